@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_origin
 
 import pytest
 import torch
@@ -34,15 +34,19 @@ pytestmark = outside_interpreter
 
 SPARSE = ("RowWiseAdagrad", "SparseAdam")
 """Classes whose gradients are sparse: the oracle takes dense ones."""
+FOUND = ("RMSpropTF", "RowWiseAdagrad")
+"""RMSpropTF did not compile without momentum; finishes stored states that threads still loaded."""
 FLOAT32_ROUNDINGS = 64
 """How far fused C++ may differ after two steps, in roundings to float32 of the largest element.
 
 The kernels round a product and a sum once, and C++ rounds both. Numbers of 16 bits are rounded
 from float32, so they may then differ by one unit in the last place in each step.
 """
+ONE_MINUS_BETA_IN_FLOAT32 = ("AdamMini",)
+"""Fused C++ computes `1 - beta2` of its rows in float32, which loses digits; kernels in float64."""
 
 
-@pytest.mark.one_case_in(20)
+@pytest.mark.one_case_in(30)
 @pytest.mark.parametrize("has_flags", [False, True], ids=["plain", "flags"])
 @pytest.mark.parametrize("name", [name for name in classes() if name not in SPARSE])
 def test_steps_in_float64_are_those_of_the_oracle(name: str, has_flags: bool) -> None:
@@ -59,11 +63,23 @@ def test_steps_in_float64_are_those_of_the_oracle(name: str, has_flags: bool) ->
     assert device.launches
 
 
-@pytest.mark.one_case_in(24)
+@pytest.mark.one_case_in(40)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", classes())
 def test_steps_are_those_of_fused_cpp_and_need_no_order_of_blocks(name: str, dtype: str) -> None:
-    """In float32 tensors are misaligned, and a scaler unscales gradients and skips a step."""
+    check_against_fused_cpp(name, dtype)
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_classes_in_which_the_interpreter_found_faults(name: str) -> None:
+    check_against_fused_cpp(name, "float32")
+
+
+def check_against_fused_cpp(name: str, dtype: str) -> None:
+    """Compare steps with those of fused C++, in two orders of blocks.
+
+    In float32 tensors are misaligned, and a scaler unscales gradients and skips a step.
+    """
     cls, is_float32 = classes()[name], dtype == "float32"
     situation = Situation(getattr(torch, dtype), is_misaligned=is_float32, is_scaled=is_float32)
     in_one_order, in_another_order = (on_device(cls, situation, seed) for seed in (1, 1000))
@@ -71,6 +87,8 @@ def test_steps_are_those_of_fused_cpp_and_need_no_order_of_blocks(name: str, dty
     expected = trained(cls, situation, "fused_cpu")
     has_bfloat16_products = rule_of(name).algorithm.has_matrix_ops  # Newton and Schulz, by torch
     unit = torch.finfo(torch.bfloat16 if has_bfloat16_products else torch.float32).eps
+    if name in ONE_MINUS_BETA_IN_FLOAT32:
+        unit /= 1 - 0.999
     for found, right in zip(map(to_numbers, in_one_order), map(to_numbers, expected), strict=True):
         found_numbers, right_numbers = found.double(), right.double()
         limit = FLOAT32_ROUNDINGS * unit * right_numbers.abs().max() + torch.zeros_like(
@@ -110,7 +128,12 @@ def called(folder: str, lowering: str) -> list[Tensor]:
         [torch.rand(shape, generator=generator, dtype=torch.float64) + 0.1 for shape in shapes]
         for _ in update.written
     ]
-    hypers = {name: 0.25 + 0.05 * number for number, name in enumerate(update.rule.hypers)}
+    annotations = update.hyper_annotations()
+    hypers: dict[str, Any] = {}
+    for number, name in enumerate(update.rule.hypers):
+        value = 0.25 + 0.05 * number
+        is_pair = get_origin(annotations[name]) is tuple
+        hypers[name] = (value, value + 0.5) if is_pair else value
     with emulated() as device, use_lowering(lowering):
         update(*lists, **hypers)
     assert bool(device.launches) == (lowering == "fused_triton")
