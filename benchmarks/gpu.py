@@ -1,19 +1,24 @@
 """Check every lowering on a CUDA machine, and measure its speed.
 
-    python benchmarks/gpu.py [--part PART …] [--only AdamW RAdam …] [--minutes M] [--out FILE]
+    python benchmarks/gpu.py --quick --out FOLDER
+    python benchmarks/gpu.py --out FOLDER
 
-Needs only torch with CUDA and Triton, because generated/ is checked in. Appends each result to
-benchmarks/results/gpu-<device>.jsonl as soon as it is known. If --minutes or a limit of the machine
-ends a run, the next run continues the file. After a fault, a new process continues with the next
-task. Exits with 1 if a check failed, with 3 if tasks are left.
+The first command takes at most five minutes. It prints what is wrong and what is slow as it goes.
+The second one takes nine minutes; if it exits with 3, tasks are left, and the same command
+continues. FOLDER (by default benchmarks/results/gpu-DEVICE) receives results.jsonl, a line for each
+result, and report.txt. Exits with 1 if a check failed. On a rented machine, bring FOLDER back after
+each command, and give it to the next one.
+
+Needs only torch with CUDA and Triton, because generated/ is checked in. After a fault or a hang, a
+new process continues with the next task. A task that runs when time is up is repeated by the next
+command.
 
     python benchmarks/gpu.py --rehearse
 
 runs all tasks with a few small tensors in Triton's interpreter, without a GPU (needs numpy).
 
-This file was written on a machine without a GPU and has not run on one. The kernels were compiled
-ahead of time, and checked in Triton's interpreter. Speed, graph capture and copies to the device
-are unproven until results are committed.
+This file was written on a machine without a GPU and has not run on one. Speed is unproven until
+results are committed.
 """
 
 from __future__ import annotations
@@ -31,16 +36,22 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.gpu_results import Result, Results, show
+from benchmarks import gpu_report
+from benchmarks.gpu_results import Result, Results, result_of
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("situations", "trajectories", "speed")
-MAX_SILENCE = 240.0
+QUICK = "quick"
+PARTS = (QUICK, "speed", "situations", "steps", "trajectories", "compiled")
+"""The parts, in the order of their worth."""
+MINUTES, QUICK_MINUTES = 9.0, 5.0
+MAX_SILENCE, QUICK_MAX_SILENCE, EMULATED_MAX_SILENCE = 240.0, 60.0, 1200.0
 """Seconds without a result after which a process counts as hanging."""
 GRACE = 20.0
 """Seconds after the deadline in which a process may end by itself."""
 DEVICE_FAULT = 75
 """The exit status of a process whose device no longer works."""
+TIME_IS_UP = 3
+NO_DEVICE = "there is no CUDA device here; --rehearse runs everything without one"
 Tasks = dict[str, Callable[[], Result]]
 
 
@@ -49,37 +60,46 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(argv)
     if arguments.worker:
         return run_worker(arguments)
-    out = arguments.out or ROOT / "benchmarks" / "results" / f"gpu-{device_name(arguments)}.jsonl"
+    out = arguments.out or ROOT / "benchmarks" / "results" / f"gpu-{device_name(arguments)}"
     command = [sys.executable, __file__, "--worker", "--out", str(out), "--part", *arguments.part]
     command += ["--only", *arguments.only] if arguments.only else []
-    command += ["--no-compile"] if arguments.no_compile else []
+    command += ["--rehearse"] if arguments.rehearse else []
     deadline = time.monotonic() + 60 * arguments.minutes
     environment = {**os.environ, "TRITON_INTERPRET": "1"} if arguments.rehearse else None
+    file = results_file(out)
+    Results(file).interrupt()  # what an earlier command left unfinished
+    status = TIME_IS_UP
     while (seconds_left := deadline - time.monotonic()) > 0:
         process = subprocess.Popen([*command, "--minutes", str(seconds_left / 60)], env=environment)
-        status = wait_for(process, out, deadline)
-        results = Results(out)
+        status = wait_for(process, file, deadline, arguments.max_silence)
+        results = Results(file)
+        if status != 0 and time.monotonic() > deadline:
+            results.interrupt()
+            status = TIME_IS_UP
         if results.current_task:
-            results.add(
-                results.current_task, {"right": False, "raised": f"ended the process: {status}"}
-            )
-        elif status not in (0, DEVICE_FAULT):
+            raised = f"ended the process: {status}"
+            results.add(results.current_task, {"right": False, "raised": raised})
+        elif status != DEVICE_FAULT:
             break
-        if status == 0:
-            return summary(results, out)
-    summary(Results(out), out)
-    return 3
+    return report(Results(file), out, status)
 
 
-def wait_for(process: subprocess.Popen[bytes], out: Path, deadline: float) -> int:
+def results_file(out: Path) -> Path:
+    """Return the file of results in the folder of a run."""
+    return out / "results.jsonl"
+
+
+def wait_for(
+    process: subprocess.Popen[bytes], file: Path, deadline: float, max_silence: float
+) -> int:
     """Wait for a process, and return its exit status; kill it if it hangs or time is up."""
     last_change, size = time.monotonic(), -1
     while process.poll() is None:
         time.sleep(0.2)
-        size_now = out.stat().st_size if out.exists() else 0
+        size_now = file.stat().st_size if file.exists() else 0
         if size_now != size:
             last_change, size = time.monotonic(), size_now
-        if time.monotonic() > min(last_change + MAX_SILENCE, deadline + GRACE):
+        if time.monotonic() > min(last_change + max_silence, deadline + GRACE):
             process.kill()
     return process.wait()
 
@@ -88,73 +108,87 @@ def run_worker(arguments: argparse.Namespace) -> int:
     """Run the tasks that are not done, as a worker process; stop at a fault of the device."""
     import torch
 
-    results, deadline = Results(arguments.out), time.monotonic() + 60 * arguments.minutes
+    if not (arguments.rehearse or torch.cuda.is_available()):
+        sys.exit(NO_DEVICE)
+    results = Results(results_file(arguments.out))
+    deadline = time.monotonic() + 60 * arguments.minutes
     for name, run in all_tasks(arguments).items():
         if name in results.done:
             continue
         if time.monotonic() > deadline:
-            return 3
+            return TIME_IS_UP
         results.begin(name)
+        fault = False
         try:
             result = run()
         except Exception as problem:
             result = {"right": False, "raised": traceback.format_exc()}
-            results.add(name, result)
-            show(name, result)
-            if isinstance(problem, torch.AcceleratorError) or "CUDA error" in str(problem):
-                return DEVICE_FAULT
-            continue
+            fault = isinstance(problem, torch.AcceleratorError) or "CUDA error" in str(problem)
         results.add(name, result)
-        show(name, result)
+        print(*gpu_report.lines(name, result), sep="\n", flush=True)
+        if fault:
+            return DEVICE_FAULT
     return 0
 
 
 def all_tasks(arguments: argparse.Namespace) -> Tasks:
     """Return the tasks of the wanted parts, by name. Only a worker does: this imports Triton."""
+    from benchmarks import gpu_quick
     from benchmarks.classes import CLASSES
-    from benchmarks.gpu_checks import Check, situation_checks, trajectory_checks
+    from benchmarks.gpu_checks import situation_checks, trajectory_checks
     from benchmarks.gpu_device import replace_torch_compiler
-    from benchmarks.gpu_speed import comparisons
-
-    def task_of(check: Check) -> Callable[[], Result]:
-        def run() -> Result:
-            error, bound = check()
-            return {"right": error <= bound, "error": error, "bound": bound}
-
-        return run
+    from benchmarks.gpu_one_step import one_step_checks
+    from benchmarks.gpu_speed import comparisons, compiled_comparisons
 
     replace_torch_compiler()
     names = arguments.only or CLASSES
-    parts: dict[str, Tasks] = {
-        "situations": {name: task_of(check) for name, check in situation_checks(names).items()},
-        "trajectories": {name: task_of(check) for name, check in trajectory_checks(names).items()},
-        "speed": comparisons(names, compiled=not arguments.no_compile),
+    checks = {
+        "situations": situation_checks(names),
+        "steps": one_step_checks(names),
+        "trajectories": trajectory_checks(names),
     }
+    parts: dict[str, Tasks] = {
+        QUICK: gpu_quick.tasks(arguments.only or gpu_quick.CLASSES),
+        "speed": comparisons(names),
+        "compiled": compiled_comparisons(names),
+    } | {part: {n: result_of(c) for n, c in each.items()} for part, each in checks.items()}
     tasks: Tasks = {"machine": machine}
-    for part in arguments.part:
+    for part in (part for part in PARTS if part in arguments.part):
         tasks |= {f"{part}: {name}": run for name, run in parts[part].items()}
     return tasks
 
 
-def summary(results: Results, out: Path) -> int:
-    """Print the failed checks; return the exit status."""
-    failed = list(results.failed())
-    print(
-        f"\n{len(results.done)} results, {len(failed)} failed checks, in {out}", *failed, sep="\n  "
-    )
-    return 1 if failed else 0
+def report(results: Results, out: Path, status: int) -> int:
+    """Print the summary, write all lines into the report, and return the exit status."""
+    summary = "\n".join(gpu_report.summary(results.done))
+    ending = "tasks are left: run the same command again" if status == TIME_IS_UP else "all is done"
+    if status not in (0, TIME_IS_UP, DEVICE_FAULT):
+        ending = f"the last process ended with {status}, outside of any task"
+    print(f"{summary}\n{ending}; results are in {out}", flush=True)
+    lines = (line for name, r in results.done.items() for line in gpu_report.lines(name, r))
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "report.txt").write_text("\n".join([*lines, summary, ""]), encoding="utf-8")
+    return 1 if any(results.failed()) and status == 0 else status
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--part", nargs="+", default=PARTS, choices=PARTS)
+    parser.add_argument("--quick", action="store_true", help="the most important five minutes")
+    parser.add_argument("--part", nargs="+", choices=PARTS)
     parser.add_argument("--only", nargs="+", metavar="CLASS")
-    parser.add_argument("--minutes", type=float, default=600.0, help="end after this many minutes")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--no-compile", action="store_true", help="without torch.compile(step)")
+    parser.add_argument("--minutes", type=float, help="end after this many minutes")
+    parser.add_argument("--out", type=Path, help="the folder for results")
     parser.add_argument("--rehearse", action="store_true")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    arguments.part = arguments.part or ((QUICK,) if arguments.quick else PARTS)
+    is_quick = tuple(arguments.part) == (QUICK,)
+    arguments.max_silence = QUICK_MAX_SILENCE if is_quick else MAX_SILENCE
+    if arguments.rehearse or os.environ.get("OPTGEN_GPU_SMALL") == "1":
+        arguments.max_silence = EMULATED_MAX_SILENCE
+    if arguments.minutes is None:
+        arguments.minutes = QUICK_MINUTES if is_quick else MINUTES
+    return arguments
 
 
 def machine() -> dict[str, Any]:
@@ -198,7 +232,7 @@ def device_name(arguments: argparse.Namespace) -> str:
     import torch
 
     if not torch.cuda.is_available():
-        sys.exit("there is no CUDA device here; --rehearse runs everything without one")
+        sys.exit(NO_DEVICE)
     return torch.cuda.get_device_name(0).lower().replace(" ", "-")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.classes import accepted_parameters, accepts_argument, class_of
-from benchmarks.gpu_device import DEVICE, REHEARSAL
+from benchmarks.gpu_device import DEVICE, IS_SMALL
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
 from optgen.passes.maximize import add_maximize
@@ -21,9 +22,9 @@ Sizes = tuple[tuple[int, ...], ...]
 
 _EDGES: Sizes = ((), (1,), (15,), (17,), (64, 33), (8, 16, 3, 3), (5, 16, 17), (1, 1))
 _LARGE: Sizes = ((1024,), (1025,), (100_003,), (3, 40_000), (300, 400), (700, 1), (512, 256, 1, 1))
-SIZES: Sizes = (*_EDGES, (40, 70), (1030,)) if REHEARSAL else (*_EDGES, *_LARGE)
-STEPS = 2 if REHEARSAL else 30
-MIN_COMPARED_ELEMENTS = 1_000 if REHEARSAL else 100_000
+SIZES: Sizes = (*_EDGES, (40, 70), (1030,)) if IS_SMALL else (*_EDGES, *_LARGE)
+STEPS = 2 if IS_SMALL else 30
+MIN_COMPARED_ELEMENTS = 1_000 if IS_SMALL else 100_000
 """Smallest tensor whose rounding errors are compared with torch's. Errors of smaller tensors depend
 on chance.
 """
@@ -40,6 +41,11 @@ Any other class has a run with its defaults and, if it takes weight decay, a run
 """
 BOUNDS = {"Muon": 5e-3}
 """Largest error allowed for float64 parameters, if a matrix op of the rule computes in bfloat16."""
+NUM_DRAWN = 1 << (14 if IS_SMALL else 20)
+"""Random numbers that all tensors share. Drawing new ones would take most of the time."""
+_STRIDE = 104_729  # a prime, so that seeds begin far from each other
+MAX_SIDE = 400
+"""Rows or columns of the largest tensor for a rule that decomposes matrices."""
 _SPECS = Path(__file__).resolve().parents[1] / "specs"
 
 
@@ -54,11 +60,21 @@ def bound_of(name: str) -> float:
     return BOUNDS.get(name, 1e-12)
 
 
+@cache
+def drawn_numbers() -> Tensor:
+    """Return normal numbers in float64 on the device, drawn once; equal on all devices."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(NUM_DRAWN, generator=generator, dtype=torch.float64).to(DEVICE)
+
+
 def draw(size: tuple[int, ...], seed: int, precision: torch.dtype, dtype: torch.dtype) -> Tensor:
-    """Return normal numbers rounded to `precision`, stored in `dtype`; equal on all devices."""
-    generator = torch.Generator().manual_seed(seed)
-    numbers = torch.randn(size, generator=generator, dtype=torch.float64)
-    return numbers.to(precision).to(dtype).to(DEVICE)
+    """Return normal numbers rounded to `precision`, stored in `dtype`.
+
+    Each seed begins at another of the numbers that were drawn once.
+    """
+    numbers, count = drawn_numbers(), prod(size)
+    first = seed * _STRIDE % (numbers.numel() - count + 1)
+    return numbers[first : first + count].reshape(size).to(precision).to(dtype, copy=True)
 
 
 def parameters(name: str, precision: torch.dtype, dtype: torch.dtype) -> list[Tensor]:
@@ -70,6 +86,8 @@ def parameters(name: str, precision: torch.dtype, dtype: torch.dtype) -> list[Te
         draw((25, 44), 102, precision, dtype)[:, ::2],
         draw((0,), 103, precision, dtype),
     ]
+    if class_of(name).rule.why_uncut:
+        tensors = [tensor for tensor in tensors if max(tensor.shape[-2:], default=0) <= MAX_SIDE]
     return accepted_parameters(
         class_of(name), [tensor.detach().requires_grad_() for tensor in tensors]
     )

@@ -1,7 +1,7 @@
 """Access the device that benchmarks/gpu.py measures: CUDA, or in a rehearsal the CPU.
 
-A rehearsal runs Triton's interpreter and all code of the real run. Only CUDA has graphs and
-streams; a rehearsal runs their steps directly.
+A rehearsal runs Triton's interpreter and all code of the real run. Only CUDA has graphs, streams
+and a profiler of kernels; a rehearsal runs their steps directly.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +19,8 @@ import torch
 
 REHEARSAL = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if REHEARSAL else "cuda"
+IS_SMALL = REHEARSAL or os.environ.get("OPTGEN_GPU_SMALL") == "1"
+"""Whether to take a few small tensors: in a rehearsal, and on a device that is emulated."""
 
 Step = Callable[[], Any]
 
@@ -37,6 +40,18 @@ def on_another_stream() -> AbstractContextManager[Any]:
     return torch.cuda.stream(stream)
 
 
+@dataclass(frozen=True)
+class Replay:
+    """A captured step. It keeps the step alive, and with it all memory that a replay writes."""
+
+    graph: torch.cuda.CUDAGraph
+    step: Step
+
+    def __call__(self) -> None:
+        """Queue the captured step."""
+        self.graph.replay()
+
+
 def capture(step: Step) -> Step:
     """Capture a step in a graph; return a function that replays it.
 
@@ -48,7 +63,7 @@ def capture(step: Step) -> Step:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    return graph.replay
+    return Replay(graph, step)
 
 
 def step_times(step: Step, steps: int) -> tuple[float, float]:
@@ -69,6 +84,27 @@ def step_times(step: Step, steps: int) -> tuple[float, float]:
     end.record()
     end.synchronize()
     return begin.elapsed_time(end) / steps, host
+
+
+def kernel_times(step: Step, steps: int) -> dict[str, tuple[float, int]]:
+    """Return the microseconds and the launches of each kernel in one step, from torch's profiler.
+
+    The result is empty where the profiler sees no kernels: in a rehearsal, and on machines that
+    deny it the device's records.
+    """
+    if REHEARSAL:
+        step()
+        return {}
+    synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        for _ in range(steps):
+            step()
+        synchronize()
+    return {
+        event.key: (event.self_device_time_total / steps, round(event.count / steps))
+        for event in profiler.key_averages()
+        if event.self_device_time_total > 0
+    }
 
 
 def peak_memory(step: Step) -> int:

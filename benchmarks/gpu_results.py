@@ -6,24 +6,44 @@ A line is on the disk before the next task begins, so an interrupted run keeps a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 Result = dict[str, Any]
+"""What a task found. The keys say of which kind it is.
+
+`right`: a check, with `error` and `limit`, or with `raised`. `variants`: a comparison of steps.
+`kernels`: the kernels of a step. `absent`: why the task had nothing to do. Else facts.
+"""
+Check = Callable[[], tuple[float, float]]
+"""A function that returns an error, and the largest error that passes. Or it raises."""
+
+
+def result_of(check: Check) -> Callable[[], Result]:
+    """Return the task of a check. An error that is no number, or a limit that allows any, fails."""
+
+    def run() -> Result:
+        error, limit = check()
+        return {"right": isfinite(limit) and error <= limit, "error": error, "limit": limit}
+
+    return run
 
 
 class Results:
-    """A file of results, new or continued."""
+    """A file of results, new or continued. It continues after a line that was half written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.done: dict[str, Result] = {}
         self.current_task = ""  # running now, or when the last process ended
         if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
+            whole = path.read_bytes().rpartition(b"\n")
+            path.write_bytes(whole[0] + whole[1])
+            for line in whole[0].decode().splitlines():
                 entry = json.loads(line)
-                self.current_task = "" if "result" in entry else entry["name"]
+                self.current_task = entry["name"] if set(entry) == {"name"} else ""
                 if "result" in entry:
                     self.done[entry["name"]] = entry["result"]
 
@@ -38,6 +58,12 @@ class Results:
         self.done[name] = result
         self._write({"name": name, "result": result})
 
+    def interrupt(self) -> None:
+        """Record that time was up for the task that was running; the next run repeats it."""
+        if self.current_task:
+            self._write({"name": self.current_task, "interrupted": True})
+            self.current_task = ""
+
     def failed(self) -> Iterator[str]:
         """Return the names of the checks that failed."""
         return (name for name, result in self.done.items() if not result.get("right", True))
@@ -46,27 +72,3 @@ class Results:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
-
-
-def show(name: str, result: Result) -> None:
-    """Print the outcome of a check, or a line of figures for each variant of a comparison."""
-    if "right" in result:
-        detail = result.get("error", result.get("raised", "").strip().splitlines()[-1:])
-        print("ok  " if result["right"] else "BAD ", name, detail, flush=True)
-        return
-    if "variants" not in result:
-        print(name, json.dumps(result, indent=2), flush=True)
-        return
-    print(f"\n{name}: {result['elements']:,} elements")
-    variants = result["variants"]
-    ours = next(iter(variants.values())).get("device_ms")
-    for title, figures in variants.items():
-        if "device_ms" not in figures:
-            print(f"  {title:30}  -  {figures.get('absent', '')[:70]}")
-            continue
-        ratio = f"x{figures['device_ms'] / ours:.2f}" if ours else ""
-        print(
-            f"  {title:30} {figures['device_ms']:9.3f} ms {figures['host_ms']:9.3f} host "
-            f"{figures['gb_per_s']:8.0f} GB/s {ratio:>8}  first {figures['first_step_s']:.2f} s",
-            flush=True,
-        )

@@ -6,15 +6,15 @@ import re
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import triton
 
-_BYTES = {"bf16": 2, "f16": 2, "f32": 4, "f64": 8}
+_BYTES = {"i8": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8, "i32": 4, "i64": 8}
 _UNMASKED = re.compile(
     r"tt\.(?:(load) %\w+|(store) %\w+, %[\w#]+) : tensor<([\dx]+)x!tt\.ptr<(\w+)>>"
 )
@@ -50,8 +50,7 @@ class Figures:
 def figures(compiled: Any, options: Mapping[str, Any]) -> Figures:
     """Return the figures of a kernel that was launched with these options."""
     threads = compiled.metadata.num_warps * compiled.metadata.target.warp_size
-    axes = 3 if "TILES" in options else 1  # of a tile [matrix, row, column], or of a block
-    expected = _expected_accesses(compiled.asm["ttir"], options.get("VECTOR", 1), threads, axes)
+    expected = _expected_accesses(compiled.asm["ttir"], options, threads)
     shared = compiled.metadata.shared
     if "amdgcn" in compiled.asm:
         text = compiled.asm["amdgcn"]
@@ -60,26 +59,53 @@ def figures(compiled: Any, options: Mapping[str, Any]) -> Figures:
         spilled = _sum(text, r"\.(?:private_segment_fixed_size|vgpr_spill_count):\s+(\d+)")
         actual = Counter((kind, 4 * int(words)) for kind, words in _AMDGCN.findall(text))
         return Figures(registers, spilled, shared, expected, actual, ())
-    text, used = compiled.asm["ptx"], _resources(compiled.asm["cubin"])
+    text, used = compiled.asm["ptx"], resources(compiled.asm["cubin"])
     kinds = {"ld": "load", "st": "store"}
     actual = Counter((kinds[k], int(n) * int(bits) // 8) for k, n, bits in _PTX.findall(text))
     inexact = tuple(name for name in INEXACT if name in text.replace(_LOG2_GUESS, ""))
     return Figures(used["REG"], used["STACK"] + used["LOCAL"], shared, expected, actual, inexact)
 
 
-def _expected_accesses(ttir: str, vector: int, threads: int, axes: int) -> Accesses:
+class BlockAccess(NamedTuple):
+    """A load or store of a whole block of a stream."""
+
+    kind: str  # "load" or "store"
+    extent: tuple[int, ...]  # elements along each axis
+    itemsize: int
+
+
+def block_accesses(ttir: str, options: Mapping[str, Any]) -> Iterator[BlockAccess]:
+    """Yield the accesses of whole blocks; a kernel with tiles has them for each tile shape."""
+    axes = 3 if "TILES" in options else 1  # of a tile [matrix, row, column], or of a block
+    for load, store, size, dtype in _UNMASKED.findall(ttir):
+        extent = tuple(int(n) for n in size.split("x"))
+        if len(extent) == axes:
+            yield BlockAccess(load or store, extent, _BYTES[dtype])
+
+
+def bytes_per_element(ttir: str, options: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the bytes that a sweep reads and writes for each element; zeros for other kernels."""
+    paths = len(options.get("TILES", ())) or 1
+    elements = max((prod(a.extent) for a in block_accesses(ttir, options)), default=1)
+    read, written = (
+        sum(prod(a.extent) * a.itemsize for a in block_accesses(ttir, options) if a.kind == kind)
+        for kind in ("load", "store")
+    )
+    return read / paths / elements, written / paths / elements
+
+
+def _expected_accesses(ttir: str, options: Mapping[str, Any], threads: int) -> Accesses:
     """Count the accesses of whole blocks: 16 bytes wide for the widest stream."""
     expected: Accesses = Counter()
-    for load, store, size, dtype in _UNMASKED.findall(ttir):
-        extent = [int(n) for n in size.split("x")]
+    for kind, extent, itemsize in block_accesses(ttir, options):
         consecutive = extent[-1] if prod(extent[1:]) > 1 else extent[0]
-        at_once = min(vector, consecutive)
-        if len(extent) == axes and at_once * _BYTES[dtype] > 4:
-            expected[load or store, at_once * _BYTES[dtype]] += prod(extent) // threads // at_once
+        at_once = min(options.get("VECTOR", 1), consecutive)
+        if at_once * itemsize > 4:
+            expected[kind, at_once * itemsize] += prod(extent) // threads // at_once
     return expected
 
 
-def _resources(cubin: bytes) -> dict[str, int]:
+def resources(cubin: bytes) -> dict[str, int]:
     """Return registers, stack and local memory, from NVIDIA's cuobjdump."""
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:

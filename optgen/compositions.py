@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optgen.jit import LoadedType, data_folder, load, named_spec
+from optgen.runtime.light_optimizer import LightOptimizer
 from optgen.runtime.optimizer import GeneratedOptimizer
 from optgen.spec.declare import Modifier, Spec
 
@@ -235,6 +236,8 @@ def _optimizer_hint(wrong: object) -> str:
         return ": the optimizer comes first, and modifiers after it"
     if cls.__module__.startswith("torch.optim"):
         return f": optgen.optim.{cls.__name__} has the same arguments, if optgen has it"
+    if isinstance(wrong, type) and issubclass(wrong, LightOptimizer):
+        return f": {wrong.__name__} is written by hand and has no rule that modifiers could change"
     if isinstance(wrong, GeneratedOptimizer):
         return f": compose the class, and build that: compose({cls.__name__}, …)(params, …)"
     return ""

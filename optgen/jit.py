@@ -83,12 +83,14 @@ def _find_file(spec: str | os.PathLike[str]) -> Path:
     path = Path(spec)
     if path.suffix == ".py" or path.is_file():
         return path
-    from optgen.spec.files import catalogue_name
+    from optgen.spec.errors import did_you_mean
+    from optgen.spec.files import catalogue_name, module_name
 
     spec_files = {path.stem: path for path in sorted(data_folder("specs").glob("[!_]*.py"))}
     name = catalogue_name(str(spec), spec_files)
     if name is None:
-        message = f"neither a spec file nor a name of the catalogue ({', '.join(spec_files)})"
+        hint = did_you_mean(module_name(str(spec)), spec_files, ", ".join(spec_files))
+        message = f"neither a spec file nor a name of the catalogue ({hint})"
         if (file := path.with_name(f"{path.name}.py")).is_file():
             message = f"no name of the catalogue: did you mean the file {str(file)!r}?"
         raise FileNotFoundError(errno.ENOENT, message, str(spec))

@@ -24,6 +24,7 @@ from optgen.spec import hyper, optimizer, sqrt, state
         "foreach",
         "differentiable",
     ),
+    compute_dtype="param",
 )
 def Adadelta(
     p,

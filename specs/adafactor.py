@@ -24,6 +24,7 @@ from optgen.spec import (
     paper="https://arxiv.org/abs/1804.04235",
     keywords=("lr", "beta2_decay", "eps", "d", "weight_decay", "*", "foreach", "maximize"),
     group=("lr", "beta2_decay", "eps", "d", "weight_decay", "foreach", "maximize"),
+    compute_dtype="param",
 )
 def Adafactor(
     p,

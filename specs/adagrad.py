@@ -27,6 +27,7 @@ from optgen.spec import hyper, optimizer, sqrt, state
         "differentiable",
         "fused",
     ),
+    compute_dtype="param",
 )
 def Adagrad(
     p,

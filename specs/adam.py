@@ -31,6 +31,7 @@ from optgen.spec import flag, hyper, maximum, optimizer, sqrt, state
         "fused",
         "decoupled_weight_decay",
     ),
+    compute_dtype="param",
 )
 def Adam(
     p,

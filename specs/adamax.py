@@ -24,6 +24,7 @@ from optgen.spec import abs, hyper, maximum, optimizer, state
         "differentiable",
         "capturable",
     ),
+    compute_dtype="param",
 )
 def Adamax(
     p,

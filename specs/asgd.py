@@ -25,6 +25,7 @@ from optgen.spec import hyper, maximum, optimizer, state
         "differentiable",
         "capturable",
     ),
+    compute_dtype="param",
     scalar_device="param",
 )
 def ASGD(

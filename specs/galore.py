@@ -41,17 +41,20 @@ def GaLore(
     require(ndim(p) >= 2, "GaLore takes matrices, not the shape {shape}")
     beta1, beta2 = betas
 
+    # Both moments take one projection. Of a gradient of low rank, parts of it are rounding noise.
     if tall(p):
         if (t - 1) % update_proj_gap == 0:
             W = singular_vectors(transpose(g), rank)
-        m = beta1 * m + (1 - beta1) * g @ W
-        v = beta2 * v + (1 - beta2) * (g @ W) ** 2
+        x = g @ W
+        m = beta1 * m + (1 - beta1) * x
+        v = beta2 * v + (1 - beta2) * x**2
         u = m / (sqrt(v) + eps) @ transpose(W)
     else:
         if (t - 1) % update_proj_gap == 0:
             U = singular_vectors(g, rank)
-        n = beta1 * n + (1 - beta1) * transpose(U) @ g
-        w = beta2 * w + (1 - beta2) * (transpose(U) @ g) ** 2
+        z = transpose(U) @ g
+        n = beta1 * n + (1 - beta1) * z
+        w = beta2 * w + (1 - beta2) * z**2
         u = U @ (n / (sqrt(w) + eps))
     p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
     p = p - lr * weight_decay * p

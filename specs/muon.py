@@ -29,6 +29,7 @@ from optgen.spec import (
         "ns_steps",
         "adjust_lr_fn",
     ),
+    compute_dtype="param",
 )
 def Muon(
     p,

@@ -28,6 +28,7 @@ from optgen.spec import flag, hyper, optimizer, sqrt, state
         "capturable",
         "differentiable",
     ),
+    compute_dtype="param",
 )
 def NAdam(
     p,

@@ -26,6 +26,7 @@ from optgen.spec import flag, hyper, optimizer, sqrt, state
         "decoupled_weight_decay",
         "differentiable",
     ),
+    compute_dtype="param",
 )
 def RAdam(
     p,

@@ -27,6 +27,7 @@ from optgen.spec import flag, hyper, optimizer, sqrt, state
         "maximize",
         "differentiable",
     ),
+    compute_dtype="param",
 )
 def RMSprop(
     p,

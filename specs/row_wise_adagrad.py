@@ -23,6 +23,7 @@ from optgen.spec import hyper, ndim, optimizer, require, row_mean, sqrt, state
         "initial_accumulator_value",
         "maximize",
     ),
+    compute_dtype="param",
 )
 def RowWiseAdagrad(
     p,

@@ -22,6 +22,7 @@ from optgen.spec import clamp, hyper, optimizer, require, sign, state, where
         "differentiable",
         "capturable",
     ),
+    compute_dtype="param",
 )
 def Rprop(
     p,

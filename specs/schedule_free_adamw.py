@@ -5,10 +5,10 @@ parameter has its own. They are equal as long as every parameter of the group ge
 every step.
 
 In train mode the parameter is y, which holds the average. 16 bits cannot hold the average's
-increments, so there `rest` has what rounding y loses.
+increments, so there `rest` has what rounding y loses. It is dropped where y has changed since.
 """
 
-from optgen.spec import fixed, hyper, lerp, maximum, optimizer, rounded, sqrt, state
+from optgen.spec import fixed, hyper, lerp, maximum, optimizer, rounded, sqrt, state, where
 
 
 @optimizer(paper="https://arxiv.org/abs/2405.15682")
@@ -53,6 +53,7 @@ def ScheduleFreeAdamW(
         u = u + weight_decay * p
     step = rate * (1 - beta1 * (1 - c)) * u
     if compensate:
+        rest = where(rounded(p + rest) == p, rest, 0)
         y = lerp(p + rest, z, c) - step
         p = rounded(y)
         rest = y - p

@@ -5,10 +5,10 @@ parameter has its own. They are equal as long as every parameter of the group ge
 every step.
 
 In train mode the parameter is y, which holds the average. 16 bits cannot hold the average's
-increments, so there `rest` has what rounding y loses.
+increments, so there `rest` has what rounding y loses. It is dropped where y has changed since.
 """
 
-from optgen.spec import fixed, hyper, lerp, maximum, optimizer, rounded, state
+from optgen.spec import fixed, hyper, lerp, maximum, optimizer, rounded, state, where
 
 
 @optimizer(paper="https://arxiv.org/abs/2405.15682")
@@ -47,6 +47,7 @@ def ScheduleFreeSGD(
         g = g + weight_decay * p
     step = rate * (1 - momentum * (1 - c)) * g
     if compensate:
+        rest = where(rounded(p + rest) == p, rest, 0)
         y = lerp(p + rest, z, c) - step
         p = rounded(y)
         rest = y - p

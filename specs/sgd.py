@@ -27,6 +27,7 @@ from optgen.spec import flag, fresh, hyper, optimizer, require, state
         "differentiable",
         "fused",
     ),
+    compute_dtype="param",
 )
 def SGD(
     p,

@@ -8,6 +8,7 @@ from optgen.spec import hyper, lerp, optimizer, sqrt, state
     step="int",
     keywords=("lr", "betas", "eps", "maximize", "*"),
     group=("lr", "betas", "eps", "maximize"),
+    compute_dtype="param",
 )
 def SparseAdam(
     p,

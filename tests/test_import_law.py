@@ -84,7 +84,8 @@ def may_import(part: str, name: str) -> bool:
         return first in {"torch", "matplotlib"}
     if part == "cli":
         return first in GENERATOR_LIBRARIES | {"torch", "matplotlib"}
-    return first in {"emit": {"jinja2", "ruff"}, "ir": {"torch"}}.get(part, ())
+    others = {"emit": {"jinja2", "ruff"}, "ir": {"torch"}, "passes": {"sympy"}}
+    return first in others.get(part, ())
 
 
 LAYERS: tuple[tuple[str, ...], ...] = (

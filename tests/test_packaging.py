@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 NOT_SOURCE = shutil.ignore_patterns(
     ".git", ".venv*", "build", "*.egg-info", "__pycache__", ".*_cache"
 )
-GENERATOR = ("jinja2", "typer", "ruff")
+GENERATOR = ("jinja2", "sympy", "typer", "ruff")
 DEMO = ("scikit-learn", "matplotlib", "triton")
 TRAIN = """
 import torch, optgen.optim

@@ -100,7 +100,7 @@ def adafactor_factored_scalars(
     rho = minimum(lr, 1 / sqrt(step))
     # w = t**beta2_decay
     w = power(step, beta2_decay)
-    floor_sq = floor * floor
+    inverse_floor = 1 / floor
 
     tl.store(steps, step.to(STEP_T))
     tl.store(scalars, maximize)
@@ -108,7 +108,7 @@ def adafactor_factored_scalars(
     tl.store(scalars + 2, rho)
     tl.store(scalars + 3, w)
     tl.store(scalars + 4, floor)
-    tl.store(scalars + 5, floor_sq)
+    tl.store(scalars + 5, inverse_floor)
     tl.store(scalars + 6, d)
     tl.store(scalars + 7, weight_decay)
     tl.store(scalars + 8, decay_factor)
@@ -142,6 +142,9 @@ def adafactor_factored_step1_on_elements(
 @triton.jit
 def adafactor_factored_step1_on_tile(
     tensor,
+    depth,
+    height,
+    width,
     table,
     shapes,
     scalars,
@@ -162,7 +165,6 @@ def adafactor_factored_step1_on_tile(
     entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, num_tensors)
     block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
     remaining_matrices = tile_extent(depth, matrix, DEPTH)
@@ -254,11 +256,15 @@ def adafactor_factored_step1(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
+    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
             adafactor_factored_step1_on_tile(
                 tensor,
+                depth,
+                height,
+                width,
                 table,
                 shapes,
                 scalars,
@@ -345,8 +351,11 @@ def adafactor_factored_matrices1(
         tl.debug_barrier()  # all threads have loaded before one of them stores
         # c = lerp(c, col_mean(g**2), w)
         col_var = lerp(col_var, grad_sq_col_sum / row_count, w)
+        # v_hat = r * c / maximum(col_mean(r), floor)
+        # u = g / sqrt(maximum(v_hat, floor**2))
+        col_var_rsqrt = 1 / sqrt(col_var)
         tl.store(col_vars + lanes, col_var.to(COL_VAR_T), mask)
-        tl.store(column_values + all_columns + lanes, col_var, mask)
+        tl.store(column_values + all_columns + lanes, col_var_rsqrt, mask)
     tl.debug_barrier()  # the next loop reads stores of other threads
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
@@ -355,7 +364,10 @@ def adafactor_factored_matrices1(
         # v_hat = r * c / maximum(col_mean(r), floor)
         # u = g / sqrt(maximum(v_hat, floor**2))
         row_factor = row_var / maximum(row_var_col_sum / row_count, floor)
-        tl.store(row_values + all_rows + lanes, row_factor, mask)
+        # v_hat = r * c / maximum(col_mean(r), floor)
+        # u = g / sqrt(maximum(v_hat, floor**2))
+        row_factor_rsqrt = 1 / sqrt(row_factor)
+        tl.store(row_values + all_rows + lanes, row_factor_rsqrt, mask)
     if matrix_group == 0:
         tl.store(scalars + 9, alpha)
 
@@ -422,21 +434,29 @@ def adafactor_factored_finish1(
 
 @triton.jit
 def adafactor_factored_step2_on_elements(
-    grads, lanes, mask, row_factors, col_vars, in_rows, in_columns, scalars, dtype: tl.constexpr
+    grads,
+    lanes,
+    mask,
+    row_factor_rsqrts,
+    col_var_rsqrts,
+    in_rows,
+    in_columns,
+    scalars,
+    dtype: tl.constexpr,
 ):
     """Reduce the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
-    row_factor = tl.load(row_factors, in_rows)[:, :, None]
-    col_var = tl.load(col_vars, in_columns)[:, None, :]
+    row_factor_rsqrt = tl.load(row_factor_rsqrts, in_rows)[:, :, None]
+    col_var_rsqrt = tl.load(col_var_rsqrts, in_columns)[:, None, :]
     maximize = tl.load(scalars).to(dtype)
-    floor_sq = tl.load(scalars + 5).to(dtype)
+    inverse_floor = tl.load(scalars + 5).to(dtype)
 
     if maximize != 0:
         # g = -g
         grad = neg(grad)
     # v_hat = r * c / maximum(col_mean(r), floor)
     # u = g / sqrt(maximum(v_hat, floor**2))
-    u = div(grad, sqrt(maximum(row_factor * col_var, floor_sq)))
+    u = grad * minimum(row_factor_rsqrt * col_var_rsqrt, inverse_floor)
     # p = p - alpha / maximum(1, rms(u) / d) * u
     u_sq_sum = total(u * u, mask)
 
@@ -446,6 +466,9 @@ def adafactor_factored_step2_on_elements(
 @triton.jit
 def adafactor_factored_step2_on_tile(
     tensor,
+    depth,
+    height,
+    width,
     table,
     shapes,
     scalars,
@@ -464,7 +487,6 @@ def adafactor_factored_step2_on_tile(
     entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, num_tensors)
     block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
     remaining_matrices = tile_extent(depth, matrix, DEPTH)
@@ -485,8 +507,8 @@ def adafactor_factored_step2_on_tile(
     values += tl.load(shape + VALUES * num_tensors)
     row_values = values + row_lanes
     column_values = values + 3 * all_rows + column_lanes
-    row_factors = row_values + all_rows
-    col_vars = column_values + all_columns
+    row_factor_rsqrts = row_values + all_rows
+    col_var_rsqrts = column_values + all_columns
     grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     full = is_whole(
         remaining_matrices,
@@ -506,8 +528,8 @@ def adafactor_factored_step2_on_tile(
             at(grads, start, GRAD_T, VECTOR),
             lanes,
             None,
-            row_factors,
-            col_vars,
+            row_factor_rsqrts,
+            col_var_rsqrts,
             None,
             None,
             scalars,
@@ -520,8 +542,8 @@ def adafactor_factored_step2_on_tile(
             at(grads, start, GRAD_T, 1),
             lanes,
             mask,
-            row_factors,
-            col_vars,
+            row_factor_rsqrts,
+            col_var_rsqrts,
             in_rows,
             in_columns,
             scalars,
@@ -548,11 +570,15 @@ def adafactor_factored_step2(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
+    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
             adafactor_factored_step2_on_tile(
                 tensor,
+                depth,
+                height,
+                width,
                 table,
                 shapes,
                 scalars,
@@ -597,8 +623,8 @@ def adafactor_factored_step3_on_elements(
     grads,
     lanes,
     mask,
-    row_factors,
-    col_vars,
+    row_factor_rsqrts,
+    col_var_rsqrts,
     in_rows,
     in_columns,
     scalars,
@@ -607,13 +633,13 @@ def adafactor_factored_step3_on_elements(
     """Update the elements `lanes` of one tensor."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
-    row_factor = tl.load(row_factors, in_rows)[:, :, None]
-    col_var = tl.load(col_vars, in_columns)[:, None, :]
+    row_factor_rsqrt = tl.load(row_factor_rsqrts, in_rows)[:, :, None]
+    col_var_rsqrt = tl.load(col_var_rsqrts, in_columns)[:, None, :]
     maximize = tl.load(scalars).to(dtype)
     weight_decay = tl.load(scalars + 7).to(dtype)
     decay_factor = tl.load(scalars + 8).to(dtype)
     step_size = tl.load(scalars + 10).to(dtype)
-    floor_sq = tl.load(scalars + 5).to(dtype)
+    inverse_floor = tl.load(scalars + 5).to(dtype)
 
     if maximize != 0:
         # g = -g
@@ -624,7 +650,7 @@ def adafactor_factored_step3_on_elements(
     # v_hat = r * c / maximum(col_mean(r), floor)
     # u = g / sqrt(maximum(v_hat, floor**2))
     # p = p - alpha / maximum(1, rms(u) / d) * u
-    param = param - step_size * div(grad, sqrt(maximum(row_factor * col_var, floor_sq)))
+    param = param - step_size * grad * minimum(row_factor_rsqrt * col_var_rsqrt, inverse_floor)
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
 
@@ -632,6 +658,9 @@ def adafactor_factored_step3_on_elements(
 @triton.jit
 def adafactor_factored_step3_on_tile(
     tensor,
+    depth,
+    height,
+    width,
     table,
     shapes,
     scalars,
@@ -650,7 +679,6 @@ def adafactor_factored_step3_on_tile(
     entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, num_tensors)
     block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
     remaining_matrices = tile_extent(depth, matrix, DEPTH)
@@ -671,8 +699,8 @@ def adafactor_factored_step3_on_tile(
     values += tl.load(shape + VALUES * num_tensors)
     row_values = values + row_lanes
     column_values = values + 3 * all_rows + column_lanes
-    row_factors = row_values + all_rows
-    col_vars = column_values + all_columns
+    row_factor_rsqrts = row_values + all_rows
+    col_var_rsqrts = column_values + all_columns
     params = tl.load(entry + STREAMS * num_tensors)
     grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     full = is_whole(
@@ -694,8 +722,8 @@ def adafactor_factored_step3_on_tile(
             at(grads, start, GRAD_T, VECTOR),
             lanes,
             None,
-            row_factors,
-            col_vars,
+            row_factor_rsqrts,
+            col_var_rsqrts,
             None,
             None,
             scalars,
@@ -709,8 +737,8 @@ def adafactor_factored_step3_on_tile(
             at(grads, start, GRAD_T, 1),
             lanes,
             mask,
-            row_factors,
-            col_vars,
+            row_factor_rsqrts,
+            col_var_rsqrts,
             in_rows,
             in_columns,
             scalars,
@@ -735,11 +763,15 @@ def adafactor_factored_step3(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
+    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
             adafactor_factored_step3_on_tile(
                 tensor,
+                depth,
+                height,
+                width,
                 table,
                 shapes,
                 scalars,

@@ -153,6 +153,9 @@ def adafactor_hf_factored_step1_on_elements(
 @triton.jit
 def adafactor_hf_factored_step1_on_tile(
     tensor,
+    depth,
+    height,
+    width,
     table,
     shapes,
     scalars,
@@ -173,7 +176,6 @@ def adafactor_hf_factored_step1_on_tile(
     entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, num_tensors)
     block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
     remaining_matrices = tile_extent(depth, matrix, DEPTH)
@@ -265,11 +267,15 @@ def adafactor_hf_factored_step1(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
+    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
             adafactor_hf_factored_step1_on_tile(
                 tensor,
+                depth,
+                height,
+                width,
                 table,
                 shapes,
                 scalars,
@@ -464,6 +470,9 @@ def adafactor_hf_factored_step2_on_elements(
 @triton.jit
 def adafactor_hf_factored_step2_on_tile(
     tensor,
+    depth,
+    height,
+    width,
     table,
     shapes,
     scalars,
@@ -482,7 +491,6 @@ def adafactor_hf_factored_step2_on_tile(
     entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, num_tensors)
     block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
     remaining_matrices = tile_extent(depth, matrix, DEPTH)
@@ -566,11 +574,15 @@ def adafactor_hf_factored_step2(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
+    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
             adafactor_hf_factored_step2_on_tile(
                 tensor,
+                depth,
+                height,
+                width,
                 table,
                 shapes,
                 scalars,
@@ -682,6 +694,9 @@ def adafactor_hf_factored_step3_on_elements(
 @triton.jit
 def adafactor_hf_factored_step3_on_tile(
     tensor,
+    depth,
+    height,
+    width,
     table,
     shapes,
     scalars,
@@ -702,7 +717,6 @@ def adafactor_hf_factored_step3_on_tile(
     entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, num_tensors)
     block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
     remaining_matrices = tile_extent(depth, matrix, DEPTH)
@@ -794,11 +808,15 @@ def adafactor_hf_factored_step3(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
+    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
             adafactor_hf_factored_step3_on_tile(
                 tensor,
+                depth,
+                height,
+                width,
                 table,
                 shapes,
                 scalars,

@@ -114,7 +114,9 @@ class AdaMuon(GeneratedOptimizer):
                 f"Invalid ns_coefficients value, which must be 3 numbers: {ns_coefficients}"
             )
         if not (1.0 <= ns_steps < 100.0 and ns_steps % 1 == 0):
-            raise ValueError(f"Invalid ns_steps value, which must be whole: {ns_steps}")
+            raise ValueError(
+                f"Invalid ns_steps value, which must be whole and at least 1: {ns_steps}"
+            )
         if not 0.0 <= eps:
             raise ValueError(f"Invalid epsilon value: {eps}")
         defaults = {

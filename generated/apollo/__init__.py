@@ -183,15 +183,16 @@ class APOLLO(GeneratedOptimizer):
         if not 0.0 <= weight_decay:
             raise ValueError(f"Invalid weight_decay value: {weight_decay}")
         if not (1.0 <= rank and rank % 1 == 0):
-            raise ValueError(f"Invalid rank value, which must be whole: {rank}")
+            raise ValueError(f"Invalid rank value, which must be whole and at least 1: {rank}")
         if not (1.0 <= update_proj_gap and update_proj_gap % 1 == 0):
             raise ValueError(
-                f"Invalid update_proj_gap value, which must be whole: {update_proj_gap}"
+                "Invalid update_proj_gap value, which must be whole and at least 1: "
+                f"{update_proj_gap}"
             )
         if not 0.0 <= scale:
             raise ValueError(f"Invalid scale value: {scale}")
         if not (0.0 <= seed and seed % 1 == 0):
-            raise ValueError(f"Invalid seed value, which must be whole: {seed}")
+            raise ValueError(f"Invalid seed value, which must be whole and at least 0: {seed}")
         if rank % 1:
             raise ValueError(f"Invalid rank value, which must be whole: {rank}")
         defaults = {

@@ -120,6 +120,9 @@ def came_step1_on_elements(grads, lanes, mask, scalars, loss_scale, dtype: tl.co
 @triton.jit
 def came_step1_on_tile(
     tensor,
+    depth,
+    height,
+    width,
     table,
     shapes,
     scalars,
@@ -139,7 +142,6 @@ def came_step1_on_tile(
     entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, num_tensors)
     block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
     remaining_matrices = tile_extent(depth, matrix, DEPTH)
@@ -214,11 +216,15 @@ def came_step1(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
+    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
             came_step1_on_tile(
                 tensor,
+                depth,
+                height,
+                width,
                 table,
                 shapes,
                 scalars,
@@ -467,6 +473,9 @@ def came_step2_on_elements(
 @triton.jit
 def came_step2_on_tile(
     tensor,
+    depth,
+    height,
+    width,
     table,
     shapes,
     scalars,
@@ -485,7 +494,6 @@ def came_step2_on_tile(
     entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, num_tensors)
     block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
     remaining_matrices = tile_extent(depth, matrix, DEPTH)
@@ -569,11 +577,15 @@ def came_step2(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
+    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
             came_step2_on_tile(
                 tensor,
+                depth,
+                height,
+                width,
                 table,
                 shapes,
                 scalars,
@@ -655,6 +667,9 @@ def came_step3_on_elements(
 @triton.jit
 def came_step3_on_tile(
     tensor,
+    depth,
+    height,
+    width,
     table,
     shapes,
     scalars,
@@ -674,7 +689,6 @@ def came_step3_on_tile(
     entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, num_tensors)
     block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
     remaining_matrices = tile_extent(depth, matrix, DEPTH)
@@ -772,11 +786,15 @@ def came_step3(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
+    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
             came_step3_on_tile(
                 tensor,
+                depth,
+                height,
+                width,
                 table,
                 shapes,
                 scalars,
@@ -1061,6 +1079,9 @@ def came_step4_on_elements(
 @triton.jit
 def came_step4_on_tile(
     tensor,
+    depth,
+    height,
+    width,
     table,
     shapes,
     scalars,
@@ -1080,7 +1101,6 @@ def came_step4_on_tile(
     entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, num_tensors)
     block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
     remaining_matrices = tile_extent(depth, matrix, DEPTH)
@@ -1175,11 +1195,15 @@ def came_step4(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
+    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
             came_step4_on_tile(
                 tensor,
+                depth,
+                height,
+                width,
                 table,
                 shapes,
                 scalars,

@@ -104,11 +104,11 @@ class Dion(GeneratedOptimizer):
         if not 0.0 <= weight_decay:
             raise ValueError(f"Invalid weight_decay value: {weight_decay}")
         if not (1.0 <= rank and rank % 1 == 0):
-            raise ValueError(f"Invalid rank value, which must be whole: {rank}")
+            raise ValueError(f"Invalid rank value, which must be whole and at least 1: {rank}")
         if not 0.0 <= epsilon:
             raise ValueError(f"Invalid epsilon value: {epsilon}")
         if not (0.0 <= seed and seed % 1 == 0):
-            raise ValueError(f"Invalid seed value, which must be whole: {seed}")
+            raise ValueError(f"Invalid seed value, which must be whole and at least 0: {seed}")
         if rank % 1:
             raise ValueError(f"Invalid rank value, which must be whole: {rank}")
         defaults = {

@@ -21,16 +21,18 @@ class GaLore(GeneratedOptimizer):
             &\quad \textbf{if } (t - 1) \bmod \text{update proj gap} = 0: \\
             &\quad \quad W_t \leftarrow \operatorname{singular}_{\min(\text{rank},
                 \min(\operatorname{rows}(\theta), \operatorname{cols}(\theta)))}(g_t^{\top}) \\
-            &\quad m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) g_t \, W_t \\
-            &\quad v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) (g_t \, W_t)^2 \\
+            &\quad x_t \leftarrow g_t \, W_t \\
+            &\quad m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) x_t \\
+            &\quad v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) x_t^2 \\
             &\quad u_t \leftarrow \frac{m_t}{\sqrt{v_t} + \epsilon} \, W_t^{\top} \\
             &\textbf{else}: \\
             &\quad U_t \leftarrow U_{t-1} \\
             &\quad \textbf{if } (t - 1) \bmod \text{update proj gap} = 0: \\
             &\quad \quad U_t \leftarrow \operatorname{singular}_{\min(\text{rank},
                 \min(\operatorname{rows}(\theta), \operatorname{cols}(\theta)))}(g_t) \\
-            &\quad n_t \leftarrow \beta_1 n_{t-1} + (1 - \beta_1) U_t^{\top} \, g_t \\
-            &\quad w_t \leftarrow \beta_2 w_{t-1} + (1 - \beta_2) (U_t^{\top} \, g_t)^2 \\
+            &\quad z_t \leftarrow U_t^{\top} \, g_t \\
+            &\quad n_t \leftarrow \beta_1 n_{t-1} + (1 - \beta_1) z_t \\
+            &\quad w_t \leftarrow \beta_2 w_{t-1} + (1 - \beta_2) z_t^2 \\
             &\quad u_t \leftarrow U_t \, \frac{n_t}{\sqrt{w_t} + \epsilon} \\
             &\theta_t \leftarrow \theta_{t-1} - \frac{\gamma \text{scale} \sqrt{1 - \beta_2^t}}{1 -
                 \beta_1^t} u_t \\
@@ -40,8 +42,8 @@ class GaLore(GeneratedOptimizer):
     Args:
         params: Parameters to optimize or pairs (name, parameter), or dicts that define groups.
         lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1e-3.
-        betas (tuple[float, float]): Betas, each in [0, 1); :math:`(\beta_1, \beta_2)` in the rule.
-            Default: (0.9, 0.999).
+        betas (tuple[float, float]): Decay rates of the running averages, each in [0, 1);
+            :math:`(\beta_1, \beta_2)` in the rule. Default: (0.9, 0.999).
         eps (float): Added to the denominator for numerical stability, at least 0; :math:`\epsilon`
             in the rule. Default: 1e-6.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.0.
@@ -146,10 +148,11 @@ class GaLore(GeneratedOptimizer):
         if not 0.0 <= weight_decay:
             raise ValueError(f"Invalid weight_decay value: {weight_decay}")
         if not (1.0 <= rank and rank % 1 == 0):
-            raise ValueError(f"Invalid rank value, which must be whole: {rank}")
+            raise ValueError(f"Invalid rank value, which must be whole and at least 1: {rank}")
         if not (1.0 <= update_proj_gap and update_proj_gap % 1 == 0):
             raise ValueError(
-                f"Invalid update_proj_gap value, which must be whole: {update_proj_gap}"
+                "Invalid update_proj_gap value, which must be whole and at least 1: "
+                f"{update_proj_gap}"
             )
         if not 0.0 <= scale:
             raise ValueError(f"Invalid scale value: {scale}")

@@ -51,11 +51,12 @@ def update_tall(
         if remainder(step - 1, update_proj_gap) == 0:
             # W = singular_vectors(transpose(g), rank)
             right_vectors = singular_vectors(transpose(grad), scaled_rank)
-        # m = beta1 * m + (1 - beta1) * g @ W
-        exp_avg = beta1 * exp_avg + (1 - beta1) * grad @ right_vectors
-        # v = beta2 * v + (1 - beta2) * (g @ W) ** 2
-        grad_product = grad @ right_vectors
-        exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad_product * grad_product
+        # x = g @ W
+        x = grad @ right_vectors
+        # m = beta1 * m + (1 - beta1) * x
+        exp_avg = beta1 * exp_avg + (1 - beta1) * x
+        # v = beta2 * v + (1 - beta2) * x**2
+        exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
         # u = m / (sqrt(v) + eps) @ transpose(W)
         # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         param = param - step_size * (exp_avg / (sqrt(exp_avg_sq) + eps) @ transpose(right_vectors))
@@ -109,11 +110,12 @@ def update_not_tall(
         if remainder(step - 1, update_proj_gap) == 0:
             # U = singular_vectors(g, rank)
             left_vectors = singular_vectors(grad, scaled_rank)
-        # n = beta1 * n + (1 - beta1) * transpose(U) @ g
-        exp_avg_wide = beta1 * exp_avg_wide + (1 - beta1) * transpose(left_vectors) @ grad
-        # w = beta2 * w + (1 - beta2) * (transpose(U) @ g) ** 2
-        grad_product = transpose(left_vectors) @ grad
-        exp_avg_sq_wide = beta2 * exp_avg_sq_wide + (1 - beta2) * grad_product * grad_product
+        # z = transpose(U) @ g
+        z = transpose(left_vectors) @ grad
+        # n = beta1 * n + (1 - beta1) * z
+        exp_avg_wide = beta1 * exp_avg_wide + (1 - beta1) * z
+        # w = beta2 * w + (1 - beta2) * z**2
+        exp_avg_sq_wide = beta2 * exp_avg_sq_wide + (1 - beta2) * z * z
         # u = U @ (n / (sqrt(w) + eps))
         # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         param = param - step_size * (left_vectors @ (exp_avg_wide / (sqrt(exp_avg_sq_wide) + eps)))

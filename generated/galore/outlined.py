@@ -11,7 +11,12 @@ from optgen.runtime.eager.linear_algebra import singular_vectors, transpose
 from optgen.runtime.eager.scalar_states import advance
 from optgen.runtime.eager.scalars import minimum, remainder, sqrt
 from optgen.runtime.eager.sweep_functions import sweep_function
-from optgen.runtime.eager.working_copies import in_compute_dtype, same_shape_sublists, write_back
+from optgen.runtime.eager.working_copies import (
+    empty_like,
+    in_compute_dtype,
+    same_shape_sublists,
+    write_back,
+)
 from optgen.runtime.tensors.matrix_shape import cols, rows
 
 sweep1 = sweep_function(__package__, "sweep1")
@@ -63,23 +68,20 @@ def update_tall(
         if remainder(step - 1, update_proj_gap) == 0:
             # W = singular_vectors(transpose(g), rank)
             right_vectors = singular_vectors(transpose(grad), scaled_rank)
-        # m = beta1 * m + (1 - beta1) * g @ W
-        grad_scaled = one_minus_beta1 * grad
-        grad_product_2 = grad_scaled @ right_vectors
-        # v = beta2 * v + (1 - beta2) * (g @ W) ** 2
-        grad_product = grad @ right_vectors
-        # sweep1 reads grad_product_2 by the name exp_avg_quotient, and then overwrites it
-        exp_avg_quotient = grad_product_2
-        # m = beta1 * m + (1 - beta1) * g @ W
-        # v = beta2 * v + (1 - beta2) * (g @ W) ** 2
+        # x = g @ W
+        x = grad @ right_vectors
+        # m = beta1 * m + (1 - beta1) * x
+        # v = beta2 * v + (1 - beta2) * x**2
         # u = m / (sqrt(v) + eps) @ transpose(W)
         # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
+        exp_avg_quotient = empty_like(x)
         sweep1(
             exp_avg,
-            grad_product,
+            x,
             exp_avg_sq,
             exp_avg_quotient,
             beta1=beta1,
+            one_minus_beta1=one_minus_beta1,
             beta2=beta2,
             one_minus_beta2=one_minus_beta2,
             eps=eps,
@@ -142,24 +144,20 @@ def update_not_tall(
         if remainder(step - 1, update_proj_gap) == 0:
             # U = singular_vectors(g, rank)
             left_vectors = singular_vectors(grad, scaled_rank)
-        # n = beta1 * n + (1 - beta1) * transpose(U) @ g
-        left_vectors_transpose = transpose(left_vectors)
-        left_vectors_transpose_scaled = one_minus_beta1 * left_vectors_transpose
-        grad_product_2 = left_vectors_transpose_scaled @ grad
-        # w = beta2 * w + (1 - beta2) * (transpose(U) @ g) ** 2
-        grad_product = transpose(left_vectors) @ grad
-        # sweep3 reads grad_product_2 by the name exp_avg_wide_quotient, and then overwrites it
-        exp_avg_wide_quotient = grad_product_2
-        # n = beta1 * n + (1 - beta1) * transpose(U) @ g
-        # w = beta2 * w + (1 - beta2) * (transpose(U) @ g) ** 2
+        # z = transpose(U) @ g
+        z = transpose(left_vectors) @ grad
+        # n = beta1 * n + (1 - beta1) * z
+        # w = beta2 * w + (1 - beta2) * z**2
         # u = U @ (n / (sqrt(w) + eps))
         # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
+        exp_avg_wide_quotient = empty_like(z)
         sweep3(
             exp_avg_wide,
-            grad_product,
+            z,
             exp_avg_sq_wide,
             exp_avg_wide_quotient,
             beta1=beta1,
+            one_minus_beta1=one_minus_beta1,
             beta2=beta2,
             one_minus_beta2=one_minus_beta2,
             eps=eps,

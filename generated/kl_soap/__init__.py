@@ -181,8 +181,8 @@ class KLSOAP(GeneratedOptimizer):
             raise ValueError(f"Invalid weight_decay value: {weight_decay}")
         if not (1.0 <= precondition_frequency and precondition_frequency % 1 == 0):
             raise ValueError(
-                "Invalid precondition_frequency value, which must be whole: "
-                f"{precondition_frequency}"
+                "Invalid precondition_frequency value, which must be whole and at least "
+                f"1: {precondition_frequency}"
             )
         if not 0.0 < init_factor:
             raise ValueError(f"Invalid init_factor value: {init_factor}")

@@ -109,8 +109,10 @@ class Kron(GeneratedOptimizer):
             first 0.
         Q_right (Tensor): :math:`W_t`, for each matrix of the parameter one of shape (cols, cols),
             at first 0.
-        L_left (Tensor): :math:`a_t`, one number per row of the parameter, at first 0.
-        L_right (Tensor): :math:`b_t`, one number per column of the parameter, at first 0.
+        L_left (Tensor): :math:`a_t`, at least float32, one number per row of the parameter, at
+            first 0.
+        L_right (Tensor): :math:`b_t`, at least float32, one number per column of the parameter, at
+            first 0.
         stream (Tensor): :math:`k`, float64, 0-dimensional, at first the parameter's number, counted
             from 0.
 
@@ -123,8 +125,8 @@ class Kron(GeneratedOptimizer):
             State("ema"),
             State("Q_left", shape=("rows", "rows")),
             State("Q_right", shape=("cols", "cols")),
-            State("L_left", shape="row"),
-            State("L_right", shape="col"),
+            State("L_left", shape="row", dtype="at_least_float32"),
+            State("L_right", shape="col", dtype="at_least_float32"),
             State("stream", init="index", shape="scalar", dtype="float64", written=False),
         ),
         hypers=(
@@ -143,6 +145,7 @@ class Kron(GeneratedOptimizer):
         fresh=("Q_left",),
         tensor_hypers=(),
         elementwise=False,
+        widens=True,
         why_uncut="the state Q_left is a square matrix",
         sweeps=("sweep1", "sweep2"),
         upper_bounds=(("lr_preconditioner", 1),),
@@ -198,9 +201,11 @@ class Kron(GeneratedOptimizer):
                 f"Invalid preconditioner_init_scale value: {preconditioner_init_scale}"
             )
         if not (1.0 <= update_every and update_every % 1 == 0):
-            raise ValueError(f"Invalid update_every value, which must be whole: {update_every}")
+            raise ValueError(
+                f"Invalid update_every value, which must be whole and at least 1: {update_every}"
+            )
         if not (0.0 <= seed and seed % 1 == 0):
-            raise ValueError(f"Invalid seed value, which must be whole: {seed}")
+            raise ValueError(f"Invalid seed value, which must be whole and at least 0: {seed}")
         defaults = {
             "lr": lr,
             "lr_preconditioner": lr_preconditioner,

@@ -111,6 +111,9 @@ def normuon_step1_on_elements(
 @triton.jit
 def normuon_step1_on_tile(
     tensor,
+    depth,
+    height,
+    width,
     table,
     shapes,
     scalars,
@@ -130,7 +133,6 @@ def normuon_step1_on_tile(
     entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, num_tensors)
     block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
     remaining_matrices = tile_extent(depth, matrix, DEPTH)
@@ -201,11 +203,15 @@ def normuon_step1(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
+    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
             normuon_step1_on_tile(
                 tensor,
+                depth,
+                height,
+                width,
                 table,
                 shapes,
                 scalars,
@@ -239,6 +245,9 @@ def normuon_step2_on_elements(os, lanes, mask, scalars, dtype: tl.constexpr):
 @triton.jit
 def normuon_step2_on_tile(
     tensor,
+    depth,
+    height,
+    width,
     table,
     shapes,
     scalars,
@@ -257,7 +266,6 @@ def normuon_step2_on_tile(
     entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, num_tensors)
     block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
     remaining_matrices = tile_extent(depth, matrix, DEPTH)
@@ -323,11 +331,15 @@ def normuon_step2(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
+    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
             normuon_step2_on_tile(
                 tensor,
+                depth,
+                height,
+                width,
                 table,
                 shapes,
                 scalars,
@@ -476,6 +488,9 @@ def normuon_step3_on_elements(os, lanes, mask, row_factors, in_rows, scalars, dt
 @triton.jit
 def normuon_step3_on_tile(
     tensor,
+    depth,
+    height,
+    width,
     table,
     shapes,
     scalars,
@@ -494,7 +509,6 @@ def normuon_step3_on_tile(
     entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, num_tensors)
     block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
     remaining_matrices = tile_extent(depth, matrix, DEPTH)
@@ -556,11 +570,15 @@ def normuon_step3(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
+    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
             normuon_step3_on_tile(
                 tensor,
+                depth,
+                height,
+                width,
                 table,
                 shapes,
                 scalars,
@@ -629,6 +647,9 @@ def normuon_step4_on_elements(
 @triton.jit
 def normuon_step4_on_tile(
     tensor,
+    depth,
+    height,
+    width,
     table,
     shapes,
     scalars,
@@ -647,7 +668,6 @@ def normuon_step4_on_tile(
     entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth, height, width = extents(shape, num_tensors)
     block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
     remaining_matrices = tile_extent(depth, matrix, DEPTH)
@@ -722,11 +742,15 @@ def normuon_step4(
 ):
     """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
+    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
             normuon_step4_on_tile(
                 tensor,
+                depth,
+                height,
+                width,
                 table,
                 shapes,
                 scalars,

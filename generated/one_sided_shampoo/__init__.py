@@ -108,7 +108,7 @@ class OneSidedShampoo(GeneratedOptimizer):
         if not 0.0 <= eps:
             raise ValueError(f"Invalid epsilon value: {eps}")
         if not (1.0 <= every and every % 1 == 0):
-            raise ValueError(f"Invalid every value, which must be whole: {every}")
+            raise ValueError(f"Invalid every value, which must be whole and at least 1: {every}")
         defaults = {
             "lr": lr,
             "betas": betas,

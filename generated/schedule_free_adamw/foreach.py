@@ -54,15 +54,15 @@ def update(
     bias_correction2 = 1 - beta2**step
     bias_correction2_sqrt = sqrt(bias_correction2)
     if compensate:
+        machine_eps = torch.finfo(params[0].dtype).eps
         one_minus_c = 1 - c
         u_weight = rate * (1 - beta1 * one_minus_c)
-        machine_eps = torch.finfo(params[0].dtype).eps
     else:
         one_minus_c = 1 - c
         step_size = rate * (1 - beta1 * one_minus_c)
 
     for chunk in in_wider_dtype(
-        chunks(params, grads, zs, exp_avg_sqs, rests, live_lists=7),
+        chunks(params, grads, zs, exp_avg_sqs, rests, live_lists=9),
         (True, False, True, True, True),
         params,
     ):
@@ -82,6 +82,17 @@ def update(
             # u = u + weight_decay * p
             torch._foreach_add_(us, params, alpha=weight_decay)
         if compensate:
+            # rest = where(rounded(p + rest) == p, rest, 0)
+            conditions = torch._foreach_add(params, rests)
+            conditions = [rounded(condition, machine_eps) for condition in conditions]
+            conditions = [
+                condition.eq(param) for condition, param in zip(conditions, params, strict=True)
+            ]
+            condition_2s = [condition.logical_not() for condition in conditions]
+            rests = [
+                rest.masked_fill_(condition_2, 0)
+                for rest, condition_2 in zip(rests, condition_2s, strict=True)
+            ]
             # step = rate * (1 - beta1 * (1 - c)) * u
             # y = lerp(p + rest, z, c) - step
             ys = torch._foreach_add(params, rests)

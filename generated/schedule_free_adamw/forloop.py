@@ -54,9 +54,9 @@ def update(
     bias_correction2 = 1 - beta2**step
     bias_correction2_sqrt = sqrt(bias_correction2)
     if compensate:
+        machine_eps = torch.finfo(params[0].dtype).eps
         one_minus_c = 1 - c
         u_weight = rate * (1 - beta1 * one_minus_c)
-        machine_eps = torch.finfo(params[0].dtype).eps
     else:
         one_minus_c = 1 - c
         step_size = rate * (1 - beta1 * one_minus_c)
@@ -76,6 +76,12 @@ def update(
             # u = u + weight_decay * p
             u.add_(param, alpha=weight_decay)
         if compensate:
+            # rest = where(rounded(p + rest) == p, rest, 0)
+            condition = param.add(rest)
+            condition = rounded(condition, machine_eps)
+            condition = condition.eq(param)
+            condition_2 = condition.logical_not()
+            rest.masked_fill_(condition_2, 0)
             # step = rate * (1 - beta1 * (1 - c)) * u
             # y = lerp(p + rest, z, c) - step
             y = param.add(rest)
@@ -158,9 +164,9 @@ def update_functional(
         bias_correction2 = 1 - beta2**step
         bias_correction2_sqrt = sqrt(bias_correction2)
         if compensate:
+            machine_eps = torch.finfo(params[index].dtype).eps
             one_minus_c = 1 - c
             u_weight = rate * (1 - beta1 * one_minus_c)
-            machine_eps = torch.finfo(params[index].dtype).eps
         else:
             one_minus_c = 1 - c
             step_size = rate * (1 - beta1 * one_minus_c)
@@ -176,6 +182,8 @@ def update_functional(
             # u = u + weight_decay * p
             u = u + weight_decay * param
         if compensate:
+            # rest = where(rounded(p + rest) == p, rest, 0)
+            rest = where(rounded(param + rest, machine_eps) == param, rest, 0)
             # step = rate * (1 - beta1 * (1 - c)) * u
             # y = lerp(p + rest, z, c) - step
             y = lerp(param + rest, z, c) - u_weight * u

@@ -23,7 +23,7 @@ struct Rule {
 
     // Results of the scalar program that the sweep reads.
     struct Scalars {
-        double beta2, one_minus_beta2, bias_correction2_sqrt, scaled_eps, c, u_weight, machine_eps;
+        double beta2, one_minus_beta2, bias_correction2_sqrt, scaled_eps, machine_eps, c, u_weight;
         double step_size, rate;
     };
 
@@ -64,13 +64,13 @@ struct Rule {
         const double bias_correction2 = 1 - pow(beta2, step);
         const double bias_correction2_sqrt = sqrt(bias_correction2);
         const double scaled_eps = eps * bias_correction2_sqrt;
-        double u_weight = 0;
         double machine_eps = 0;
+        double u_weight = 0;
         double step_size = 0;
         if (truth(hypers.compensate)) {
+            machine_eps = sizes.machine_eps;
             const double one_minus_c = 1 - c;
             u_weight = rate * (1 - beta1 * one_minus_c);
-            machine_eps = sizes.machine_eps;
         } else {
             const double one_minus_c = 1 - c;
             step_size = rate * (1 - beta1 * one_minus_c);
@@ -78,7 +78,7 @@ struct Rule {
         cells[LR_MAX].value = lr_max;
         cells[WEIGHT_SUM].value = weight_sum;
         return {
-            beta2, one_minus_beta2, bias_correction2_sqrt, scaled_eps, c, u_weight, machine_eps,
+            beta2, one_minus_beta2, bias_correction2_sqrt, scaled_eps, machine_eps, c, u_weight,
             step_size, rate};
     }
 
@@ -94,9 +94,9 @@ struct Rule {
         const C bias_correction2_sqrt = C(scalars.bias_correction2_sqrt);
         const C scaled_eps = C(scalars.scaled_eps);
         const C weight_decay = C(hypers.weight_decay);
+        const C machine_eps = C(scalars.machine_eps);
         const C c = C(scalars.c);
         const C u_weight = C(scalars.u_weight);
-        const C machine_eps = C(scalars.machine_eps);
         const C step_size = C(scalars.step_size);
         const C rate = C(scalars.rate);
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
@@ -125,6 +125,8 @@ struct Rule {
                 u = u + weight_decay * param;
             }
             if constexpr (COMPENSATE) {
+                // rest = where(rounded(p + rest) == p, rest, 0)
+                rest = where<C>(rounded_to(param + rest, machine_eps) == param, rest, 0);
                 // step = rate * (1 - beta1 * (1 - c)) * u
                 // y = lerp(p + rest, z, c) - step
                 const C y = lerp(param + rest, z, c) - u_weight * u;

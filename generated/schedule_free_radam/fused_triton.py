@@ -108,11 +108,11 @@ def schedule_free_radam_scalars(
         tl.store(scalars + 4, bias_correction2_sqrt)
         tl.store(scalars + 5, scaled_eps)
     if compensate != 0:
+        machine_eps_ = machine_eps
         one_minus_c = 1 - c
         u_weight = rate * (1 - beta1 * one_minus_c)
-        machine_eps_ = machine_eps
-        tl.store(scalars + 8, u_weight)
-        tl.store(scalars + 9, machine_eps_)
+        tl.store(scalars + 7, machine_eps_)
+        tl.store(scalars + 9, u_weight)
     else:
         one_minus_c = 1 - c
         step_size = rate * (1 - beta1 * one_minus_c)
@@ -126,7 +126,7 @@ def schedule_free_radam_scalars(
     tl.store(scalars + 2, one_minus_beta2)
     tl.store(scalars + 3, rho > 4)
     tl.store(scalars + 6, weight_decay)
-    tl.store(scalars + 7, c)
+    tl.store(scalars + 8, c)
     tl.store(scalars + 11, rate)
 
 
@@ -158,9 +158,9 @@ def schedule_free_radam_step1_on_elements(
     bias_correction2_sqrt = tl.load(scalars + 4).to(dtype)
     scaled_eps = tl.load(scalars + 5).to(dtype)
     weight_decay = tl.load(scalars + 6).to(dtype)
-    c = tl.load(scalars + 7).to(dtype)
-    u_weight = tl.load(scalars + 8).to(dtype)
-    machine_eps_ = tl.load(scalars + 9).to(dtype)
+    machine_eps_ = tl.load(scalars + 7).to(dtype)
+    c = tl.load(scalars + 8).to(dtype)
+    u_weight = tl.load(scalars + 9).to(dtype)
     step_size = tl.load(scalars + 10).to(dtype)
     rate = tl.load(scalars + 11).to(dtype)
     if loss_scale is not None:
@@ -182,6 +182,10 @@ def schedule_free_radam_step1_on_elements(
         # u = u + weight_decay * p
         u = u + weight_decay * param
     if COMPENSATE:
+        # rest = where(rounded(p + rest) == p, rest, 0)
+        rest = tl.where(
+            rounded_to(param + rest, machine_eps_) == param, rest, tl.full((), 0, dtype)
+        )
         # step = rate * (1 - beta1 * (1 - c)) * u
         # y = lerp(p + rest, z, c) - step
         y = lerp(param + rest, z, c) - u_weight * u

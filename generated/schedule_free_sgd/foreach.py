@@ -48,15 +48,15 @@ def update(
     else:
         c = 0
     if compensate:
+        machine_eps = torch.finfo(params[0].dtype).eps
         one_minus_c = 1 - c
         grad_weight = rate * (1 - momentum * one_minus_c)
-        machine_eps = torch.finfo(params[0].dtype).eps
     else:
         one_minus_c = 1 - c
         step_size = rate * (1 - momentum * one_minus_c)
 
     for chunk in in_wider_dtype(
-        chunks(params, grads, zs, rests, live_lists=5), (True, False, True, True), params
+        chunks(params, grads, zs, rests, live_lists=7), (True, False, True, True), params
     ):
         params, grads, zs, rests = chunk
         if maximize:
@@ -66,6 +66,17 @@ def update(
             # g = g + weight_decay * p
             grads = torch._foreach_add(grads, params, alpha=weight_decay)
         if compensate:
+            # rest = where(rounded(p + rest) == p, rest, 0)
+            conditions = torch._foreach_add(params, rests)
+            conditions = [rounded(condition, machine_eps) for condition in conditions]
+            conditions = [
+                condition.eq(param) for condition, param in zip(conditions, params, strict=True)
+            ]
+            condition_2s = [condition.logical_not() for condition in conditions]
+            rests = [
+                rest.masked_fill_(condition_2, 0)
+                for rest, condition_2 in zip(rests, condition_2s, strict=True)
+            ]
             # step = rate * (1 - momentum * (1 - c)) * g
             # y = lerp(p + rest, z, c) - step
             ys = torch._foreach_add(params, rests)

@@ -49,9 +49,9 @@ def update(
     else:
         c = 0
     if compensate:
+        machine_eps = torch.finfo(params[0].dtype).eps
         one_minus_c = 1 - c
         grad_weight = rate * (1 - momentum * one_minus_c)
-        machine_eps = torch.finfo(params[0].dtype).eps
     else:
         one_minus_c = 1 - c
         step_size = rate * (1 - momentum * one_minus_c)
@@ -66,6 +66,12 @@ def update(
             # g = g + weight_decay * p
             grad = grad.add(param, alpha=weight_decay)
         if compensate:
+            # rest = where(rounded(p + rest) == p, rest, 0)
+            condition = param.add(rest)
+            condition = rounded(condition, machine_eps)
+            condition = condition.eq(param)
+            condition_2 = condition.logical_not()
+            rest.masked_fill_(condition_2, 0)
             # step = rate * (1 - momentum * (1 - c)) * g
             # y = lerp(p + rest, z, c) - step
             y = param.add(rest)
@@ -142,9 +148,9 @@ def update_functional(
         else:
             c = 0
         if compensate:
+            machine_eps = torch.finfo(params[index].dtype).eps
             one_minus_c = 1 - c
             grad_weight = rate * (1 - momentum * one_minus_c)
-            machine_eps = torch.finfo(params[index].dtype).eps
         else:
             one_minus_c = 1 - c
             step_size = rate * (1 - momentum * one_minus_c)
@@ -156,6 +162,8 @@ def update_functional(
             # g = g + weight_decay * p
             grad = grad + weight_decay * param
         if compensate:
+            # rest = where(rounded(p + rest) == p, rest, 0)
+            rest = where(rounded(param + rest, machine_eps) == param, rest, 0)
             # step = rate * (1 - momentum * (1 - c)) * g
             # y = lerp(p + rest, z, c) - step
             y = lerp(param + rest, z, c) - grad_weight * grad

@@ -22,7 +22,7 @@ struct Rule {
 
     // Results of the scalar program that the sweep reads.
     struct Scalars {
-        double c, grad_weight, machine_eps, step_size, rate;
+        double machine_eps, c, grad_weight, step_size, rate;
     };
 
     // Scalar program: computed once per step and parameter, in double.
@@ -55,20 +55,20 @@ struct Rule {
             // c = 0
             c = 0;
         }
-        double grad_weight = 0;
         double machine_eps = 0;
+        double grad_weight = 0;
         double step_size = 0;
         if (truth(hypers.compensate)) {
+            machine_eps = sizes.machine_eps;
             const double one_minus_c = 1 - c;
             grad_weight = rate * (1 - momentum * one_minus_c);
-            machine_eps = sizes.machine_eps;
         } else {
             const double one_minus_c = 1 - c;
             step_size = rate * (1 - momentum * one_minus_c);
         }
         cells[LR_MAX].value = lr_max;
         cells[WEIGHT_SUM].value = weight_sum;
-        return {c, grad_weight, machine_eps, step_size, rate};
+        return {machine_eps, c, grad_weight, step_size, rate};
     }
 
     // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
@@ -79,9 +79,9 @@ struct Rule {
         Stream<const S> grads, Stream<S> zs, Stream<S> rests) {
         using C = ComputeType<S>;
         const C weight_decay = C(hypers.weight_decay);
+        const C machine_eps = C(scalars.machine_eps);
         const C c = C(scalars.c);
         const C grad_weight = C(scalars.grad_weight);
-        const C machine_eps = C(scalars.machine_eps);
         const C step_size = C(scalars.step_size);
         const C rate = C(scalars.rate);
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
@@ -104,6 +104,8 @@ struct Rule {
                 grad = grad + weight_decay * param;
             }
             if constexpr (COMPENSATE) {
+                // rest = where(rounded(p + rest) == p, rest, 0)
+                rest = where<C>(rounded_to(param + rest, machine_eps) == param, rest, 0);
                 // step = rate * (1 - momentum * (1 - c)) * g
                 // y = lerp(p + rest, z, c) - step
                 const C y = lerp(param + rest, z, c) - grad_weight * grad;

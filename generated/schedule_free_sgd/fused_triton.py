@@ -88,11 +88,11 @@ def schedule_free_sgd_scalars(
         # c = 0
         c = tl.full((), 0, tl.float64)
     if compensate != 0:
+        machine_eps_ = machine_eps
         one_minus_c = 1 - c
         grad_weight = rate * (1 - momentum * one_minus_c)
-        machine_eps_ = machine_eps
-        tl.store(scalars + 3, grad_weight)
-        tl.store(scalars + 4, machine_eps_)
+        tl.store(scalars + 2, machine_eps_)
+        tl.store(scalars + 4, grad_weight)
     else:
         one_minus_c = 1 - c
         step_size = rate * (1 - momentum * one_minus_c)
@@ -103,7 +103,7 @@ def schedule_free_sgd_scalars(
     tl.store(weight_sums, weight_sum.to(WEIGHT_SUM_T))
     tl.store(scalars, maximize)
     tl.store(scalars + 1, weight_decay)
-    tl.store(scalars + 2, c)
+    tl.store(scalars + 3, c)
     tl.store(scalars + 6, rate)
 
 
@@ -128,9 +128,9 @@ def schedule_free_sgd_step1_on_elements(
         rest = tl.load(rests + lanes, mask).to(dtype)
     maximize = tl.load(scalars).to(dtype)
     weight_decay = tl.load(scalars + 1).to(dtype)
-    c = tl.load(scalars + 2).to(dtype)
-    grad_weight = tl.load(scalars + 3).to(dtype)
-    machine_eps_ = tl.load(scalars + 4).to(dtype)
+    machine_eps_ = tl.load(scalars + 2).to(dtype)
+    c = tl.load(scalars + 3).to(dtype)
+    grad_weight = tl.load(scalars + 4).to(dtype)
     step_size = tl.load(scalars + 5).to(dtype)
     rate = tl.load(scalars + 6).to(dtype)
     if loss_scale is not None:
@@ -144,6 +144,10 @@ def schedule_free_sgd_step1_on_elements(
         # g = g + weight_decay * p
         grad = grad + weight_decay * param
     if COMPENSATE:
+        # rest = where(rounded(p + rest) == p, rest, 0)
+        rest = tl.where(
+            rounded_to(param + rest, machine_eps_) == param, rest, tl.full((), 0, dtype)
+        )
         # step = rate * (1 - momentum * (1 - c)) * g
         # y = lerp(p + rest, z, c) - step
         y = lerp(param + rest, z, c) - grad_weight * grad

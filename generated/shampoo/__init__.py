@@ -122,7 +122,9 @@ class Shampoo(GeneratedOptimizer):
         if not 0.0 <= weight_decay:
             raise ValueError(f"Invalid weight_decay value: {weight_decay}")
         if not (1.0 <= update_freq and update_freq % 1 == 0):
-            raise ValueError(f"Invalid update_freq value, which must be whole: {update_freq}")
+            raise ValueError(
+                f"Invalid update_freq value, which must be whole and at least 1: {update_freq}"
+            )
         defaults = {
             "lr": lr,
             "eps": eps,

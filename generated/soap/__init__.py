@@ -159,8 +159,8 @@ class SOAP(GeneratedOptimizer):
             raise ValueError(f"Invalid weight_decay value: {weight_decay}")
         if not (1.0 <= precondition_frequency and precondition_frequency % 1 == 0):
             raise ValueError(
-                "Invalid precondition_frequency value, which must be whole: "
-                f"{precondition_frequency}"
+                "Invalid precondition_frequency value, which must be whole and at least "
+                f"1: {precondition_frequency}"
             )
         defaults = {
             "lr": lr,

@@ -10,7 +10,7 @@ import warnings
 
 from optgen import __version__
 
-BUILD_EXTRA = ("jinja2>=3.1", "ruff==0.17.5", "typer>=0.16")  # as in pyproject.toml
+BUILD_EXTRA = ("jinja2>=3.1", "ruff==0.17.5", "sympy>=1.13", "typer>=0.16")  # as in pyproject.toml
 
 
 def main() -> None:

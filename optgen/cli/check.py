@@ -7,7 +7,7 @@ from pathlib import Path
 
 from optgen import emit
 from optgen.cli.locate_specs import spec_path
-from optgen.cli.read_and_render import read, render
+from optgen.cli.read_and_render import complete, read, render
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Place, assigns
 from optgen.spec.batches import batch_warning
@@ -51,7 +51,7 @@ def check(names: Sequence[str]) -> Iterator[str | SpecError | InternalError]:
             continue
         correct_paths.append(path)
         for algorithm in algorithms:
-            yield f"{algorithm.name}: ok ({_summary(algorithm)})"
+            yield f"{algorithm.name}: ok ({_summary(complete(algorithm))})"
             if warning := batch_warning(algorithm):
                 yield str(warning)
     try:

@@ -8,6 +8,7 @@ from pathlib import Path
 from optgen import emit
 from optgen.cli.locate_specs import is_catalogued, specs_folder
 from optgen.ir.algorithm import Algorithm
+from optgen.passes.derive import derive
 from optgen.spec.base_spec import read_base
 from optgen.spec.errors import SpecError, spec_errors
 from optgen.spec.read_spec import read_specs
@@ -29,6 +30,12 @@ def read(paths: Iterable[Path]) -> tuple[Algorithm, ...]:
                 algorithm.source,
             )
     return algorithms
+
+
+def complete(algorithm: Algorithm) -> Algorithm:
+    """Return an algorithm with the states and the rule of its base, if it has one."""
+    base = read_base(algorithm, specs_folder())
+    return derive(algorithm, base) if base else algorithm
 
 
 def render(algorithm: Algorithm, ruff: str | None) -> dict[str, str]:

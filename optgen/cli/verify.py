@@ -144,7 +144,7 @@ def _compare_files(files: Sequence[str]) -> list[Row]:
             file=typer.get_text_stream("stderr"),
         ) as bar:
             for comparison in bar:
-                rows.append(comparison.row())
+                rows += comparison.rows()
     except (NoCompilerError, CompileError) as error:
         raise ToolchainError(str(error)) from None
     return rows

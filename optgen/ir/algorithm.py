@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from optgen.ir.nodes import NOWHERE, Call, Expr, Place, Program, Ref, expressions, walk
 from optgen.ir.ops import (
@@ -25,6 +25,7 @@ Gradient = Literal["dense", "rows", "sparse_only"]
 Counter = Literal["tensor", "int"]
 ScalarDevice = Literal["cpu", "param"]
 Mode = Literal["train", "eval"]
+ComputeDtype = Literal["at_least_float32", "param"]
 AcrossGroups = Literal["any", "equal", "equal or 0"]
 Default = float | int | bool | str | None | tuple[float | int | None, ...]
 
@@ -35,7 +36,7 @@ MATRIX_SHAPES = (
 """Shapes of states that are matrices: squares first, then thin ones."""
 NARROW_DTYPES = ("bfloat16", "float16")
 """Dtypes of 16 bits that a state can declare."""
-AT_LEAST_FLOAT32 = "at_least_float32"
+AT_LEAST_FLOAT32: Final = "at_least_float32"
 """The dtype of a state that is float32 for a parameter of 16 bits, and else the parameter's."""
 QUANTIZED = "8bit"
 """The dtype of a quantized state: codes of 8 bits, and a float32 scale for each block of them."""
@@ -197,6 +198,8 @@ class Algorithm:
     * `sparse_hint`: the end of the error about a gradient that is wrongly sparse or dense.
     * `scalar_device`: the device of the step count and of scalar states in a group that is neither
       fused nor capturable: "cpu", or "param" for the parameter's device.
+    * `compute_dtype`: the dtype in which forloop and foreach compute elements: at least float32, as
+      the kernels always do; or "param", the parameter's dtype, as torch's classes do.
     * `lists`: the lists that a function (`@elementwise`) takes, in the author's order; () for an
       optimizer. The first list that the rule writes has the role of the parameter (`param`), the
       first that it only reads that of the gradient (`grad`), and all others are `states`.
@@ -226,6 +229,7 @@ class Algorithm:
     gradient: Gradient = "dense"
     sparse_hint: str = ""
     scalar_device: ScalarDevice = "cpu"
+    compute_dtype: ComputeDtype = AT_LEAST_FLOAT32
     lists: tuple[str, ...] = ()
     programs: tuple[ModeProgram, ...] = ()
     zero_grad: bool = False

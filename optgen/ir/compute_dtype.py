@@ -19,8 +19,9 @@ def widens(algorithm: Algorithm) -> bool:
 def widens_in_python(algorithm: Algorithm) -> bool:
     """Tell whether the for-loop and foreach compute in float32 or wider, as the kernels always do.
 
-    In float16 an `eps` of 1e-8 is 0, and the square of a small gradient is, too. Only optimizers
-    that torch has compute in 16 bits, as in torch, and functions of lists, whose caller chooses.
+    In float16 an `eps` of 1e-8 is 0, and the square of a small gradient is, too. Only rules with
+    `compute_dtype="param"` compute in 16 bits, as torch's classes do, and functions of lists, whose
+    caller chooses. Rules on whole matrices widen each tensor where they read it.
     """
-    is_torchs = bool(algorithm.group)  # only their specs list the keys of torch's groups
-    return widens(algorithm) or not (is_torchs or algorithm.lists or why_uncut(algorithm))
+    in_param_dtype = algorithm.compute_dtype == "param" or algorithm.lists
+    return widens(algorithm) or not (in_param_dtype or why_uncut(algorithm))

@@ -135,9 +135,15 @@ class Paths:
         orelse = self.run(
             stmt.orelse, arm_starts[False], {**path, stmt.condition: False}, earlier_assigns, past
         )
-        return self._joined(before, then, orelse)
+        return self._joined(before, arm_starts, then, orelse)
 
-    def _joined(self, before: Versions, then: Versions, orelse: Versions) -> Versions:
+    def _joined(
+        self,
+        before: Versions,
+        arm_starts: Mapping[bool, Versions],
+        then: Versions,
+        orelse: Versions,
+    ) -> Versions:
         """Return the versions after both arms of a branch.
 
         A variable holds the versions that both arms leave; other versions cannot be read. A plan
@@ -146,13 +152,15 @@ class Paths:
         """
         after: Versions = {}
         for name in then.keys() & orelse.keys():
-            a, b, old = then[name], orelse[name], before.get(name)
-            if a & b or self.has_copies:
-                after[name] = a & b
-            elif old in (a, b):
-                after[name] = b if a == old else a
+            a, b = then[name], orelse[name]
+            keeps_a = not self.has_copies and a == arm_starts[True].get(name)
+            keeps_b = not self.has_copies and b == arm_starts[False].get(name)
+            if keeps_a and keeps_b:
+                after[name] = before[name]
+            elif keeps_a or keeps_b:
+                after[name] = b if keeps_a else a
             else:
-                after[name] = frozenset()
+                after[name] = a & b
         return after
 
     def read(self, expr: Expr, current: Versions, path: Path) -> None:

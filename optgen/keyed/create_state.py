@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 import optgen.optim
 from optgen.runtime import GeneratedOptimizer, Rule
+from optgen.runtime.batch.casts import note_narrow_params
 from optgen.runtime.state.create import create_missing
 
 
@@ -31,6 +32,7 @@ def create_state(optimizer: Optimizer) -> None:
     if rule is None or _computes_first_matrices(rule):
         create_by_step(optimizer, optimizer.step)
         return
+    note_narrow_params(rule, optimizer.param_groups)
     with torch.no_grad():
         for group in optimizer.param_groups:
             params = [param for param in group["params"] if param.requires_grad]

@@ -14,7 +14,11 @@ from optgen.keyed.ddp import call_when_reduced, ddp_modules
 from optgen.keyed.fused import FusedOptimizer
 from optgen.keyed.gradient_norms import Gradients
 from optgen.keyed.one_gradient_per_step import OneGradientPerStep
-from optgen.keyed.rule_checks import check_state_by_parameter, check_updates_one_by_one
+from optgen.keyed.rule_checks import (
+    check_is_class,
+    check_state_by_parameter,
+    check_updates_one_by_one,
+)
 from optgen.keyed.torch_private import after_backward, backward_pass
 from optgen.runtime.light_optimizer import with_step_hooks
 from optgen.runtime.tensors.group_view import VIEW
@@ -41,14 +45,21 @@ class Bucket:
     @torch.no_grad()
     def update(self) -> None:
         """Take a step with the gradients that are ready, and free them."""
-        private_group = self.optimizer.param_groups[0]
-        private_group.update(
-            {key: value for key, value in self._public_group.items() if key != "params"}
-        )
+        self.copy_options()
         if self._clip_value is not None:
             Gradients(self.params).clamp(self._clip_value)
         self.optimizer.step()
         self.free()
+
+    def copy_options(self) -> None:
+        """Give the bucket's optimizer the current options of the public group."""
+        self.optimizer.param_groups[0].update(
+            {key: value for key, value in self._public_group.items() if key != "params"}
+        )
+
+    def is_of(self, group: Group) -> bool:
+        """Tell whether the parameters are those of a public group."""
+        return self._public_group is group
 
     def free(self) -> None:
         """Drop the gradients."""
@@ -89,8 +100,8 @@ class InBackwardOptimizer(FusedOptimizer):
 
     Raises:
         ValueError: The groups have other parameters, or lack some.
-        TypeError: The optimizer keeps states in its groups or in 8 bits, or its rule reduces over
-            several parameters.
+        TypeError: The optimizer is no class; it keeps states in its groups or in 8 bits; its rule
+            reduces over several parameters; or its step needs a closure.
     """
 
     def __init__(
@@ -103,6 +114,7 @@ class InBackwardOptimizer(FusedOptimizer):
         hyper: Mapping[str, Any] | None = None,
         module: nn.Module | None = None,
     ) -> None:
+        check_is_class(optimizer_class)
         options = dict(hyper or {})
         params_or_groups = (
             list(params.values()) if groups is None else [dict(group) for group in groups]
@@ -125,6 +137,17 @@ class InBackwardOptimizer(FusedOptimizer):
             for bucket_params in _divide_into_buckets(group["params"], bucket_bytes)
         ]
         self.attach(module)
+
+    def members_by_group(self) -> list[tuple[int, Optimizer]]:
+        """Return the optimizers of the buckets, each with the index of its group."""
+        for bucket in self._buckets:
+            bucket.copy_options()
+        return [
+            (index, bucket.optimizer)
+            for index, group in enumerate(self.param_groups)
+            for bucket in self._buckets
+            if bucket.is_of(group)
+        ]
 
     def _check_groups(self) -> None:
         grouped = {param for group in self.param_groups for param in group["params"]}
@@ -196,8 +219,9 @@ class InBackwardOptimizer(FusedOptimizer):
         if updated:
             raise RuntimeError(
                 f"the last backward pass failed after it had updated {len(updated)} of "
-                f"{len(self.params)} parameters, {updated[0]} among them: load a checkpoint, or "
-                "call fused_optimizer.zero_grad() to go on from weights of two steps"
+                f"{len(self.params)} parameters, {updated[0]} among them: load a checkpoint, "
+                "then call fused_optimizer.zero_grad(); without the checkpoint, the training goes "
+                "on from weights of two steps"
             )
         raise RuntimeError(
             "the last backward pass failed before it had updated a parameter: call "

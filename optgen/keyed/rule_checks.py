@@ -1,5 +1,8 @@
 """Check by an optimizer's rule whether a keyed optimizer can wrap it."""
 
+from torch.optim import Optimizer
+
+from optgen.runtime.light_optimizer import needs_closure
 from optgen.runtime.programs import ModeOptimizer
 from optgen.runtime.rule import Rule
 
@@ -25,11 +28,26 @@ def check_state_by_parameter(optimizer: object) -> None:
         )
 
 
-def check_updates_one_by_one(optimizer: object) -> None:
+def check_is_class(optimizer_class: object) -> None:
+    """Raise a TypeError for a name, or for an optimizer that is made already."""
+    if not callable(optimizer_class):
+        what = optimizer_class if isinstance(optimizer_class, str) else type(optimizer_class)
+        raise TypeError(
+            f"an update in the backward pass takes a class and its arguments, such as AdamW, "
+            f"lr=1e-3, not {what!r}: optgen.optim.optimizer_class finds the class of a name"
+        )
+
+
+def check_updates_one_by_one(optimizer: Optimizer) -> None:
     """Raise a TypeError for an optimizer that cannot update its parameters one by one."""
     rule = getattr(type(optimizer), "rule", None)
     if isinstance(rule, Rule) and rule.wide:
         raise TypeError(
             f"{type(optimizer).__name__} reduces over several parameters, so it needs all their "
             "gradients at once: take its step after the backward pass"
+        )
+    if needs_closure(optimizer):
+        raise TypeError(
+            f"{type(optimizer).__name__}.step needs a closure, which makes all gradients several "
+            "times: an update in the backward pass has each of them once"
         )

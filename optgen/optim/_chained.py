@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from optgen.runtime.light_optimizer import with_step_hooks
+from optgen.runtime.light_optimizer import needs_closure, unchanged_after_error, with_step_hooks
 from optgen.runtime.members import OptimizerOfMembers, loss_of, step_members
 
 
@@ -76,16 +76,23 @@ class ChainedOptimizer(OptimizerOfMembers):
 
     Raises:
         ValueError: Two members have the same parameter.
-        TypeError: A member is no optimizer.
+        TypeError: A member is no optimizer, or its step needs a closure, as LBFGS's does.
     """
 
     split: Split | None
 
     def __init__(self, members: Iterable[Optimizer], *, split: Split | None = None) -> None:
+        if isinstance(members, Optimizer):
+            raise TypeError("ChainedOptimizer takes a list of optimizers, not one optimizer")
         self.__setstate__({"members": tuple(members), "defaults": {}, "split": split})
         for member in self.members:
             if not isinstance(member, Optimizer):
                 raise TypeError(f"ChainedOptimizer takes optimizers, not {member!r}")
+            if needs_closure(member):
+                raise TypeError(
+                    f"{type(member).__name__} calls the closure several times in a step, and a "
+                    "ChainedOptimizer calls it once for all members: step that one by itself"
+                )
         params = [param for group in self.param_groups for param in group["params"]]
         if len({*map(id, params)}) < len(params):
             raise ValueError("a parameter belongs to two of the chained optimizers")
@@ -187,14 +194,9 @@ class ChainedOptimizer(OptimizerOfMembers):
         member_dicts = _split_state_dict(
             state_dict, [member.param_groups for member in self.members]
         )
-        old_states = [{"state": m.state, "param_groups": m.param_groups} for m in self.members]
-        try:
+        with unchanged_after_error(self.members):
             for member, member_dict in zip(self.members, member_dicts, strict=True):
                 member.load_state_dict(member_dict)
-        except BaseException:
-            for member, previous in zip(self.members, old_states, strict=True):
-                member.__setstate__(previous)
-            raise
         for post_hook in self._optimizer_load_state_dict_post_hooks.values():
             post_hook(self)
 

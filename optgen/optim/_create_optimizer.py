@@ -103,8 +103,12 @@ def create_optimizer(
         ValueError: the name is unknown; a parameter of the model needs a second optimizer; one of
             two optimizers gets no parameter; a pattern matches no name; or an argument for two
             optimizers comes with one, or an argument for models with parameters.
-        TypeError: an optimizer is given in another form.
+        TypeError: an optimizer is given in another form; the class has no such argument, or its
+            groups no such option; or patterns are no list.
     """
+    for option, patterns in {"others_names": others_names, "first_names": first_names}.items():
+        if isinstance(patterns, str):
+            raise TypeError(f"{option} is a list of patterns: write {option}=[{patterns!r}]")
     if others is None and (others_names or first_names):
         raise ValueError("others_names and first_names share a model between two: give others too")
     if not isinstance(model_or_params, nn.Module):
@@ -132,20 +136,20 @@ def create_optimizer(
     second_call = _call_for_model(
         model_or_params, second_name, {"weight_decay": weight_decay, **second_arguments}, grouping
     )
-    patterns = _two_optimizers.Patterns(tuple(first_names), tuple(others_names))
-    return _two_optimizers.share_model(model_or_params, first_call, second_call, patterns)
+    all_patterns = _two_optimizers.Patterns(tuple(first_names), tuple(others_names))
+    return _two_optimizers.share_model(model_or_params, first_call, second_call, all_patterns)
 
 
 def _name_and_arguments(others: Any) -> tuple[Any, dict[str, Any]]:
     """Return the second optimizer and its arguments.
 
     Raises:
-        TypeError: `others` is a tuple, but no pair of an optimizer and a dict.
+        TypeError: `others` is a tuple, a list or a dict, but no pair of an optimizer and a dict.
     """
-    if not isinstance(others, tuple):
+    if not isinstance(others, tuple | list | Mapping):
         return others, {}
     match others:
-        case (name, Mapping() as arguments):
+        case (name, Mapping() as arguments) if isinstance(others, tuple):
             return name, dict(arguments)
     hint = '("adamw", {"lr": 1e-3})'
     if len(others) == 2 and isinstance(others[1], int | float):
@@ -241,6 +245,11 @@ def _loaded_class(spec: Any) -> type[Optimizer]:
     from optgen.jit import load
     from optgen.spec.declare import Spec
 
+    if isinstance(spec, nn.Module):
+        raise TypeError(
+            "create_optimizer takes the model first, and then the optimizer: "
+            'create_optimizer(model, "adamw", lr=1e-3)'
+        )
     if not isinstance(spec, str | os.PathLike | Spec):
         raise TypeError(
             "an optimizer is a name of list_optimizers(), a class, the path of a spec file or a "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -32,13 +32,15 @@ def param_groups(
         lr: the learning rate that `layer_decay` scales.
         weight_decay: the weight decay. Biases and other vectors, such as the scales of
             normalization layers, get none. None leaves the decay to the optimizer.
-        layer_decay: a factor of the learning rate for each layer between a parameter and the
-            output; frozen layers count. A layer is the first number in a name, as in
+        layer_decay: a factor from 0 to 1 of the learning rate for each layer between a parameter
+            and the output; frozen layers count. A layer is the first number in a name, as in
             "blocks.3.attn.weight". Parameters without a number form one more layer if they come
             before all layers, and belong to the output otherwise.
 
     Raises:
-        ValueError: a pattern matches no parameter, or `layer_decay` is given without `lr`.
+        ValueError: a pattern matches no parameter; `layer_decay` is given without `lr`, or is not
+            between 0 and 1.
+        TypeError: `layer_decay` is no number.
     """
     named_params = [
         (name, param) for name, param in model.named_parameters() if param.requires_grad
@@ -46,13 +48,8 @@ def param_groups(
     names = [name for name, _ in named_params]
     by_pattern = {pattern: dict(values) for pattern, values in (options or {}).items()}
     for pattern in by_pattern:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            first_names = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
-            raise ValueError(
-                f"no trainable parameter is called {pattern!r}: there are {first_names}"
-            )
-    if layer_decay is not None and lr is None:
-        raise ValueError("layer_decay scales the learning rate: give lr too")
+        matching_names(names, pattern)
+    _check_layer_decay(layer_decay, lr)
     all_names = [name for name, _ in model.named_parameters()]  # frozen layers are layers, too
     distances = dict(zip(all_names, _distances_to_output(all_names), strict=True))
     groups: dict[str, dict[str, Any]] = {}
@@ -71,6 +68,34 @@ def param_groups(
         group["params"].append(param)
         group["param_names"].append(name)
     return list(groups.values())
+
+
+def matching_names(names: Sequence[str], pattern: str) -> set[str]:
+    """Return the names that match a pattern.
+
+    Raises:
+        ValueError: the pattern matches no name.
+    """
+    matches = {name for name in names if fnmatchcase(name, pattern)}
+    if not matches:
+        first_names = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+        raise ValueError(f"no trainable parameter is called {pattern!r}: there are {first_names}")
+    return matches
+
+
+def _check_layer_decay(layer_decay: object, lr: float | None) -> None:
+    """Raise an error for a decay that is no factor, or that has no rate to scale."""
+    if layer_decay is None:
+        return
+    if isinstance(layer_decay, bool) or not isinstance(layer_decay, int | float):
+        raise TypeError(f"layer_decay must be a number such as 0.9, not {layer_decay!r}")
+    if not 0 <= layer_decay <= 1:
+        raise ValueError(
+            f"layer_decay must be between 0 and 1, not {layer_decay}: each layer further from the "
+            "output has the rate of the next one times this factor"
+        )
+    if lr is None:
+        raise ValueError("layer_decay scales the learning rate: give lr too")
 
 
 def _distances_to_output(names: list[str]) -> Iterator[int]:

@@ -22,11 +22,22 @@ DEPTHWISE, VECTOR = "depthwise convolution", "vector"
 HIDDEN = (MATRIX, CONVOLUTION, BATCH, FUSED)
 """The roles of parameters that a rule for matrices is for."""
 
-_TABLE = re.compile(r"(^|[._])(pos|positions?|positional|embed(ding)?s?|tokens?|tables?)([._]|$)")
+_TABLE = re.compile(
+    r"(^|[._])(pos|positions?|positional|embed(ding)?s?|tokens?|tables?|wte|wpe|W_E)([._]|$)"
+)
 """Names of parameters without a layer that are looked up or added, such as `cls_token`."""
+
+_OUTPUT = re.compile(r"^((lm_|output_)?head|unembed(ding)?|W_U)$")
+"""Names of parameters without a layer by which a model multiplies last."""
+
+_BATCH_BIAS = re.compile(r"^b(\d+|_.*)?$")
+"""Names of biases beside a batch of matrices, if they do not end with `bias`."""
 
 _ELEMENTWISE = re.compile(r"(^|[._])log([._]|$)")
 """Names of parameters without a layer that are used element by element, such as Mamba's `A_log`."""
+
+_WEIGHTS = {"weight", "weight_v", "weight_orig"}
+"""Names of a layer's weight. Under two of them, hooks of torch keep what they compute it from."""
 
 _DECLARATIONS = ("get_output_embeddings", "get_classifier")
 """Methods by which models of transformers and timm return their output layers."""
@@ -144,7 +155,8 @@ class _Roles:
     def _takes(self, order: int, layer: _Layer) -> bool:
         """Tell whether a consumer at this place may take a layer's result, not the model's input.
 
-        A consumer before the layer takes the model's input, unless something makes its input.
+        A consumer before the layer takes the model's input, unless something makes its input: a
+        layer before it, or a table anywhere.
         """
         if order > layer.order or self._is_inside_block_at(order):
             return True
@@ -153,12 +165,8 @@ class _Roles:
             for other in self._layers.values()
             if other is not layer and other.outputs == layer.outputs
         )
-        tables = (
-            self._order[name]
-            for name, module in self._modules.items()
-            if _is_embedding(module) and module.weight.shape[-1] == layer.outputs
-        )
-        return any(maker < order for maker in (*makers, *tables))
+        is_looked_up = any(table.weight.shape[-1] == layer.outputs for table in self._tables)
+        return is_looked_up or any(maker < order for maker in makers)
 
     def _consumers(self, layer: _Layer) -> Iterator[int]:
         """Yield the places of modules, other than a layer itself, with inputs of its size."""
@@ -188,10 +196,13 @@ class _Roles:
         child = layer.name
         for parent in _ancestors(layer.name):
             if _is_sequence(self._modules[parent]):
-                siblings = [*self._modules[parent].named_children()]
+                # A layer may stand in a sequence twice, and `named_children` names it once.
+                siblings = [*self._modules[parent]._modules.items()]
                 names = [f"{parent}.{name}".lstrip(".") for name, _ in siblings]
                 later = siblings[names.index(child) + 1 :]
-                if any(True for _, module in later for _ in module.parameters()):
+                if any(
+                    True for _, module in later if module is not None for _ in module.parameters()
+                ):
                     return True
             child = parent
         return False
@@ -244,9 +255,9 @@ def _as_layer(name: str, module: nn.Module, order: int) -> _Layer | None:
     """Return a module that multiplies by its weight as a layer; None for all others."""
     if isinstance(module, _ConvNd):
         return _Layer(name, module, module.in_channels, module.out_channels, order)
-    own_names = {key.partition(".")[0] for key, _ in module.named_parameters(recurse=False)}
+    own_names = {key for key, _ in module.named_parameters(recurse=False)}
     is_parametrized = "weight" in getattr(module, "parametrizations", ())
-    if _is_embedding(module) or not ("weight" in own_names or is_parametrized):
+    if _is_embedding(module) or not (own_names & _WEIGHTS or is_parametrized):
         return None
     weight, bias = module.weight, getattr(module, "bias", None)
     if not isinstance(weight, Tensor) or weight.ndim != 2:
@@ -274,12 +285,20 @@ def _free_role(name: str, param: Tensor, owner: nn.Module | None) -> Role:
     key = name.rpartition(".")[2]
     if isinstance(owner, nn.MultiheadAttention) and key == "in_proj_weight":
         return Role(FUSED, (3, -1, param.shape[-1]))
-    if key.endswith("bias"):
+    if key.endswith("bias") or (_BATCH_BIAS.search(key) and _has_batch(owner, param)):
         return Role(VECTOR)  # one for each matrix of a batch
+    if _OUTPUT.search(key):
+        return Role(OUTPUT)
     is_marked = getattr(param, "_no_weight_decay", False)
     if is_marked or param.shape[:1] == (1,) or _TABLE.search(key) or _ELEMENTWISE.search(key):
         return Role(TABLE)
     return Role(MATRIX if param.ndim == 2 else BATCH)
+
+
+def _has_batch(owner: nn.Module | None, bias: Tensor) -> bool:
+    """Tell whether a module has a batch with a matrix for each row of a bias."""
+    siblings = [] if owner is None else owner.parameters(recurse=False)
+    return any(each.ndim == 3 and each.shape[0] == bias.shape[0] for each in siblings)
 
 
 def _is_embedding(module: Any) -> bool:

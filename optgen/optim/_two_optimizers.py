@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from inspect import Parameter, signature
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from optgen.optim._chained import Assignment, ChainedOptimizer, Split
+from optgen.optim._param_groups import matching_names
 from optgen.optim._parameter_roles import HIDDEN, OUTPUT, Role, parameter_roles
 from optgen.runtime.batch.view_checks import check_viewed
 from optgen.runtime.optimizer import GeneratedOptimizer
@@ -29,8 +30,26 @@ class OptimizerCall(NamedTuple):
     arguments: dict[str, Any]
 
     def make(self) -> Any:
-        """Make the optimizer."""
-        return self.cls(self.groups, **self.arguments)
+        """Make the optimizer.
+
+        Raises:
+            TypeError: the class has no such argument, or its groups no such option.
+        """
+        names = signature(self.cls).parameters
+        takes_any = any(each.kind is Parameter.VAR_KEYWORD for each in names.values())
+        for name in () if takes_any else self.arguments:
+            self._check_name(name, "argument", names)
+        options = {name for group in self.groups for name in group if not takes_any}
+        optimizer = self.cls(self.groups, **self.arguments)  # which adds its states to the groups
+        known = {*names, *optimizer.defaults, "param_names", VIEW}
+        for name in sorted(options):
+            self._check_name(name, "option of a group", known)
+        return optimizer
+
+    def _check_name(self, name: str, kind: str, known: Iterable[str]) -> None:
+        if name not in known:
+            listed = ", ".join(sorted({*known} - {"params", "param_names"}))
+            raise TypeError(f"{self.cls.__name__} has no {kind} called {name!r}: it has {listed}")
 
 
 @dataclass(frozen=True)
@@ -77,8 +96,13 @@ def share_model(
     batches of matrices. The second gets all other parameters. Patterns prevail.
 
     Raises:
-        ValueError: a pattern matches no name, or one of the two gets no parameter.
+        ValueError: the model has no trainable parameter, a pattern matches no name, or one of the
+            two gets no parameter.
     """
+    if not any(param.requires_grad for param in model.parameters()):
+        raise ValueError(
+            f"{type(model).__name__} has no trainable parameter: set requires_grad where it trains"
+        )
     split = _split(model, first, second, patterns)
     calls = [_with_names(call, split, index) for index, call in enumerate((first, second))]
     for index, call in enumerate(calls):
@@ -185,13 +209,8 @@ def _matching_names(names: Iterable[str], patterns: Iterable[str]) -> set[str]:
     Raises:
         ValueError: a pattern matches no name.
     """
-    candidates, matches = [*names], set[str]()
-    for pattern in patterns:
-        pattern_matches = {name for name in candidates if fnmatchcase(name, pattern)}
-        if not pattern_matches:
-            raise ValueError(f"no trainable parameter is called {pattern!r}")
-        matches |= pattern_matches
-    return matches
+    candidates = [*names]
+    return {name for pattern in patterns for name in matching_names(candidates, pattern)}
 
 
 def _with_names(call: OptimizerCall, split: Split, member: int) -> OptimizerCall:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from optgen.ir.algorithm import Algorithm
+from optgen.ir.algorithm import Algorithm, Hyper
 
 
 def derive(algorithm: Algorithm, base: Algorithm) -> Algorithm:
@@ -12,7 +12,7 @@ def derive(algorithm: Algorithm, base: Algorithm) -> Algorithm:
     return replace(
         algorithm,
         states=base.states,
-        hypers=tuple(algorithm.hyper(h.name) or h for h in base.hypers),
+        hypers=tuple(_own_or_of_base(algorithm, hyper) for hyper in base.hypers),
         rule=base.rule,
         requires=(*base.requires, *algorithm.requires),
         gradient=base.gradient,
@@ -23,5 +23,13 @@ def derive(algorithm: Algorithm, base: Algorithm) -> Algorithm:
         grad=base.grad,
         step=base.step,
         counter=base.counter,
+        scalar_device=base.scalar_device,
+        compute_dtype=base.compute_dtype,
         zero_grad=algorithm.zero_grad or base.zero_grad,
     )
+
+
+def _own_or_of_base(algorithm: Algorithm, of_base: Hyper) -> Hyper:
+    """Return a hyperparameter; what its groups must share follows from the base's rule."""
+    own = algorithm.hyper(of_base.name)
+    return replace(own, groups=of_base.groups) if own else of_base

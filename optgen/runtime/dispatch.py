@@ -11,7 +11,7 @@ from optgen.runtime import wide_step
 from optgen.runtime.backends import BACKENDS, FUSED, PreparedUpdate, backend, backend_of
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import CachedStep, OptimizerWithContext
-from optgen.runtime.batch.gather import finish, gather_batches, roll_back
+from optgen.runtime.batch.gather import finish, gather_batches, roll_back, snapshot
 from optgen.runtime.batch.grad_scaler import is_skipped, must_unscale
 from optgen.runtime.batch.gradients import zero_gradients
 from optgen.runtime.batch.group_states import store_group_states
@@ -192,6 +192,7 @@ def _take_fast_path(optimizer: OptimizerWithContext) -> bool:
         return False
     lowering = current_forced_lowering() or FUSED.get(_first_device(optimizer))
     if lowering is not None:
+        snapshot(optimizer)  # it may create states, and fail
         can_take = _takes_batch(optimizer, lowering)
         context.cached_step = backend(lowering).begin(optimizer, can_take)
     return context.cached_step is not None

@@ -38,12 +38,11 @@ def explain(optimizer: torch.optim.Optimizer) -> str:
 
 def _lines(optimizer: torch.optim.Optimizer, first_index: int) -> list[str]:
     """Return the lines of an optimizer; the indices of its groups begin at `first_index`."""
-    if isinstance(optimizer, LightOptimizer) and optimizer.members:
+    if isinstance(optimizer, LightOptimizer) and (members := optimizer.members_by_group()):
         lines = optimizer.notes() if isinstance(optimizer, OptimizerOfMembers) else []
-        for member in optimizer.members:
-            lines += _lines(member, first_index)
-            first_index += len(member.param_groups)
-        return lines
+        for index, member in members:
+            lines += _lines_of_member(member, first_index + index)
+        return [*dict.fromkeys(lines)]  # several members may step one group
     if isinstance(optimizer, LightOptimizer) and not isinstance(optimizer, GeneratedOptimizer):
         return [
             f"group {first_index}: by hand: {type(optimizer).__name__} has no rule to generate from"
@@ -54,6 +53,20 @@ def _lines(optimizer: torch.optim.Optimizer, first_index: int) -> list[str]:
         raise TypeError(
             f"explain takes an instance of an optimizer that optgen generated; this is {name}"
         )
+    return _lines_of_groups(optimizer, first_index)
+
+
+def _lines_of_member(member: torch.optim.Optimizer, first_index: int) -> list[str]:
+    """Return the lines of an optimizer that another one steps; it may be of another library."""
+    if isinstance(member, LightOptimizer):
+        return _lines(member, first_index)
+    name = f"{type(member).__module__}.{type(member).__name__}"
+    indices = range(first_index, first_index + len(member.param_groups))
+    return [f"group {index}: {name}, which optgen did not generate" for index in indices]
+
+
+def _lines_of_groups(optimizer: GeneratedOptimizer, first_index: int) -> list[str]:
+    """Return the lines of the groups of a generated optimizer."""
     check_views(optimizer)
     lines, rule = [], optimizer.rule
     for index, group in enumerate(optimizer.param_groups, first_index):

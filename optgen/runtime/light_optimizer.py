@@ -3,7 +3,10 @@
 import functools
 import warnings
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from inspect import Parameter, signature
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
@@ -53,8 +56,31 @@ def with_step_hooks(step: F) -> F:
     return cast(F, outside_dynamo(wrapper))
 
 
+@contextmanager
+def unchanged_after_error(optimizers: Iterable[Optimizer]) -> Iterator[None]:
+    """Restore optimizers and their members if a load fails.
+
+    A load replaces states, groups and defaults, and writes into none of the old ones.
+    """
+    waiting, attributes = [*optimizers], []
+    while waiting:
+        optimizer = waiting.pop()
+        attributes.append((vars(optimizer), dict(vars(optimizer))))
+        waiting += getattr(optimizer, "members", ())
+    try:
+        yield
+    except BaseException:
+        for current, before in attributes:
+            current.clear()
+            current.update(before)
+        raise
+
+
 class LightOptimizer(Optimizer):
     """A torch optimizer whose methods do not import torch._dynamo; torch's own methods do."""
+
+    needs_closure = False
+    """True if a step calls a closure, and does so several times, as that of LBFGS."""
 
     members: tuple[Optimizer, ...] = ()
     """The optimizers that this one steps, in the order of their groups; () for most."""
@@ -72,6 +98,11 @@ class LightOptimizer(Optimizer):
         if isinstance(params, set) and not WARNS_OF_SETS:
             warnings.warn(_UNORDERED_WARNING, FutureWarning, stacklevel=2)
         super().__init__(params, defaults)
+
+    def members_by_group(self) -> list[tuple[int, Optimizer]]:
+        """Return the optimizers that step the groups, each with the index of its first group."""
+        counts = [len(member.param_groups) for member in self.members]
+        return [*zip(accumulate(counts, initial=0), self.members, strict=False)]
 
     @outside_dynamo
     def state_dict(self) -> dict[str, Any]:
@@ -93,14 +124,16 @@ class LightOptimizer(Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state dict of this class, or of torch's class of the same name.
 
-        Tensors are copied, as they are from a file, so later steps do not change `state_dict`.
+        Tensors are copied, as they are from a file, so later steps do not change `state_dict`. If a
+        load fails, it changes nothing.
         """
-        hook = self.register_load_state_dict_pre_hook(_note_loaded_tensors)
-        try:
-            without_dynamo_wrapper(Optimizer.load_state_dict)(self, state_dict)
-        finally:
-            hook.remove()
-            self._loaded_tensors = {}
+        with unchanged_after_error([self]):
+            hook = self.register_load_state_dict_pre_hook(_note_loaded_tensors)
+            try:
+                without_dynamo_wrapper(Optimizer.load_state_dict)(self, state_dict)
+            finally:
+                hook.remove()
+                self._loaded_tensors = {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -165,6 +198,14 @@ class LightOptimizer(Optimizer):
     def _portable_state_dict(self, packed: dict[str, Any]) -> dict[str, Any]:
         """Convert torch's state dict to the one that post hooks and callers get."""
         return packed
+
+
+def needs_closure(optimizer: Optimizer) -> bool:
+    """Tell whether a step of an optimizer needs a closure, as LBFGS does, torch's too."""
+    if isinstance(optimizer, LightOptimizer):
+        return optimizer.needs_closure
+    closure = signature(type(optimizer).step).parameters.get("closure")
+    return closure is not None and closure.default is Parameter.empty
 
 
 def _note_loaded_tensors(optimizer: Any, state_dict: dict[str, Any]) -> None:

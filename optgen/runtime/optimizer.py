@@ -9,6 +9,7 @@ from torch.optim.optimizer import ParamsT
 
 from optgen.runtime import dispatch
 from optgen.runtime.batch import flat_partitions
+from optgen.runtime.batch.casts import note_narrow_params
 from optgen.runtime.batch.context import StepContext
 from optgen.runtime.batch.gradient_checks import check_parameters
 from optgen.runtime.batch.group_states import adopt_group_states, share_loaded_states
@@ -115,6 +116,7 @@ class GeneratedOptimizer(LightOptimizer):
     @outside_dynamo
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group; the group's own hyperparameters override the defaults."""
+        noted_groups = self._capturable_groups
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
@@ -123,8 +125,9 @@ class GeneratedOptimizer(LightOptimizer):
             check_groups_agree(self)
             group.update(self.rule.fixed_values(group["params"]))
             adopt_group_states(self)
-        except Exception:
+        except BaseException:
             self.param_groups.pop()
+            self._capturable_groups = noted_groups
             raise
         if not self.rule.elementwise:
             self._context.original_params[id(group)] = flat_partitions.original_params(group)
@@ -148,6 +151,7 @@ class GeneratedOptimizer(LightOptimizer):
         With `before_step`, the fresh states are left to the first step, as in `init_state`.
         """
         check_views(self)
+        note_narrow_params(self.rule, self.param_groups)
         with torch.set_grad_enabled(bool(self.defaults.get("differentiable"))):
             for group in self.param_groups:
                 params = filter(is_chosen, group["params"])

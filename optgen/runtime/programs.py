@@ -107,7 +107,8 @@ class ModeOptimizer(GeneratedOptimizer):
         function = program.function(self.lowerings)
         calls = [self._prepare_call(function, program, group) for group in groups]
         for group, call in zip(groups, calls, strict=True):
-            exact = self._values_before_eval(program, group, train)
+            hypers = _numbers(function, group)
+            exact = self._values_before_eval(program, group, hypers, train)
             call()
             group[MODE] = train
             if train:
@@ -118,16 +119,19 @@ class ModeOptimizer(GeneratedOptimizer):
                 self._context.before_eval[id(group)] = kept
 
     def _values_before_eval(
-        self, program: Program, group: Group, train: bool
+        self, program: Program, group: Group, hypers: dict[str, Any], train: bool
     ) -> list[TrainingValues]:
         """Return the values of a group's parameters of 16 bits before `eval` that still hold."""
+        keys = program.stored_keys
         if train:
             kept = self._context.before_eval.pop(id(group), [])
-            return [e for e in kept if e.still_hold(self._tensors(e.param, program.stored_keys))]
+            return [e for e in kept if e.still_hold(self._tensors(e.param, keys), hypers)]
         params = {id(param): param for param in group["params"] if param.element_size() == 2}
-        pairs = ((param, self._tensors(param, program.stored_keys)) for param in params.values())
+        pairs = ((param, self._tensors(param, keys)) for param in params.values())
         return [
-            TrainingValues(tensors, tuple(t.detach().clone() for t in tensors), param, param)
+            TrainingValues(
+                tensors, tuple(t.detach().clone() for t in tensors), hypers, param, param
+            )
             for param, tensors in pairs
             if tensors
         ]
@@ -142,10 +146,13 @@ class ModeOptimizer(GeneratedOptimizer):
         for index, key in enumerate(program.keys if columns else ()):
             if key.startswith(COPY):
                 columns[index] = [tensor.detach().clone() for tensor in columns[index]]
-        hypers = {key: number(group[key]) for key in function.rule.hypers}
         fused, foreach = group.get("fused"), group.get("foreach")
         may_fuse = fused or (fused is None and foreach is None)
-        return function.prepare(columns, hypers, may_fuse) if columns else lambda: None
+        return (
+            function.prepare(columns, _numbers(function, group), may_fuse)
+            if columns
+            else lambda: None
+        )
 
     def _tensors(self, param: Tensor, keys: tuple[str, ...]) -> tuple[Tensor, ...]:
         """Return the tensors of a parameter that a program takes; () if one does not exist."""
@@ -157,6 +164,11 @@ class ModeOptimizer(GeneratedOptimizer):
         for group in state.get("param_groups", ()):
             group.setdefault(MODE, True)  # pickled by a class without modes, which only trains
         super().__setstate__(state)
+
+
+def _numbers(function: Elementwise, group: Group) -> dict[str, Any]:
+    """Return the hyperparameters of a program, as numbers."""
+    return {key: number(group[key]) for key in function.rule.hypers}
 
 
 @torch.no_grad()

@@ -217,11 +217,14 @@ class Rule:
 
     def fixed_values(self, params: Iterable[Tensor]) -> dict[str, object]:
         """Return the values of a group of these parameters that no checkpoint may change."""
-        values = dict(self.fixed)
-        if self.narrow_flags:
-            is_narrow = any(p.is_floating_point() and p.element_size() == 2 for p in params)
-            values |= dict.fromkeys(self.narrow_flags, is_narrow)
-        return values
+        return {**dict(self.fixed), **self.narrow_values(params)}
+
+    def narrow_values(self, params: Iterable[Tensor]) -> dict[str, bool]:
+        """Return the flags of a group that say whether any of these parameters is of 16 bits."""
+        if not self.narrow_flags:
+            return {}
+        is_narrow = any(p.is_floating_point() and p.element_size() == 2 for p in params)
+        return dict.fromkeys(self.narrow_flags, is_narrow)
 
     def drop_unset(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
         """Return defaults without the optional keys that have their default values."""

@@ -20,6 +20,7 @@ def optimizer(
     sparse_hint: str = "",
     step: str = "tensor",
     scalar_device: str = "cpu",
+    compute_dtype: str = "at_least_float32",
     zero_grad: bool = False,
 ) -> Callable[[Callable[..., None]], Spec]:
     """Mark a function as the spec of an optimizer.
@@ -36,6 +37,9 @@ def optimizer(
         step: the type of the step count in a checkpoint, a 0-dim "tensor" or an "int".
         scalar_device: the device of the step count and of scalar states in a group that is neither
             `fused` nor `capturable`: "cpu", or "param" for the parameter's device.
+        compute_dtype: the dtype in which `forloop` and `foreach` compute elements. The default is
+            at least float32, as the fused lowerings do; "param" is the parameter's dtype, as in
+            torch's classes.
         zero_grad: whether a step leaves the gradients at zero.
 
     Returns:

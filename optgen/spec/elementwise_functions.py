@@ -106,7 +106,7 @@ def _whole_tensor_error(op: str) -> tuple[str, str]:
 def check_lists_and_hypers(
     source: Source, algorithm: Algorithm, scope: Scope, node: ast.FunctionDef
 ) -> None:
-    """Check that every list is used, and that no hyperparameter is `fixed`."""
+    """Check that every list is used, and that no hyperparameter is about param groups."""
     for argument in node.args.posonlyargs:
         if argument.arg not in scope.read | scope.written:
             source.error(argument, f"list `{argument.arg}` is never used", "leave it out")
@@ -114,6 +114,9 @@ def check_lists_and_hypers(
         if hyper.fixed:
             message = f"`{hyper.name}` is fixed in a param group, but a function has no groups"
             source.error_at(hyper.place, message, "make it a constant of the file")
+        if hyper.groups != "any":
+            message = f"`{hyper.name}` has groups=, but a function has no groups"
+            source.error_at(hyper.place, message, "leave groups= out")
 
 
 def check_ops_are_elementwise(source: Source, algorithm: Algorithm) -> None:

@@ -49,6 +49,13 @@ _KNOWN_NUMBERS = {"pi": math.pi, "tau": math.tau}
 """Numbers that have names in other languages, for hints."""
 
 
+_INPUTS = {
+    **dict.fromkeys(("p", "param", "theta", "w"), ("param", "the parameter")),
+    **dict.fromkeys(("g", "grad", "gradient"), ("grad", "the gradient")),
+}
+"""Usual names of a rule's inputs, for hints."""
+
+
 class Expressions:
     """Reader of expressions. A subclass reads calls and linear algebra."""
 
@@ -287,6 +294,10 @@ class Expressions:
             value = _KNOWN_NUMBERS[name]
             hint = f"write it above the rule: {name.upper()} = {value}, and read it"
             self.source.error(node, f"unknown name `{name}`", f"{hint} as {name.upper()}")
+        if name in _INPUTS and not algorithm.is_function:
+            attribute, meaning = _INPUTS[name]
+            hint = f"{meaning} is called `{getattr(algorithm, attribute)}` in this rule"
+            self.source.error(node, f"unknown name `{name}`", hint)
         same_cell = ", or put it into the same cell" if self.source.is_excerpt else ""
         otherwise = f"declare it in the signature or assign it{same_cell}"
         self.source.error(

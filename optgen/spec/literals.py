@@ -81,6 +81,10 @@ STRINGS = Option(
 )
 
 
+_SYNONYMS = {"min": "ge", "max": "le", "low": "ge", "high": "le", "doc": "about", "help": "about"}
+"""Options under the names that they have in other libraries, for hints."""
+
+
 def options(
     keywords: Iterable[ast.keyword],
     allowed: Mapping[str, Option],
@@ -95,7 +99,8 @@ def options(
             source.error(keyword.value, "`**` is not allowed here", "write each option out")
         if name not in allowed:
             listed = f"options: {', '.join(allowed) or 'none'}"
-            suggestion = did_you_mean(name, allowed)
+            synonym = _SYNONYMS.get(name, "")
+            suggestion = f"write {synonym}=." if synonym in allowed else did_you_mean(name, allowed)
             hint = f"{suggestion} {listed}" if suggestion else listed
             source.error(keyword, f"unknown option `{name}`", hint)
         value = literal(keyword.value, source, constants)

@@ -88,8 +88,9 @@ class OpCalls(Expressions):
     def _refuse_function(self, node: ast.Call, name: str) -> NoReturn:
         """Raise the SpecError for an unknown function, with a suggestion."""
         functions = f"functions: {', '.join(CALLABLE_OPS)}"
-        if name in UNSUPPORTED:
-            hint = UNSUPPORTED[name] or NO_SUBSTITUTE
+        plain = name if name in UNSUPPORTED else name.removesuffix("_like")
+        if plain in UNSUPPORTED:
+            hint = UNSUPPORTED[plain] or NO_SUBSTITUTE
             self.source.error(node, f"the language has no `{name}`", hint)
         same_cell = f"if `{name}` is a helper of yours, put it into the same cell as the rule"
         callable_ops = [op for op in CALLABLE_OPS if self._could_call(node, op)]

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from optgen.ir.algorithm import Algorithm, State
+from optgen.ir.algorithm import AT_LEAST_FLOAT32, Algorithm, State
 from optgen.spec.elementwise_functions import (
     check_decorator_and_name,
     check_lists_and_hypers,
@@ -53,6 +53,7 @@ _OPTIONS = {
     "sparse_hint": TEXT,
     "step": one_of("tensor", "int"),
     "scalar_device": one_of("cpu", "param"),
+    "compute_dtype": one_of(AT_LEAST_FLOAT32, "param"),
     "zero_grad": BOOLEAN,
 }
 

@@ -15,6 +15,9 @@ from optgen.spec.errors import did_you_mean
 from optgen.spec.scope import Scope
 from optgen.spec.source import Source
 
+_NAMED_NUMBERS = {"zero": 0, "zeros": 0, "one": 1, "ones": 1}
+"""Initial values that have names in other libraries, for hints."""
+
 _CONDITION_TYPES = ("flag", "number", "fact")
 _SIZE_NAMES = {"rows": "rows", "cols": "columns", RANK: "the rank"}
 _SHAPES: dict[Shape, str] = {
@@ -67,11 +70,14 @@ def _unknown_hyper(
 ) -> NoReturn:
     allowed = _CONDITION_TYPES if option == "when" else ("number",)
     fitting_names = [known for known, type_ in types_by_name.items() if type_ in allowed]
-    hint = did_you_mean(
-        name,
-        fitting_names,
-        f"one of {', '.join(fitting_names)}" if fitting_names else "there is none here",
-    )
+    otherwise = f"one of {', '.join(fitting_names)}" if fitting_names else "there is none here"
+    if option == "init":
+        otherwise = 'it is a number or "p"'
+        if fitting_names:
+            otherwise = f'it is a number, "p", or a hyperparameter: {", ".join(fitting_names)}'
+    hint = did_you_mean(name, fitting_names, otherwise)
+    if option == "init" and name in _NAMED_NUMBERS:
+        hint = f"write the number: init={_NAMED_NUMBERS[name]}"
     if option == "init" and name == "identity":
         hint = f"start from a number, and assign it: if fresh({state.symbol}): "
         hint += f"{state.symbol} = identity({state.symbol})"

@@ -127,6 +127,8 @@ class Signature:
                 is_hyper = _is_call_of(declaration, "hyper", "flag", "choice", "fixed")
                 example = f'{argument.arg}=state("checkpoint_key")'
                 hint = "write `*` before the hyperparameters" if is_hyper else example
+                if _is_call_of(declaration, "given"):
+                    hint = "an extra input stands before `/`, after the other inputs"
                 if declaration is None and argument.arg in ("t", "step", "p", "g", "param", "grad"):
                     inputs = [a.arg for a in self.node.args.posonlyargs] + [argument.arg]
                     hint = f"an input stands before `/`: ({', '.join(inputs)}, /, …)"
@@ -214,7 +216,7 @@ class Signature:
                 return self._flag(name, node, fixed=True)
             case ast.Call(func=ast.Name(id="choice")):
                 return self._choice(name, node)
-        example = f"{name}=hyper(1e-3, ge=0) or {name}=flag(False)"
+        example = _declaration_of(name, node)
         self.source.error(
             argument,
             f"`{name}` stands after `*`, where hyperparameters are declared",
@@ -256,6 +258,9 @@ class Signature:
         self._check_default(name, node, default, bounds, bool(options.get("optional")))
         self._check_error(node, options.get("error", ""), allowed_fields=("", "index", "number"))
         type_: HyperType = "tuple" if isinstance(default, tuple) else "number"
+        if type_ == "tuple" and options.get("groups") == "equal or 0":
+            message = f"`{name}` is a tuple, which no group can replace by 0"
+            self.source.error(node, message, 'groups="equal"')
         return Hyper(name, type_, default, bounds, place=self.source.place(node), **options)
 
     def _check_default(
@@ -290,6 +295,18 @@ def _range_text(bounds: Bounds) -> str:
     limits = ((">=", bounds.ge), (">", bounds.gt), ("<=", bounds.le), ("<", bounds.lt))
     texts = [f"{sign} {limit}" for sign, limit in limits if limit is not None]
     return ", ".join(["whole numbers"] * bounds.whole + texts)
+
+
+def _declaration_of(name: str, default: ast.expr | None) -> str:
+    """Return a declaration with this default, for hints."""
+    match default:
+        case ast.Constant(value=bool()):
+            return f"{name}=flag({ast.unparse(default)})"
+        case ast.Constant(value=str()):
+            return f"{name}=choice({ast.unparse(default)}, …)"
+        case ast.Constant(value=int() | float()) | ast.Tuple():
+            return f"{name}=hyper({ast.unparse(default)}, ge=0)"
+    return f"{name}=hyper(1e-3, ge=0) or {name}=flag(False)"
 
 
 def _is_call_of(node: ast.expr | None, *names: str) -> bool:

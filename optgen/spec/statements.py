@@ -15,6 +15,7 @@ from optgen.spec.substitutes import assignment_hint, in_place_hint, statement_hi
 from optgen.spec.type_check import SHAPE_NAMES, type_of, why_not_a_number
 
 _ALLOWED = "allowed: assignment, if/else, docstring"
+_HELPER_HINT = "branch in the rule that calls it; or choose values: where(condition, a, b)"
 
 
 class Statements(OpCalls):
@@ -198,7 +199,7 @@ class Statements(OpCalls):
 
     def _if(self, node: ast.If) -> None:
         if self.scope.in_helper:
-            self.source.error(node, "a helper may not branch", "branch in the rule that calls it")
+            self.source.error(node, "a helper may not branch", _HELPER_HINT)
         condition = self.condition(node.test)
         self.check_branch(node.test, condition)
         kinds_before = dict(self.scope.kinds)

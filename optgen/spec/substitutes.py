@@ -51,11 +51,16 @@ UNSUPPORTED: Mapping[str, str] = {
     "global_sum": 'sum(x, over="all")',
     "eye": "identity(x), in the shape of a square matrix x",
     "finfo": "machine_eps(p) is the eps of the parameter's dtype",
-    "float": "leave it out: a rule computes numbers in float64",
+    "float": "leave it out: a rule computes numbers in float64. None stands for an infinite "
+    "hyperparameter: hyper(None, optional=True)",
     "hypot": "sqrt(x**2 + y**2)",
     "int": "floor(x)",
     "inv": "inverse_root(x, 1, eps) of a symmetric matrix",
     "inverse": "inverse_root(x, 1, eps) of a symmetric matrix",
+    "isclose": "abs(a - b) < tolerance",
+    "isfinite": "0 * x == 0",
+    "isinf": "0 * x != 0 and x == x",
+    "isnan": "x != x",
     "len": "rows(p), cols(p), numel(p) and ndim(p) are sizes of the parameter",
     "ln": "log(x)",
     "log10": "log(x) / log(10)",
@@ -67,6 +72,7 @@ UNSUPPORTED: Mapping[str, str] = {
     "min": "minimum(a, b) works element by element",
     "mm": "x @ y",
     "mul": "a * b",
+    "nan_to_num": "where(x == x, x, 0)",
     "neg": "-x",
     "pinv": "inverse_root(x, 1, eps) of a symmetric matrix",
     "pow": "x**y",
@@ -199,6 +205,7 @@ _EXPRESSIONS: Mapping[type[ast.expr], str] = {
     ast.JoinedStr: "a value is one tensor or number; texts stand in declarations and in require",
 }
 _PLAIN_NAME = "call it by its plain name: "
+_ASSIGN = "write assignments instead: m = beta * m + g"
 NO_SUBSTITUTE = "no word does this; docs/spec-language.md lists the words"
 _BITWISE = {ast.BitAnd: "and", ast.BitOr: "or"}
 _ALLOWED = "allowed: numbers, names, + - * / ** % @, comparisons, and/or/not, functions"
@@ -284,6 +291,16 @@ def assignment_hint(target: ast.expr, names: Names) -> str:
 def in_place_hint(call: ast.Call, names: Names) -> str:
     """Return the assignment to write instead of `m.mul_(beta)`."""
     owner = call.func.value if isinstance(call.func, ast.Attribute) else call.func
+    if isinstance(owner, ast.Call) and isinstance(call.func, ast.Attribute):  # m.mul_(a).add_(b)
+        name, equals, value = in_place_hint(owner, names).removeprefix("write ").partition(" = ")
+        if not equals or not name.isidentifier():
+            return _ASSIGN
+        outer = ast.Attribute(ast.Name(f"({value})"), call.func.attr)
+        hint = _call_hint(ast.Call(outer, call.args, call.keywords), names)
+        if not hint.startswith(("write ", _PLAIN_NAME)):
+            return _ASSIGN
+        value = hint.removeprefix("write ").removeprefix(_PLAIN_NAME)
+        return f"write {name} = {_without_needless_parentheses(value)}"
     if isinstance(owner, ast.Attribute) and owner.attr == "data":
         owner = owner.value
     hint = _call_hint(call, names)
@@ -291,7 +308,7 @@ def in_place_hint(call: ast.Call, names: Names) -> str:
         if hint.startswith(beginning) and isinstance(owner, ast.Name) and owner.id not in _MODULES:
             value = hint.removeprefix(beginning).replace(".data", "")
             return f"write {owner.id} = {value}"
-    return "write assignments instead: m = beta * m + g"
+    return _ASSIGN
 
 
 def _call_hint(call: ast.Call, names: Names) -> str:
@@ -340,10 +357,13 @@ def function_hint(name: str, operands: Sequence[str], keywords: Sequence[ast.key
         return f"write the number {number}: it goes with tensors of any shape"
     if name in _OPERATORS and len(operands) > 1:
         alpha = f"{named['alpha']} * " if "alpha" in named else ""
-        return f"write {operands[0]} {_OPERATORS[name]} {alpha}{operands[1]}"
+        left, right = (_in_parentheses(text) for text in operands[:2])
+        return f"write {left} {_OPERATORS[name]} {alpha}{right}"
     if name in _FORMULAS:
+        texts = [*map(_in_parentheses, operands)]
         with contextlib.suppress(IndexError):
-            return f"write {_FORMULAS[name].format(*operands, value=named.get('value', '1'))}"
+            formula = _FORMULAS[name].format(*texts, value=named.get("value", "1"))
+            return f"write {_without_needless_parentheses(formula)}"
     reduction = {"amax": "max_abs", "max": "max_abs", "vector_norm": "norm"}.get(name, name)
     if reduction in _REDUCTIONS and (dim is not None or len(operands) > 1):
         axis = _ROW_OR_COLUMN.get((dim if dim is not None else operands[1]).strip("()"))
@@ -380,6 +400,18 @@ def _root(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+def _in_parentheses(text: str) -> str:
+    """Return the text of an operand in parentheses, unless it is a name, a number or a call."""
+    with contextlib.suppress(SyntaxError):
+        return _operand(ast.parse(text, mode="eval").body)
+    return f"({text})"
+
+
+def _without_needless_parentheses(text: str) -> str:
+    return ast.unparse(ast.parse(text, mode="eval")).replace(" ** ", "**")
+
+
 def _operand(node: ast.expr) -> str:
     text = ast.unparse(node)
-    return text if isinstance(node, ast.Name | ast.Constant | ast.Call) else f"({text})"
+    is_atom = isinstance(node, ast.Name | ast.Constant | ast.Call | ast.Attribute | ast.Subscript)
+    return text if is_atom else f"({text})"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -43,10 +43,15 @@ class CaseRun:
     optimizer: Optimizer
     params: list[Tensor]
     reference: Reference | LibraryReference
-    max_error: float  # the largest difference of an element after any step
+    errors: tuple[float, ...]  # of each parameter, the largest difference of an element in any step
+
+    @property
+    def max_error(self) -> float:
+        """The largest difference of an element of any parameter after any step."""
+        return functools.reduce(larger_error, self.errors, 0.0)
 
 
-@cache
+@functools.cache
 def trajectory(case: Case) -> Trajectory:
     """Take the steps of the reference, once for all lowerings."""
     reference = case.make_reference(case.problem.initial_params())
@@ -69,12 +74,12 @@ def run_case(case: Case, cls: Callable[..., Optimizer], lowering: str) -> CaseRu
     initial_params = case.problem.initial_params()
     params = [p.to(device, case.dtype, copy=True).requires_grad_() for p in initial_params]
     optimizer = cls(params, **case.options)
-    max_error = 0.0
+    errors = [0.0] * len(params)
     with _replace_orthogonalize(case, optimizer), _use_lowering(lowering):
         for step, expected_params in enumerate(expected.params, 1):
             take_step(case, optimizer, params, step)
-            max_error = larger_error(max_error, max_difference(params, expected_params))
-    return CaseRun(optimizer, params, expected.reference, max_error)
+            errors = larger_errors(errors, max_differences(params, expected_params))
+    return CaseRun(optimizer, params, expected.reference, tuple(errors))
 
 
 def take_step(case: Case, optimizer: Optimizer, params: list[Tensor], step: int) -> None:
@@ -95,8 +100,13 @@ def take_step(case: Case, optimizer: Optimizer, params: list[Tensor], step: int)
 
 def max_difference(params: list[Tensor], expected: list[Tensor]) -> float:
     """Return the largest difference of an element; NaN if any difference is NaN."""
+    return functools.reduce(larger_error, max_differences(params, expected))
+
+
+def max_differences(params: list[Tensor], expected: list[Tensor]) -> list[float]:
+    """Return the largest difference of an element of each parameter; NaN if one is NaN."""
     pairs = zip(params, expected, strict=True)
-    return torch.stack([(p.detach().cpu().double() - e).abs().max() for p, e in pairs]).max().item()
+    return [(p.detach().cpu().double() - e).abs().max().item() for p, e in pairs]
 
 
 def runnable_lowerings(cls: type[Optimizer]) -> tuple[str, ...]:
@@ -123,6 +133,11 @@ def _triton_is_interpreted() -> bool:
 def larger_error(one: float, other: float) -> float:
     """Return the larger of two differences; NaN is the largest."""
     return other if other > one or math.isnan(other) else one
+
+
+def larger_errors(some: Sequence[float], others: Sequence[float]) -> list[float]:
+    """Return the larger of two differences of each parameter; NaN is the largest."""
+    return list(map(larger_error, some, others))
 
 
 def _gradients(case: Case, params: list[Tensor], step: int) -> list[Tensor]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,20 +15,24 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from optgen import __version__, jit
+from optgen.ir import evaluate
 from optgen.ir.algorithm import AT_LEAST_FLOAT32, QUANTIZED, Algorithm, Hyper, State
 from optgen.ir.evaluate import Member, evaluate_together
 from optgen.ir.meanings import MEANINGS
+from optgen.ir.ops import LINEAR_ALGEBRA
 from optgen.spec.base_spec import read_base
 from optgen.spec.read_spec import read_spec
 from optgen.verification.case import BOUND, STEPS, Case
 from optgen.verification.compare import (
     larger_error,
-    max_difference,
+    larger_errors,
+    max_differences,
     run_case,
     runnable_lowerings,
     trajectory,
 )
 from optgen.verification.evidence import Row
+from optgen.verification.patch_attribute import patch_attribute
 from optgen.verification.problem import Problem
 from optgen.verification.reference import Inputs, Reference
 
@@ -39,6 +44,8 @@ BOUNDS = {torch.float64: BOUND, torch.float32: 1e-3}
 """For each dtype, the bound where the rule does not magnify rounding, for elements up to 1."""
 _MARGIN = 10.0
 """A difference may be this many times as large as the one that rounding alone makes."""
+_MAGNIFIED = 10.0
+"""A bound that is this many times as large as that of its dtype shows no small mistake."""
 _TELLING = 1e-2
 """A larger bound says little."""
 _ROUNDINGS = 4
@@ -63,8 +70,8 @@ class Setting:
 class EvaluatorReference:
     """A reference that takes steps by the evaluator, from the hyperparameters of one group.
 
-    If it is noisy, each step changes every element of gradients, parameters and states by chance,
-    as much as a few roundings to its dtype may change it.
+    If it is noisy, each step changes every element of gradients, parameters and states, and of the
+    operands of linear algebra, by chance, as much as a few roundings to its dtype may change it.
     """
 
     def __init__(
@@ -101,7 +108,8 @@ class EvaluatorReference:
                 zip(self.params, gradients, self.states, strict=True)
             )
         ]
-        results = evaluate_together(self.algorithm, members)
+        with patch_attribute(evaluate, "MEANINGS", MEANINGS | self._noisy_words()):
+            results = evaluate_together(self.algorithm, members)
         self.params = [self._with_noise(param) for param, _ in results]
         self.states = [self._states_with_noise(states) for _, states in results]
 
@@ -111,10 +119,39 @@ class EvaluatorReference:
         signs = torch.randint(0, 2, tensor.shape, generator=self.generator) * 2 - 1
         return tensor * (1 + _ROUNDINGS * max(eps, torch.finfo(self.dtype).eps) * signs)
 
+    def _noisy_words(self) -> dict[str, Callable[..., Any]]:
+        """Return words of linear algebra whose operands have noise, as rounded products have.
+
+        In float32, an eigenvalue of 0 of `g @ transpose(g)` is not 0.
+        """
+        words = LINEAR_ALGEBRA if self.is_noisy else ()
+        return {word: functools.partial(self._with_noisy_operands, word) for word in words}
+
+    def _with_noisy_operands(self, word: str, *operands: Any) -> Any:
+        is_matrix = (isinstance(operand, Tensor) and operand.ndim > 1 for operand in operands)
+        noisy = (
+            self._with_noise(operand) if each else operand
+            for operand, each in zip(operands, is_matrix, strict=True)
+        )
+        return MEANINGS[word](*noisy)
+
     def _states_with_noise(self, states: dict[str, Any]) -> dict[str, Any]:
         tensors = (s for s in self.algorithm.states if s.shape != "scalar" and s.key in states)
         noisy = {s.key: self._with_noise(states[s.key], _eps(s, states[s.key])) for s in tensors}
         return states | noisy
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """The largest allowed difference of an element of a parameter.
+
+    It is magnified if rounding alone changes the parameter much more than in most rules. In SOAP,
+    a gradient of 3 x 5 has two eigenvectors of eigenvalue 0. Any basis of them is right, rounding
+    chooses one, and the steps depend on it. A square gradient leaves no choice.
+    """
+
+    value: float
+    is_magnified: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,35 +245,74 @@ class Comparison:
         """The name of the dtype, such as float64."""
         return str(self.dtype).removeprefix("torch.")
 
-    def row(self) -> Row:
-        """Run every lowering that runs here, and return the row."""
+    def rows(self) -> Iterator[Row]:
+        """Run every lowering that runs here, and yield a row.
+
+        There is a second row if rounding alone changes some of the parameters much. The first row
+        is without them, so that its bound shows a small mistake.
+        """
         rule = self.rule
         with _default_dtype(self.dtype):
-            case, steps, bound = self._bounded_case()
+            case, steps, bounds = self._bounded_case()
             errors = {
-                lowering: run_case(case, rule.cls, lowering).max_error
+                lowering: run_case(case, rule.cls, lowering).errors
                 for lowering in runnable_lowerings(rule.cls)
             }
-        passed = steps > 0 and all(error <= bound for error in errors.values())
-        reference = f"{REFERENCE} ({self.dtype_name}, {self.setting.label})"
-        source, dtype = str(rule.path), self.dtype_name
-        return Row(case.name, reference, __version__, source, steps, dtype, errors, bound, passed)
+        steady = {i: b.value for i, b in enumerate(bounds) if not b.is_magnified}
+        magnified = {i: b.value for i, b in enumerate(bounds) if b.is_magnified}
+        shapes = _shapes_text(rule.shapes[i] for i in magnified)
+        if steady:
+            yield self._row(f", without {shapes}" if shapes else "", steps, steady, errors)
+        if magnified:
+            yield self._row(f", {shapes}" if steady else "", steps, magnified, errors)
 
-    def _bounded_case(self) -> tuple[Case, int, float]:
-        """Return the case, with as many steps as its numbers stay moderate, and the bound.
+    def _row(
+        self,
+        label: str,
+        steps: int,
+        bounds: Mapping[int, float],
+        errors: Mapping[str, Sequence[float]],
+    ) -> Row:
+        """Return the row of the parameters that have a bound; keys are their positions."""
+        passed = steps > 0 and all(
+            each[i] <= bound for each in errors.values() for i, bound in bounds.items()
+        )
+        return Row(
+            name=self.rule.algorithm.name,
+            reference=f"{REFERENCE} ({self.dtype_name}, {self.setting.label}{label})",
+            version=__version__,
+            source=str(self.rule.path),
+            steps=steps,
+            dtype=self.dtype_name,
+            errors={
+                lowering: functools.reduce(larger_error, (each[i] for i in bounds))
+                for lowering, each in errors.items()
+            },
+            bound=max(bounds.values()),
+            passed=passed,
+        )
 
-        The bound is that of the dtype, or ten times what rounding alone changes if that is more.
+    def _bounded_case(self) -> tuple[Case, int, list[_Bound]]:
+        """Return the case, with as many steps as its numbers stay moderate, and the bounds.
+
+        The bound of a parameter is that of the dtype, or ten times what rounding alone changes if
+        that is more.
         """
         case, rounded = self.case(), self.case(is_noisy=True)
-        largest, shift, steps = 1.0, 0.0, 0
+        sizes = [1.0] * len(self.rule.shapes)
+        shifts, steps = [0.0] * len(sizes), 0
         for params, others in zip(trajectory(case).params, trajectory(rounded).params, strict=True):
-            size = max_difference(params, [torch.zeros_like(param) for param in params])
-            if not size <= _LARGEST:
+            now = max_differences(params, [torch.zeros_like(param) for param in params])
+            if not all(size <= _LARGEST for size in now):
                 break
-            largest, steps = max(largest, size), steps + 1
-            shift = larger_error(shift, max_difference(params, others))
-        bound = max(BOUNDS[self.dtype] * largest, _MARGIN * shift)
-        return replace(case, steps=steps), steps, bound
+            sizes, steps = larger_errors(sizes, now), steps + 1
+            shifts = larger_errors(shifts, max_differences(params, others))
+        least = [BOUNDS[self.dtype] * size for size in sizes]
+        bounds = [
+            _Bound(max(b, _MARGIN * s), _MARGIN * s > _MAGNIFIED * b)
+            for b, s in zip(least, shifts, strict=True)
+        ]
+        return replace(case, steps=steps), steps, bounds
 
     def case(self, is_noisy: bool = False) -> Case:
         """Return the comparison as a case, whose reference has noise."""
@@ -259,6 +335,11 @@ class Comparison:
         """Return positive tensors for the extra inputs of a step."""
         values = problem.hessian_diagonals(params, step)
         return {state.step_argument: values for state in self.rule.algorithm.extra_inputs()}
+
+
+def _shapes_text(shapes: Iterable[tuple[int, ...]]) -> str:
+    """Return shapes as text, such as 4 x 4."""
+    return ", ".join(" x ".join(map(str, shape)) or "a number" for shape in shapes)
 
 
 def _eps(state: State, value: Tensor) -> float:

@@ -1,4 +1,4 @@
-from optgen.spec import fixed, hyper, lerp, maximum, modifier, rounded, state
+from optgen.spec import fixed, hyper, lerp, maximum, modifier, rounded, state, where
 
 
 @modifier(stage="store", weights="z")
@@ -27,6 +27,7 @@ def schedule_free(
     else:
         share = 0
     if compensate_average:
+        rest = where(rounded(p + rest) == p, rest, 0)
         average = lerp(p + rest, z, 1 - 1 / average_momentum)
     else:
         average = lerp(p, z, 1 - 1 / average_momentum)

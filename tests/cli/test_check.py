@@ -20,6 +20,13 @@ def test_check_says_ok_and_writes_nothing(outside_checkout: Path) -> None:
     assert snapshot(outside_checkout) == before
 
 
+def test_check_names_the_states_of_a_derived_rule() -> None:
+    """AdamW has the states of Adam."""
+    result = run("check", "adamw")
+
+    assert result.output == "AdamW: ok (state: exp_avg, exp_avg_sq, max_exp_avg_sq)\n"
+
+
 def test_check_finds_errors_of_the_planner(outside_checkout: Path) -> None:
     """The rule reads a number before and after a matrix op. Other commands show the same error."""
     rule = """from optgen.spec import *
@@ -115,7 +122,10 @@ def test_check_says_why_a_rule_does_not_compile(
 
 
 def test_a_check_imports_no_large_library() -> None:
-    """torch alone takes most of a second to import, and a check then takes more than that."""
+    """torch alone takes most of a second to import, and a check then takes more than that.
+
+    SymPy takes half a second. Coefficients as in these rules add up to 1 without a proof.
+    """
     names = ("adamw", "adafactor", "apollo", "muon", "prodigy", "schedule_free_adamw", "soap")
     code = (
         "import sys; from optgen.cli.check import check; "

@@ -16,10 +16,19 @@ from spec_texts import spec
 import optgen.modifiers
 from optgen import optim
 from optgen.cli.check import check
-from optgen.compositions import compose, modifier, quantized, state_dtype
+from optgen.compositions import (
+    compose,
+    composed_spec,
+    modifier,
+    quantized,
+    spec_of,
+    state_dtype,
+)
+from optgen.optim._published import PUBLISHED
 from optgen.spec import Spec
 from optgen.spec.composition.names import CompositionError
 from optgen.spec.errors import SpecError
+from optgen.spec.read_spec import read_spec
 
 WITH_FRESH = Spec(
     "Made", spec("if fresh(m):", "    m = g", "p = p - lr * m", states='m=state("m")'), "made.py", 1
@@ -65,6 +74,14 @@ WRONG_PARTS: dict[str, tuple[Any, ...]] = {
     "no learning rate": (WITHOUT_LR, modifier("decoupled_decay")),
     "skips with fresh in the optimizer": (WITH_FRESH, modifier("skip_nonfinite")),
     "skips with fresh in a modifier": ("adamw", modifier("ema"), modifier("skip_nonfinite")),
+    "skips with a branch on the step count": ("radam", modifier("skip_nonfinite")),
+    "skips with a branch on a state of steps": ("asgd", modifier("skip_nonfinite")),
+    "skips with a modifier that branches on steps": (
+        "adamw",
+        modifier("lookahead"),
+        modifier("skip_nonfinite"),
+    ),
+    "skips with a number of steps on the host": ("nadam", modifier("skip_nonfinite")),
     "an update that the rule has rounded": (spec_file("kahan_adamw"), modifier("cautious")),
     "accumulation with a group state": ("prodigy", modifier("accumulate")(3)),
     "unknown dtype of states": ("adamw", state_dtype("int8")),
@@ -78,6 +95,16 @@ WRONG_PARTS: dict[str, tuple[Any, ...]] = {
     "8 bits without blocks": ("adamw", state_dtype("8bit")),
     "dtype of one number": ("adamw", modifier("schedule_free"), state_dtype(lr_max="bfloat16")),
 }
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_every_optimizer_goes_with_skip_nonfinite_or_says_why_not(name: str) -> None:
+    try:
+        composed = composed_spec(spec_of(name), (modifier("skip_nonfinite"),))
+    except CompositionError as error:
+        assert str(error).endswith((": leave one out", "modifiers dense ones"))  # noqa: PT017
+    else:
+        assert read_spec(composed)
 
 
 @pytest.mark.parametrize("case", WRONG_PARTS)

@@ -78,6 +78,30 @@ def test_an_old_version_may_be_read_after_its_copy(case: str) -> None:
     verify_algorithm(VALID_RULES[case])
 
 
+LEFT_OUT_COPIES = {
+    # Without flag_a, `m` keeps its old value in the inner branch, and also with flag_b.
+    "of a nested branch": (
+        *("if flag_b:", "    x = p", "else:", "    x = g", "    if flag_a:", "        m = p"),
+        *("if flag_a:", "    w = w + p", "m = m + g", "p = p - lr * (m + x)"),
+    ),
+    # Without flag_a, both the old `g` and the one of the first branch are in the variable.
+    "of a branch on the same condition": (
+        *("if flag_a:", "    if flag_b:", "        g = 2 * g", "    w = w + g"),
+        *("if flag_a:", "    g = 3 * g", "m = m + g", "p = p - lr * m"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LEFT_OUT_COPIES)
+def test_a_plan_may_leave_out_copies_where_a_later_branch_decides(case: str) -> None:
+    text = spec(
+        *LEFT_OUT_COPIES[case],
+        states='m=state("exp_avg"), w=state("average", when="flag_a")',
+        hypers="lr=hyper(0.1), flag_a=flag(False), flag_b=flag(False)",
+    )
+    verify_plan(plan(read(text)), hoisted=False)
+
+
 @pytest.mark.parametrize("case", BAD_RULES)
 def test_a_broken_rule_is_refused(case: str) -> None:
     with pytest.raises(VerifyError):

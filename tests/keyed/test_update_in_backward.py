@@ -426,3 +426,34 @@ def test_wrong_groups_and_replaced_parameters_are_refused() -> None:
     network.middle.bias = nn.Parameter(torch.zeros(37))
     with pytest.raises(RuntimeError, match=r"module\.middle\.bias is another parameter than when"):
         model(batch(0))
+
+
+@pytest.mark.parametrize(
+    ("cls", "message"),
+    [
+        ("adamw", "takes a class and its arguments, such as AdamW, lr=1e-3, not 'adamw'"),
+        (AdamW(nn.Linear(1, 1).parameters()), "takes a class and its arguments"),
+        (optgen.optim.LBFGS, "LBFGS.step needs a closure"),
+        (torch.optim.LBFGS, "LBFGS.step needs a closure"),
+    ],
+)
+def test_what_cannot_step_in_the_backward_pass_is_refused(cls: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        UpdateInBackward(Network(), cls)
+
+
+def test_explain_says_how_the_buckets_of_each_group_are_stepped() -> None:
+    network = Network()
+    groups = [
+        {"params": network.first.parameters(), "lr": 0.1},
+        {"params": [p for n, p in network.named_parameters() if not n.startswith("first.")]},
+    ]
+    optimizer = UpdateInBackward(network, AdamW, groups=groups).fused_optimizer
+    with use_lowering("foreach"):
+        lines = optgen.explain(optimizer).splitlines()
+    assert [line.partition(": ")[0] for line in lines] == ["group 0", "group 1"]
+    assert all(line.split(": ")[1] == "foreach" for line in lines)
+
+    optimizer.param_groups[1]["foreach"] = False
+    lines = optgen.explain(optimizer).splitlines()
+    assert lines[1].startswith("group 1: for-loop: ")

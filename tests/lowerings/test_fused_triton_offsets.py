@@ -72,13 +72,14 @@ def test_a_tile_after_2_to_the_31_elements_steps_as_the_rule() -> None:
     height = rows_before + 16
     param, grad = torch.randn(16, 128), torch.randn(16, 128)
     row, column = torch.rand(16), torch.rand(128)
-    values = torch.empty(3 * height + 2 * 128)  # of rows and columns; few pages are touched
+    values = torch.empty(3 * height + 2 * 128)  # inverse roots; few pages are touched
     values[height + rows_before : 2 * height] = row
     values[3 * height + 128 :] = column
     scalars = torch.zeros(adafactor.SCALARS.value, dtype=torch.float64)
+    scalars[5] = torch.inf  # the bound of inverse roots
     scalars[10] = 0.5  # the factor of the update
     addresses = [tensor.data_ptr() - ELEMENTS_BEFORE * 4 for tensor in (param, grad)]
-    expected = param - 0.5 * grad / (row[:, None] * column).sqrt()
+    expected = param - 0.5 * grad * row[:, None] * column
     step: Any = adafactor.adafactor_factored_step3
     step[(1,)](
         # element count, first block, group, addresses of the streams; no states are read

@@ -136,7 +136,10 @@ def test_fused_cpp_is_the_default_on_the_cpu() -> None:
     params[0].grad = random_tensor((4, 3), 2)
     optimizer = optgen.load(spec_of("adam between products"))(params)
     optimizer.step()
-    expected = "group 0: fused C++: CPU tensors, float64; torch computes the matrices"
+    expected = (
+        "group 0: fused C++: CPU tensors, float64; "
+        "torch computes the matrices, and statements with reductions"
+    )
     assert optgen.explain(optimizer) == expected
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 
 import torch
@@ -291,3 +292,56 @@ class LSTM(nn.Module):
         super().__init__()
         self.encoder, self.rnn = nn.Embedding(VOCABULARY, WIDTH), nn.LSTM(WIDTH, 24)
         self.decoder = nn.Linear(24, VOCABULARY)
+
+
+class RawParameters(nn.Module):
+    """A transformer whose tables and head are parameters without modules, as in short scripts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wte, self.wpe = (nn.Parameter(torch.randn(n, WIDTH)) for n in (VOCABULARY, POSITIONS))
+        self.h = nn.ModuleList(Block() for _ in range(2))
+        self.lm_head = nn.Parameter(torch.randn(VOCABULARY, WIDTH))
+        self.embed, self.unembed = nn.Module(), nn.Module()
+        self.embed.W_E = nn.Parameter(torch.randn(VOCABULARY, WIDTH))  # names of TransformerLens
+        self.unembed.W_U = nn.Parameter(torch.randn(WIDTH, VOCABULARY))
+
+
+class TiedHeadFirst(nn.Module):
+    """The head comes before the layers, and the table that it shares after them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.layers = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
+        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
+        self.tokens.weight = self.head.weight
+
+
+class NumberedExperts(nn.Module):
+    """Experts whose biases are called `b1` and `b2`, beside a router without a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Parameter(torch.randn(EXPERTS, WIDTH))
+        self.w1 = nn.Parameter(torch.randn(EXPERTS, WIDTH, 32))
+        self.w2 = nn.Parameter(torch.randn(EXPERTS, 32, WIDTH))
+        self.b1 = nn.Parameter(torch.randn(EXPERTS, 32))
+        self.b2 = nn.Parameter(torch.randn(EXPERTS, WIDTH))
+
+
+def reparametrized() -> nn.Module:
+    """Return layers whose weights hooks compute in each pass, from other parameters."""
+    layers = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch deprecates it; models have it
+        nn.utils.weight_norm(layers[0])  # type: ignore[no-untyped-call]
+        nn.utils.weight_norm(layers[2])  # type: ignore[no-untyped-call]
+    nn.utils.spectral_norm(layers[1])
+    return nn.Sequential(*layers)
+
+
+def layer_used_twice() -> nn.Module:
+    """Return a sequence that ends with the layer with which it begins."""
+    layer = nn.Linear(WIDTH, WIDTH)
+    return nn.Sequential(layer, nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), layer)

@@ -194,6 +194,28 @@ def test_add_param_group_is_refused() -> None:
         chained_with_adamw(Network()).add_param_group({"params": [nn.Parameter(torch.ones(2))]})
 
 
+@pytest.mark.parametrize("cls", [optgen.optim.LBFGS, torch.optim.LBFGS])
+def test_a_member_that_needs_a_closure_is_refused(cls: Any) -> None:
+    with pytest.raises(TypeError, match="LBFGS calls the closure several times in a step"):
+        ChainedOptimizer([cls(nn.Linear(2, 2).parameters())])
+
+
+def test_one_optimizer_is_no_list() -> None:
+    with pytest.raises(TypeError, match="takes a list of optimizers"):
+        ChainedOptimizer(optgen.optim.SGD(nn.Linear(2, 2).parameters()))  # type: ignore[arg-type]
+
+
+def test_explain_names_a_member_of_another_library() -> None:
+    model = Network()
+    adamw = torch.optim.AdamW([{"params": model.embedding.weight}, {"params": model.output.weight}])
+    sgd = optgen.optim.SGD(model.block.parameters())
+    lines = optgen.explain(ChainedOptimizer([adamw, sgd])).splitlines()
+    name = "torch.optim.adamw.AdamW, which optgen did not generate"
+    assert lines[:2] == [f"group 0: {name}", f"group 1: {name}"]
+    assert lines[2].startswith("group 2: ")
+    assert "CPU tensors" in lines[2]
+
+
 def test_explain_numbers_the_groups_of_all_members() -> None:
     lines = optgen.explain(chained_with_adamw(Network())).splitlines()
 

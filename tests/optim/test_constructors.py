@@ -146,8 +146,10 @@ def test_betas_are_checked_as_torch_does(name: str) -> None:
     for value in NUMBERS:
         for betas in [(value, 0.9), (0.9, value), [0.9, value]]:
             assert_same_outcome(name, {"betas": betas})
-    for wrong in (0.9, (0.9,)):
-        assert_same_outcome(name, {"betas": wrong})
+    assert_same_outcome(name, {"betas": (0.9,)})
+    ours, theirs = (outcome(cls, parameters(), {"betas": 0.9}) for cls in classes(name))
+    assert ours == (TypeError, "betas must be a tuple of 2 numbers, not 0.9")
+    assert theirs == (TypeError, "'float' object is not subscriptable")
 
 
 @pytest.mark.parametrize("extra", [{}, {"foreach": True}, {"foreach": True, "capturable": True}])
@@ -172,6 +174,7 @@ def test_tensor_betas_are_checked_as_torch_does(name: str, extra: dict[str, bool
         ("Adam", "betas[0]", lambda x: {"betas": (x, torch.tensor(0.9))}),
         ("AdamW", "betas[1]", lambda x: {"betas": (torch.tensor(0.9), x)}),
         ("SGD", "weight_decay", lambda x: {"weight_decay": x}),
+        ("AdamW", "weight_decay", lambda x: {"weight_decay": x}),
     ],
 )
 @pytest.mark.parametrize("value", TENSORS_OF_OTHER_SIZES, ids=["two", "none"])

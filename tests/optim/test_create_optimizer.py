@@ -179,6 +179,11 @@ def test_a_step_uses_the_options_of_each_group() -> None:
         (lambda: param_groups(network(), {"*.wait": {}}), "no trainable parameter is called"),
         (lambda: param_groups(network(), layer_decay=0.5), "give lr too"),
         (
+            lambda: param_groups(network(), lr=1, layer_decay=1.5),
+            "must be between 0 and 1, not 1.5",
+        ),
+        (lambda: param_groups(network(), lr=1, layer_decay=float("nan")), "between 0 and 1"),
+        (
             lambda: create_optimizer([torch.ones(1)], "sgd", lr=1, layer_decay=0.5),
             "give the model, not its parameters",
         ),
@@ -187,6 +192,57 @@ def test_a_step_uses_the_options_of_each_group() -> None:
 def test_an_invalid_call_says_what_is_wrong(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: param_groups(network(), lr=1, layer_decay="0.9"), "such as 0.9, not '0.9'"),
+        (lambda: create_optimizer("adamw", network()), "takes the model first"),
+        (lambda: create_optimizer(network(), "adamw", wd=0.1), "has no argument called 'wd': it"),
+        (
+            lambda: create_optimizer(network(), torch.optim.AdamW, no_decay=["*.bias"]),
+            "AdamW has no argument called 'no_decay': it has amsgrad, betas",
+        ),
+        (
+            lambda: create_optimizer(network(), "adamw", options={"*.bias": {"lrr": 0.1}}),
+            "AdamW has no option of a group called 'lrr': it has amsgrad, betas",
+        ),
+        (
+            lambda: create_optimizer(network(), "adamw", lr=1, others_names="head.*", others="sgd"),
+            r"others_names is a list of patterns: write others_names=\['head.\*'\]",
+        ),
+        (
+            lambda: create_optimizer(network(), "adamw", lr=1, first_names="head.*", others="sgd"),
+            "first_names is a list of patterns",
+        ),
+        (
+            lambda: create_optimizer(network(), "muon", others={"lr": 1e-3}),
+            "others is an optimizer, or a pair of an optimizer and a dict of its arguments",
+        ),
+        (
+            lambda: create_optimizer(network(), "muon", others=["adamw", {"lr": 1e-3}]),
+            "others is an optimizer, or a pair of an optimizer and a dict of its arguments",
+        ),
+        (
+            lambda: create_optimizer(network(), "muon", others=("adamw", {"wd": 0.1})),
+            "AdamW has no argument called 'wd'",
+        ),
+        (lambda: create_optimizer(network(), "adamw", betas=0.9), "a tuple of 2 numbers, not 0.9"),
+    ],
+)
+def test_a_wrong_argument_is_named_with_the_way_out(call: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+def test_options_are_those_of_the_optimizer_that_gets_the_parameters() -> None:
+    options = {"blocks.*.linear.weight": {"ns_steps": 3}, "head.*": {"eps": 1e-6}, "*.bias": {}}
+    optimizer = create_optimizer(network(), "muon", others="adamw", options=options)
+    assert options_of(optimizer.param_groups, "ns_steps")["blocks.1.linear.weight"] == 3
+    assert options_of(optimizer.param_groups, "eps")["head.weight"] == 1e-6
+    with pytest.raises(TypeError, match="AdamW has no option of a group called 'ns_steps'"):
+        create_optimizer(network(), "muon", others="adamw", options={"head.*": {"ns_steps": 3}})
 
 
 def test_the_name_of_a_torch_class_means_our_class() -> None:

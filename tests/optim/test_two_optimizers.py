@@ -56,6 +56,14 @@ CASES: dict[str, tuple[nn.Module, list[str]]] = {
     "ResNet": (models.ResNet(), ["fc.weight"]),
     "autoencoder": (models.unet(), ["conv_out.weight"]),
     "LSTM": (models.LSTM(), ["encoder.weight", "decoder.weight"]),
+    "parameters without modules": (
+        models.RawParameters(),
+        ["wte", "wpe", "lm_head", "embed.W_E", "unembed.W_U"],
+    ),
+    "tied head, before its table": (models.TiedHeadFirst(), ["head.weight"]),
+    "experts with numbered biases": (models.NumberedExperts(), ["b1", "b2"]),
+    "weights computed by hooks": (models.reparametrized(), ["2.weight_v"]),
+    "a layer used twice": (models.layer_used_twice(), []),
 }
 
 
@@ -198,6 +206,12 @@ def test_names_without_a_second_optimizer_are_an_error(option: str) -> None:
     for model_or_params in (model, [*model.parameters()]):
         with pytest.raises(ValueError, match="give others too"):
             create_optimizer(model_or_params, "adamw", **{option: ["weight"]})
+
+
+@pytest.mark.parametrize("model", [nn.Module(), nn.Linear(4, 4).requires_grad_(False)])
+def test_a_model_that_does_not_train_is_an_error(model: nn.Module) -> None:
+    with pytest.raises(ValueError, match="has no trainable parameter"):
+        create_optimizer(model, "muon", others="adamw")
 
 
 def test_an_optimizer_without_parameters_is_an_error() -> None:

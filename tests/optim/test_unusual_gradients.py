@@ -106,6 +106,21 @@ def steps_of_scaled_gradients(
         yield scale, param.detach().double() - start.double()
 
 
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("shape", [(32, 8), (8, 32)])
+def test_first_steps_of_projected_moments_are_those_of_adam(
+    shape: tuple[int, int], lowering: str
+) -> None:
+    """Adam's first step is at most 1 for each element, also where a projection is only noise."""
+    for scale in (1, 1e3, 1e6, 1e12):
+        generator = torch.Generator().manual_seed(0)
+        param = torch.zeros(shape).requires_grad_()
+        param.grad = scale * gradient("one sample", *shape, generator)
+        with optgen.use_lowering(lowering):
+            optgen.optim.GaLore([param], lr=1.0, scale=1.0, rank=8).step()
+        assert param.norm() < 1.01 * (8 * 32) ** 0.5
+
+
 def test_a_vector_of_scion_takes_steps_of_full_length() -> None:
     for scale in (1, *SMALL_SCALES, 2.0**90):
         param = torch.zeros(5, requires_grad=True)

@@ -89,6 +89,11 @@ decay carries this error into `exp_avg`.) Chance decides which of 100,000 roundi
 and which of the 300 numbers of a row or a column has the largest error.
 """
 
+BY_MEAN_SQUARE_IN_FLOAT32 = {str(Case("Adadelta", {"lr": 0.01})): ["acc_delta"]}
+"""The same for float32. torch's own largest error is 5.1e-7 with `ATEN_CPU_CAPABILITY=default`, and
+1.0e-6 with AVX2 and AVX-512. Its mean squares differ by 2 %.
+"""
+
 
 @pytest.fixture(autouse=True)
 def large_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,12 +162,15 @@ def test_float32_errors_are_within_torchs(case: Case, lowering: str) -> None:
     exact, reference = exact_and_torchs(case, torch.float32)
 
     with forced_lowering(lowering):
-        ours = errors(final_values(case.ours, torch.float32, shape_of(case)), exact)
+        found = final_values(case.ours, torch.float32, shape_of(case))
 
-    theirs = errors(reference, exact)
+    ours, theirs = errors(found, exact), errors(reference, exact)
     assert list(ours) == list(theirs)
-    bounds = {key: max(1.5 * theirs[key], 1e-7) for key in theirs}
-    assert all(ours[key] <= bounds[key] for key in ours), (ours, theirs)
+    strict = [key for key in ours if key not in BY_MEAN_SQUARE_IN_FLOAT32.get(str(case), [])]
+    bounds = {key: max(1.5 * theirs[key], 1e-7) for key in strict}
+    assert all(ours[key] <= bounds[key] for key in strict), (ours, theirs)
+    for key in ours.keys() - set(strict):
+        assert mean_square(found[key], exact[key]) <= 1.1 * mean_square(reference[key], exact[key])
 
 
 def cases_in_16_bits() -> list[tuple[Case, torch.dtype]]:

@@ -257,6 +257,19 @@ def test_states_made_for_a_step_that_fails_are_removed() -> None:
 
 @outside_interpreter
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu", "default"])
+def test_a_first_step_that_fails_leaves_no_state(lowering: str) -> None:
+    """The states of the parameters before the last were made when the error came."""
+    optimizer = three_groups()
+    optimizer.state[optimizer.param_groups[-1]["params"][-1]]["exp_avg"] = 0.5
+    give_gradients(optimizer)
+    before = snapshot_of(optimizer)
+    with lowering_context(lowering), pytest.raises(TypeError, match=r"must be a tensor, not 0\.5"):
+        optimizer.step()
+    assert snapshot_of(optimizer) == before
+
+
+@outside_interpreter
+@pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu", "default"])
 def test_a_row_index_out_of_range_of_a_later_parameter_changes_nothing(lowering: str) -> None:
     params = [Parameter(torch.ones(5, 2)) for _ in range(3)]
     optimizer = optgen.optim.Adagrad(

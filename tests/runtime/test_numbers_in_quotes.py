@@ -56,7 +56,34 @@ def test_an_argument_that_is_no_number_is_named(
     assert len(optimizer.param_groups) == 1
 
 
+@pytest.mark.parametrize(
+    ("cls", "key", "count"), [(AdamW, "betas", 2), (Muon, "ns_coefficients", 3)]
+)
+def test_a_number_instead_of_a_tuple_is_named(cls: Any, key: str, count: int) -> None:
+    message = f"{key} must be a tuple of {count} numbers, not 0.9"
+    optimizer = cls([param()])
+    for call in (
+        lambda: cls([param()], **{key: 0.9}),
+        lambda: cls([{"params": [param()], key: 0.9}]),
+        lambda: optimizer.add_param_group({"params": [param()], key: 0.9}),
+    ):
+        with pytest.raises(TypeError) as caught:
+            call()
+        assert str(caught.value) == message
+    assert len(optimizer.param_groups) == 1
+
+
+@pytest.mark.parametrize(
+    ("cls", "key"), [(AdamW, "weight_decay"), (AdamW, "lr"), (published_class("lion"), "lr")]
+)
+def test_a_tensor_of_two_numbers_is_named(cls: Any, key: str) -> None:
+    with pytest.raises(ValueError, match=f"^Tensor {key} must be 1-element"):
+        cls([param()], **{key: torch.tensor([0.1, 0.1])})
+
+
 def test_a_positional_argument_is_named() -> None:
+    with pytest.raises(TypeError, match=r"betas must be a tuple of 2 numbers, not 0\.9"):
+        AdamW([param()], 1e-3, 0.9)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"lr must be a number, not '0\.1'"):
         AdamW([param()], "0.1")  # type: ignore[arg-type]
 

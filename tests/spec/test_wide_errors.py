@@ -164,6 +164,12 @@ CASES = {
     "a flag that is 0 in some groups": spec(
         UPDATE, hypers='lr=hyper(0.1), nesterov=flag(False, groups="equal or 0")'
     ),
+    "a tuple that is 0 in some groups": spec(
+        "p = p - b[0] * g", hypers='b=hyper((0.1, 0.2), groups="equal or 0")'
+    ),
+    "groups of a function": FUNCTION.replace("hyper(0.5)", 'hyper(0.5, groups="equal")').replace(
+        ' * norm(b, over="all")', " * b"
+    ),
     "a size of a number": spec('p = p - lr * g * norm(lr, over="all")'),
 }
 

@@ -161,6 +161,33 @@ def test_averages_of_schedule_free(name: str, store: str) -> None:
     compare_training(getattr(optim, name), *([getattr(modifiers, store)] if store else []))
 
 
+@pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
+@pytest.mark.parametrize("steps_before", [0, 1])
+def test_schedule_free_goes_on_with_a_model_that_was_converted(
+    steps_before: int, lowering: str
+) -> None:
+    model = torch.nn.Linear(8, 8)
+    optimizer = optim.ScheduleFreeSGD(model.parameters(), lr=0.3)
+
+    def train(steps: int) -> None:
+        for _ in range(steps):
+            for param in model.parameters():
+                param.grad = 0.1 * (param.detach() - 3)
+            optimizer.step()
+
+    with optgen.use_lowering(lowering):
+        train(steps_before)
+        model.bfloat16()
+        train(1000)
+        assert set(optimizer.state[model.weight]) == {"step", "lr_max", "weight_sum", "z", "rest"}
+        optimizer.eval()
+        assert abs(model.weight.mean().item() - 3) < 0.03  # a plain average stands still at 2.0
+        optimizer.train()
+        model.float()
+        train(1)
+    assert not optimizer.param_groups[0]["compensate"]
+
+
 def test_schedule_free_beside_a_modifier_of_the_update_wants_a_store() -> None:
     cls = optgen.compose("schedule_free_adamw", modifiers.cautious)
     cls([torch.zeros(3)])
@@ -184,6 +211,20 @@ def test_modes_and_back_lose_nothing(name: str) -> None:
     states = [optimizer.state[param] for param, optimizer in zip(params, optimizers, strict=True)]
     assert torch.equal(*params)
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+
+
+def test_an_average_is_kept_when_a_hyperparameter_of_the_mode_changes() -> None:
+    param = torch.zeros(40, dtype=torch.bfloat16, requires_grad=True)
+    optimizer = optim.ScheduleFreeAdamW([param], lr=0.05)
+    for _ in range(30):
+        param.grad = param.detach() - 3
+        optimizer.step()
+    optimizer.eval()
+    average = param.detach().float()
+    optimizer.param_groups[0]["betas"] = (0.5, 0.999)
+    optimizer.train()
+    optimizer.eval()
+    torch.testing.assert_close(param.detach().float(), average, rtol=2**-6, atol=0)
 
 
 def test_weights_loaded_in_eval_mode_are_kept() -> None:
@@ -240,3 +281,17 @@ def test_checkpoints_of_states_of_16_bits_load() -> None:
     optimizer.step()
     dtypes = {value.dtype for value in optimizer.state[param].values() if value.ndim}
     assert dtypes == {torch.float32}
+
+
+@pytest.mark.parametrize("scale", [30.0, 1e4])
+@pytest.mark.parametrize("name", ["Kron", "Shampoo", "OneSidedShampoo"])
+def test_large_gradients_in_float16_overflow_no_sum_of_squares(name: str, scale: float) -> None:
+    moves = []
+    for dtype in (torch.float32, torch.float16):
+        param = torch.zeros(16, 16, dtype=dtype, requires_grad=True)
+        optimizer, generator = getattr(optim, name)([param]), torch.Generator().manual_seed(1)
+        for _ in range(5):
+            param.grad = (scale * torch.randn(param.shape, generator=generator)).half().to(dtype)
+            optimizer.step()
+        moves.append(size(param))
+    assert moves[1] == pytest.approx(moves[0], rel=0.01)

@@ -26,7 +26,7 @@ def write(folder: Path, text: str) -> Path:
 
 def rows_of(path: Path) -> list[Row]:
     """Return the rows of a spec file."""
-    return [comparison.row() for comparison in CheckedRule.read(path).comparisons()]
+    return [row for each in CheckedRule.read(path).comparisons() for row in each.rows()]
 
 
 def test_settings_change_flags_choices_and_zeros(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_orthogonalize_is_compared_in_float64(tmp_path: Path) -> None:
     rule = CheckedRule.read(write(tmp_path, text))
 
     assert all(len(shape) == 2 for shape in rule.shapes)
-    in_float64, in_float32 = (comparison.row() for comparison in rule.comparisons())
+    in_float64, in_float32 = (row for each in rule.comparisons() for row in each.rows())
     assert in_float64.passed
     assert in_float32.passed
     assert max(in_float64.errors.values()) < 1e-13
@@ -96,6 +96,45 @@ def test_a_state_of_16_bits_widens_the_bound(tmp_path: Path) -> None:
     rows = rows_of(write(tmp_path, text))
 
     assert all(row.passed and 1e-3 < row.bound < 10 for row in rows)
+
+
+BASIS_OF_SINGULAR_MATRIX = (
+    MATRICES,
+    "if t == 1:",
+    "    b = eigenvectors(transpose(g) @ g / rows(p))",
+    "else:",
+    "    x = g @ b",
+    "    p = p - {lr} * x / (abs(x) + 1e-8) @ transpose(b)",
+)
+"""As in SOAP: Adam's step in a basis. With fewer rows than columns, the basis is arbitrary."""
+
+
+def test_shapes_that_magnify_rounding_do_not_hide_a_mistake_in_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = 'b=state("b", shape=("cols", "cols"))'
+    right, wrong = (
+        spec(*(line.format(lr=lr, shape="") for line in BASIS_OF_SINGULAR_MATRIX), states=states)
+        for lr in ("lr", "1.0001 * lr")
+    )
+    path = write(tmp_path, right)
+    square, wide, *_ = rows_of(path)
+    assert square.reference.endswith("(float64, defaults, without 3 x 5)")
+    assert wide.reference.endswith("(float64, defaults, 3 x 5)")
+    assert max(square.errors.values()) <= square.bound < 1e-8
+    assert wide.bound > 1e-3
+
+    other = jit.load(write(tmp_path, wrong))
+    path = write(tmp_path, right)
+    monkeypatch.setattr(jit, "load", lambda spec: other)
+    square, *_ = rows_of(path)
+    assert not square.passed
+
+
+def test_rounding_of_a_singular_product_is_no_mistake(tmp_path: Path) -> None:
+    """A product of 37 x 37 has 18 eigenvalues of 0, which are not 0 after rounding to float32."""
+    body = (MATRICES, "p = p - lr * inverse_root(g @ transpose(g), t, 1e-3) @ g")
+    assert {row.passed for row in rows_of(write(tmp_path, spec(*body)))} == {True}
 
 
 def test_what_is_not_compared_is_named(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ _update = Elementwise(
     Rule(
         name="sweep3",
         states=(State("exp_avg_sq_wide"), State("exp_avg_wide_quotient")),
-        hypers=("beta1", "beta2", "one_minus_beta2", "eps"),
+        hypers=("beta1", "one_minus_beta1", "beta2", "one_minus_beta2", "eps"),
         step=None,
         tensor_hypers=(),
     ),
@@ -23,11 +23,12 @@ _update = Elementwise(
 
 def sweep3(
     exp_avg_wides: Sequence[Tensor],
-    grad_products: Sequence[Tensor],
+    zs: Sequence[Tensor],
     exp_avg_sq_wides: Sequence[Tensor],
     exp_avg_wide_quotients: Sequence[Tensor],
     *,
     beta1: float = 0.0,
+    one_minus_beta1: float = 0.0,
     beta2: float = 0.0,
     one_minus_beta2: float = 0.0,
     eps: float = 0.0,
@@ -35,10 +36,11 @@ def sweep3(
     r"""Elementwise part of a step of GaLore, which outlined.py calls."""
     _update(
         exp_avg_wides,
-        grad_products,
+        zs,
         exp_avg_sq_wides,
         exp_avg_wide_quotients,
         beta1=beta1,
+        one_minus_beta1=one_minus_beta1,
         beta2=beta2,
         one_minus_beta2=one_minus_beta2,
         eps=eps,

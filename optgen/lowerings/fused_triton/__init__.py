@@ -37,6 +37,7 @@ from optgen.passes.factor_out_divisors import factor_out_divisors
 from optgen.passes.flat_sweeps import addresses_of, is_flat_sweep
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
+from optgen.passes.invert_factors import invert_factors
 from optgen.passes.lerp_form import use_lerp_form
 from optgen.passes.load_device_scalars import load_device_scalars
 from optgen.passes.merge_square_roots import merge_square_roots
@@ -46,6 +47,7 @@ _PASSES = (
     isolate_mixed_reductions,
     encode_choices,
     use_lerp_form,
+    invert_factors,
     merge_square_roots,
     fold_denominators,
     factor_out_divisors,

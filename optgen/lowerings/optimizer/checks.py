@@ -117,12 +117,20 @@ def _checks(hyper: Hyper) -> Iterator[Check]:
         yield Check(f"{name} not in {literal(hyper.choices)}", text)
     elif hyper.type == "number":
         yield from _tensor_checks(hyper)
-        whole_clause = ", which must be whole" if hyper.bounds.whole else ""
+        whole_clause = _whole_clause(hyper.bounds)
         text = hyper.error or _MESSAGES.get(name, f"Invalid {name} value{whole_clause}: {{}}")
         text = fill_fields(text, {"index": "0", "number": "1"})
         yield from _bounds_check(hyper, index=0, value=name, text=text)
     elif hyper.type == "tuple":
         yield from _tuple_checks(hyper)
+
+
+def _whole_clause(bounds: Bounds) -> str:
+    """Return what a message says about a number that must be whole; "" for any other."""
+    if not bounds.whole:
+        return ""
+    lower_bound = "" if bounds.ge is None else f" and at least {bounds.ge}"
+    return f", which must be whole{lower_bound}"
 
 
 def _tensor_checks(hyper: Hyper) -> Iterator[Check]:
@@ -143,7 +151,7 @@ def _tuple_checks(hyper: Hyper) -> Iterator[Check]:
             condition = f"isinstance({item}, Tensor) and {item}.numel() != 1"
             yield Check(condition, literal(f"Tensor {item} must be 1-element"))
     singular = "beta parameter" if name == "betas" else f"{name} value"
-    whole_clause = ", which must be whole," if hyper.bounds.whole else ""
+    whole_clause = f"{_whole_clause(hyper.bounds)}," if hyper.bounds.whole else ""
     error_text = hyper.error or f"Invalid {singular}{whole_clause} at index {{index}}: {{}}"
     for index, item in enumerate(items):
         text = fill_fields(error_text, {"index": str(index), "number": str(index + 1)})

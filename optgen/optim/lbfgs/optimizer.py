@@ -86,6 +86,8 @@ class LBFGS(LightOptimizer):
     Paper: https://link.springer.com/article/10.1007/BF01589116
     """
 
+    needs_closure = True
+
     def __init__(
         self,
         params: ParamsT,

@@ -51,16 +51,18 @@ class SkipReport:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TrainingValues:
-    """The tensors of a parameter that a program took, with their values before it."""
+    """The tensors and numbers that a program took for a parameter; the tensors' values before."""
 
     tensors: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
+    hypers: dict[str, Any]
     param: Tensor
     param_in_eval: Tensor  # a copy of the parameter after the program
 
-    def still_hold(self, tensors: tuple[Tensor, ...]) -> bool:
-        """Tell whether these are the same tensors, and the parameter is as the program left it."""
+    def still_hold(self, tensors: tuple[Tensor, ...], hypers: dict[str, Any]) -> bool:
+        """Tell whether these are the same, and the parameter is as the program left it."""
         are_same = len(tensors) == len(self.tensors) and all(map(is_, tensors, self.tensors))
+        are_same = are_same and hypers == self.hypers
         return are_same and torch.equal(to_local(self.param), self.param_in_eval)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from optgen.runtime.batch import flat_partitions, gradient_checks
 from optgen.runtime.batch.batch import Batch
+from optgen.runtime.batch.casts import check_params, note_narrow_params
 from optgen.runtime.batch.checks import check_signature, check_step
 from optgen.runtime.batch.context import OptimizerWithContext, StepContext
 from optgen.runtime.batch.extra_inputs import Inputs, checked_inputs
@@ -40,6 +41,7 @@ def gather_batches(
     """
     context = optimizer._context
     check_views(optimizer)
+    note_narrow_params(optimizer.rule, optimizer.param_groups)
     if context.placeholders:
         snapshot(optimizer)
         remove_placeholders(context.placeholders, optimizer.state)
@@ -114,6 +116,7 @@ def _rebuild(
     check_not_partial(batch.members)
     gradient_checks.check_for_whole_params(optimizer, batch.members)
     flat_partitions.check(optimizer, group, context.original_params)
+    check_params(optimizer, group, batch.members)
     if group.get("fused"):
         for param in batch.members:
             check_fused(param)

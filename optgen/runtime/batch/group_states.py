@@ -17,7 +17,7 @@ from optgen.runtime.batch.checks import check_storages
 from optgen.runtime.batch.context import OptimizerWithContext
 from optgen.runtime.protocols import Group, OptimizerLike
 from optgen.runtime.rule import Rule, State
-from optgen.runtime.torch_private import foreach_clone
+from optgen.runtime.torch_private import foreach_clone, is_inference
 
 
 def create_group_states(optimizer: OptimizerWithContext) -> None:
@@ -75,10 +75,12 @@ def _as_state(state: State, value: Any, groups: Sequence[Group]) -> Tensor:
     devices = (param.device for group in groups for param in group["params"])
     device, dtype = next(devices, None), getattr(torch, state.dtype or "float64")
     if isinstance(value, Tensor) and not value.is_meta:
-        converted = value.to(device, dtype)
-        return converted if converted.dim() == 0 else converted.reshape(())
-    number = value if isinstance(value, int | float) else _initial_value(state, groups[0])
-    return torch.full((), float(number), dtype=dtype, device=device)
+        number = value.to(device, dtype)
+        if is_inference(number) and not torch.is_inference_mode_enabled():
+            number = number.clone()  # the step writes to it
+        return number if number.dim() == 0 else number.reshape(())
+    start = value if isinstance(value, int | float) else _initial_value(state, groups[0])
+    return torch.full((), float(start), dtype=dtype, device=device)
 
 
 def _check_number(key: str, value: object) -> None:

@@ -1,5 +1,6 @@
 """Convert a group's hyperparameters to numbers; check bounds, lengths, and that groups agree."""
 
+import sys
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from inspect import signature
@@ -94,12 +95,19 @@ class HyperConverter:
     def check_arguments(self, arguments: Mapping[str, Any]) -> None:
         """Raise a TypeError for an argument that is text, a list or None, but should be a number.
 
+        One number instead of a tuple is an error, too.
+
         The constructor compares arguments with their bounds. It would raise an error that names no
         argument.
         """
         for entry in self._entries:
             if entry.key in arguments and entry.key not in dict(self._rule.choices):
                 value = arguments[entry.key]
+                if entry.is_tuple and isinstance(value, (int, float)):
+                    count = len(entry.may_be_none)
+                    raise TypeError(
+                        f"{entry.key} must be a tuple of {count} numbers, not {value!r}"
+                    )
                 is_row = entry.is_tuple and isinstance(value, (tuple, list))
                 pairs = zip(value if is_row else (value,), entry.may_be_none, strict=False)
                 for number, may_be_none in pairs:
@@ -156,6 +164,7 @@ def _can_read(value: object) -> bool:
 
 
 _converters: WeakKeyDictionary[type[Any], HyperConverter] = WeakKeyDictionary()
+_places_of_tuples: WeakKeyDictionary[Any, dict[str, int]] = WeakKeyDictionary()
 
 
 def converter_of(lowered: HasLowerings) -> HyperConverter:
@@ -172,12 +181,19 @@ def converter_of(lowered: HasLowerings) -> HyperConverter:
 def check_constructor_arguments(
     lowered_class: type[Any], args: Sequence[Any], hypers: Mapping[str, Any]
 ) -> None:
-    """Raise a TypeError for a constructor's argument that should be a number; the error names it.
+    """Raise an error for a constructor's argument that should be one number; the error names it.
 
-    `args` begins with the parameters. A subclass may declare other types in a constructor of its
-    own, and then takes what it wants.
+    It is a TypeError, or a ValueError for a tensor of several numbers. `args` begins with the
+    parameters. A subclass may declare other types in a constructor of its own, and then takes what
+    it wants.
     """
-    if not any(map(_is_suspicious, (*args[1:], *hypers.values()))):
+    places = _tuple_arguments(lowered_class)
+    rows = [
+        *(hypers.get(key) for key in places),
+        *(args[i] for i in places.values() if i < len(args)),
+    ]
+    has_number_for_tuple = any(isinstance(row, (int, float)) for row in rows)
+    if not has_number_for_tuple and not any(map(_is_suspicious, (*args[1:], *hypers.values()))):
         return
     constructor: Any = lowered_class.__init__
     try:
@@ -186,13 +202,33 @@ def check_constructor_arguments(
         return  # the constructor itself says so
     hints, own_hints = lowered_class.hyper_annotations(), get_type_hints(constructor)
     known = {key: value for key, value in arguments.items() if own_hints.get(key) == hints.get(key)}
+    for key, value in known.items():
+        if _is_not_one_number(value) and Tensor not in get_args(hints.get(key)):
+            raise ValueError(f"Tensor {key} must be 1-element")
     HyperConverter(lowered_class).check_arguments(known)
 
 
+def _is_not_one_number(value: object) -> bool:
+    return isinstance(value, Tensor) and numel(value) != 1
+
+
+def _tuple_arguments(lowered_class: type[Any]) -> dict[str, int]:
+    """Return the constructor's arguments whose default is a tuple, and their places; cached."""
+    constructor: Any = lowered_class.__init__
+    if constructor not in _places_of_tuples:
+        parameters = [*signature(constructor).parameters.values()][1:]
+        _places_of_tuples[constructor] = {
+            each.name: place if each.kind is each.POSITIONAL_OR_KEYWORD else sys.maxsize
+            for place, each in enumerate(parameters)
+            if isinstance(each.default, tuple)
+        }
+    return _places_of_tuples[constructor]
+
+
 def _is_suspicious(value: object) -> bool:
-    """Tell whether a value, or one in a tuple, is text, a list or None."""
+    """Tell whether a value, or one in a tuple, is text, a list, None or a tensor of several."""
     items = value if isinstance(value, tuple) else (value,)
-    return any(isinstance(item, (str, list, NoneType)) for item in items)
+    return any(isinstance(x, (str, list, NoneType)) or _is_not_one_number(x) for x in items)
 
 
 def _entry(key: str, hint: Any, upper_bound: float | None) -> HyperEntry:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from optgen.runtime.batch import flat_partitions
+from optgen.runtime.batch.casts import check_params
 from optgen.runtime.batch.context import OptimizerWithContext
 from optgen.runtime.protocols import Group
 from optgen.runtime.tensors.group_view import asked_view, check_form, in_view
@@ -19,11 +20,9 @@ def check_added_group(optimizer: OptimizerWithContext, index: int) -> None:
             cannot take a parameter.
     """
     group = optimizer.param_groups[index]
+    check_params(optimizer, group, group["params"])
     if asked_view(group) is not None:
         _check_group(optimizer, index, group)
-        return
-    for param in group["params"]:
-        optimizer._check_param(param)
 
 
 def check_views(optimizer: OptimizerWithContext, groups: Sequence[Group] | None = None) -> None:

@@ -10,6 +10,7 @@ from itertools import chain, compress
 
 from optgen.runtime.batch import flat_partitions
 from optgen.runtime.batch.batch import Batch
+from optgen.runtime.batch.casts import check_params, note_narrow_params
 from optgen.runtime.batch.context import OptimizerWithContext
 from optgen.runtime.batch.view_checks import check_views
 from optgen.runtime.fused_cpu.cached_dense_step import CachedDenseStep
@@ -36,6 +37,9 @@ def make_batches(optimizer: OptimizerWithContext, can_take: Callable[[Batch], bo
         return []
     try:
         check_views(optimizer)
+        note_narrow_params(rule, groups)
+        for group in groups:
+            check_params(optimizer, group, group["params"])
     except ValueError:
         return []
     lists = [group["params"] for group in groups]

@@ -19,6 +19,7 @@ from optgen.runtime.protocols import Group
 from optgen.runtime.reader.stream_codes import shifted_to_stream
 from optgen.runtime.tensors.layout import fits_storage
 from optgen.runtime.toolchain.dtype_codes import DTYPE_CODES
+from optgen.runtime.torch_private import is_inference
 
 
 class GroupCells:
@@ -59,7 +60,9 @@ class GroupCells:
                 value = group.get(key)
                 if type(value) is not Tensor or value.dtype != dtype:
                     return False
-                if value.dim() or not value.is_cpu or not fits_storage(value):
+                if value.dim() or not value.is_cpu or is_inference(value):
+                    return False
+                if not fits_storage(value):
                     return False
                 cells[first:last] = array("d", [value.item()]) * (last - first)
         return True

@@ -117,8 +117,10 @@ class FusedTritonBackend:
         Return None if the next step must gather its tensors.
         """
         kept_plans = self._plans.get(optimizer, {}).get(None)
-        plan = kept_plans and kept_plans.find(lambda each: each.is_for(batches))
-        if not plan or capturing():
+        if kept_plans is None or capturing():
+            return None
+        plan = kept_plans.find(lambda each: each.is_for(batches))
+        if plan is None:
             return None
         cached = self._cached_steps.get(optimizer)
         if cached is None or not cached.is_for(optimizer):
@@ -128,7 +130,7 @@ class FusedTritonBackend:
         self._cached_steps[optimizer] = cached
         if not cached.is_worth_a_plan():
             return None
-        cached.add(plan, batches, optimizer.param_groups)
+        cached.add(plan, batches, optimizer.param_groups, kept_plans)
         return cached
 
     def call(self, function: HasLowerings, batch: Batch) -> None:

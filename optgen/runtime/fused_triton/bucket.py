@@ -245,6 +245,13 @@ class Bucket:
         return not self._to_copy
 
     @property
+    def device_bytes(self) -> int:
+        """The bytes of the table and the workspace."""
+        tensors = [self.table, self.tensor_of_block]
+        tensors += [] if self._workspace is None else self._workspace.tensors()
+        return sum(tensor.numel() * tensor.itemsize for tensor in tensors)
+
+    @property
     def numels(self) -> Sequence[int]:
         """The number of elements of each tensor."""
         return self._table.numels

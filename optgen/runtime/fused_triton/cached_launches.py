@@ -16,6 +16,7 @@ import torch
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.hyperparameters import converter_of
 from optgen.runtime.forced_lowering import current_forced_lowering
+from optgen.runtime.fused_triton.kept_plans import KeptPlans
 from optgen.runtime.fused_triton.launch_plan import LaunchPlan
 from optgen.runtime.fused_triton.planned_tensors import PlannedTensors
 from optgen.runtime.protocols import Group, OptimizerLike
@@ -98,10 +99,20 @@ class CachedLaunches:
             and self._read_groups(groups)
         )
 
-    def add(self, plan: LaunchPlan, batches: Sequence[Batch], groups: Sequence[Group]) -> None:
-        """Let a plan that has just updated these batches take later steps too."""
+    def add(
+        self,
+        plan: LaunchPlan,
+        batches: Sequence[Batch],
+        groups: Sequence[Group],
+        kept_plans: KeptPlans,
+    ) -> None:
+        """Let a plan that has just updated these batches take later steps too.
+
+        Plans that are no longer kept are dropped here, too.
+        """
         planned = PlannedTensors(plan, batches, groups, self._columns)
-        others = [each for each in self._planned if not planned.replaces(each)]
+        kept = (each for each in self._planned if each.plan in kept_plans)
+        others = [each for each in kept if not planned.replaces(each)]
         self._planned = [planned, *others[: _MAX_PLANS - 1]]
 
     def is_worth_a_plan(self) -> bool:

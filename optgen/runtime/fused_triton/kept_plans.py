@@ -9,6 +9,7 @@ were current when it was made, and no others.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 
 from optgen.runtime.fused_triton.launch_plan import LaunchPlan
 
@@ -17,6 +18,9 @@ _MAX_PLANS = 4
 can four sets of parameters that have gradients."""
 _MAX_ALL_PLANS = 16
 """Plans kept for all streams together."""
+_MAX_BYTES = 1 << 26
+"""Device memory of all plans but the latest. The workspace of a rule that sums rows and columns
+takes half a byte per element."""
 
 
 class KeptPlans:
@@ -35,9 +39,14 @@ class KeptPlans:
         return None
 
     def add(self, plan: LaunchPlan) -> None:
-        """Keep a plan as the latest, and drop the plans that are too many."""
+        """Keep a plan as the latest, and drop the plans that are too many or too large."""
         others = [each for each in self._plans if each is not plan]
         of_its_streams = [each for each in others if each.streams == plan.streams]
         dropped = of_its_streams[_MAX_PLANS - 1 :]
-        kept = [each for each in others if each not in dropped]
-        self._plans = [plan, *kept[: _MAX_ALL_PLANS - 1]]
+        kept = [each for each in others if each not in dropped][: _MAX_ALL_PLANS - 1]
+        sums = accumulate(each.device_bytes for each in kept)
+        small = [each for each, size in zip(kept, sums, strict=True) if size <= _MAX_BYTES]
+        self._plans = [plan, *small]
+
+    def __contains__(self, plan: LaunchPlan) -> bool:
+        return any(each is plan for each in self._plans)

@@ -25,7 +25,8 @@ def options(
     # With an explicit limit, NVIDIA's assembler no longer spills registers to fit one more block.
     compile_options = compiler_options(is_amd) | ({} if is_amd else {"maxnreg": 128})
     if tiles:
-        warps = (4 if is_amd else 8) * (2 if dtypes[0] == torch.float64 else 1)
+        # With 16 elements of a tile per thread, twice as many bytes are in flight as with 8.
+        warps = 8 if dtypes[0] == torch.float64 else 4
         return {
             "VECTOR": vector,
             "TILES": tuple(map(tuple, tiles)),

@@ -76,6 +76,7 @@ class LaunchPlan:
         ]
         self._devices = {key.device for key in subsets}
         self.streams = current_streams(self._devices)
+        self.device_bytes = sum(bucket.device_bytes for bucket in self.buckets)
 
     def is_for_current_streams(self) -> bool:
         """Tell whether the streams that the plan was made on are current."""

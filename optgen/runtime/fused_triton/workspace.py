@@ -119,6 +119,10 @@ class Workspace:
         upload(self.shapes, array("q", (value for row in rows for value in row)), graph_memory)
         self._programs: dict[tuple[int, int], Programs] = {}
 
+    def tensors(self) -> list[Tensor]:
+        """Return the memory on the device, without the programs."""
+        return [self.scalars, self.partials, self.values, self.arrivals, self.shapes]
+
     def programs(self, row_sums: int = 0, column_sums: int = 0) -> Programs:
         """Return the programs that finish matrices, for this many sums per row and per column.
 

@@ -118,6 +118,11 @@ def _create_state(
         if value is None:
             if suits[index]:
                 missing_indices.append(index)
+        elif not isinstance(value, Tensor):
+            raise TypeError(
+                f"{state.key} of a parameter must be a tensor, not {value!r}: put one into "
+                "optimizer.state, or delete the entry to begin anew"
+            )
         elif value.is_sparse:  # torch keeps SGD's momentum as sparse as its gradients
             values[state.key] = value.to_dense()
     lacking_params = [params[i] for i in missing_indices]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
 from typing import Any
 
 from optgen.spec.composition.parts import Part, declares
+from optgen.spec.composition.without_flags import without_flags
 
-_FROM_BASE = ("gradient", "step")
+_FROM_BASE = ("gradient", "step", "scalar_device")
 """Options that a derived optimizer always takes from its base."""
 _INHERITED = ("sparse_hint", "group")
 """Options that a derived optimizer takes from its base if it has none of its own."""
@@ -21,7 +22,8 @@ def derived(part: Part, base: Part) -> Part:
     own, result = part.copy(), base.copy()
     defaults = {argument.arg: default for argument, default in own.hypers}
     result.node.args.kw_defaults = [
-        defaults.get(argument.arg, default) for argument, default in result.hypers
+        _with_groups_of(declared, defaults.get(argument.arg, declared))
+        for argument, declared in result.hypers
     ]
     result.node.name = own.name
     doc = [ast.Expr(ast.Constant(own.doc))]
@@ -36,6 +38,17 @@ def derived(part: Part, base: Part) -> Part:
     )
     result.node.decorator_list = [decorator]
     return replace(result, definitions=(*result.definitions, *own.definitions))
+
+
+def _with_groups_of(of_base: ast.expr | None, own: ast.expr | None) -> ast.expr | None:
+    """Return an own declaration; what its groups must share follows from the base's rule."""
+    if own is of_base or declares(own, "fixed"):
+        return own
+    assert isinstance(of_base, ast.Call)
+    assert isinstance(own, ast.Call)
+    own.keywords = [each for each in own.keywords if each.arg != "groups"]
+    own.keywords += [each for each in of_base.keywords if each.arg == "groups"]
+    return own
 
 
 def with_values(part: Part, values: Mapping[str, Any]) -> Part:
@@ -65,7 +78,7 @@ def with_plain_update(part: Part, modifiers: Sequence[Part]) -> Part:
     changing = [each for each in modifiers if each.changed_value in ("update", "store")]
     if not flags or not changing:
         return part
-    part = _without_flags(part.copy(), flags)
+    part = without_flags(part, flags)
     if not any(each.changed_value == "store" for each in changing):
         message = (
             f"{part.name} keeps an average in its parameter, and 16 bits do not hold the "
@@ -78,28 +91,6 @@ def with_plain_update(part: Part, modifiers: Sequence[Part]) -> Part:
 
 def _is_narrow_flag(declared: ast.expr | None) -> bool:
     return declared is not None and ast.unparse(declared) == "fixed('narrow')"
-
-
-def _without_flags(part: Part, flags: Collection[str]) -> Part:
-    """Remove flags that are false, in place, with the branches and states that they guard."""
-    arguments = part.node.args
-    kept_hypers = [each for each in part.hypers if each[0].arg not in flags]
-    arguments.kwonlyargs = [argument for argument, _ in kept_hypers]
-    arguments.kw_defaults = [declared for _, declared in kept_hypers]
-    kept_states = [a for a in part.states if part.existence_condition(a[0].arg) not in flags]
-    num_inputs = len(arguments.defaults) - len(part.states)
-    arguments.args = [argument for argument, _ in kept_states]
-    arguments.defaults[num_inputs:] = [declared for _, declared in kept_states]
-    part.node.body = [
-        kept
-        for stmt in part.node.body
-        for kept in (stmt.orelse if _tests(stmt, flags) else [stmt])  # type: ignore[attr-defined]
-    ]
-    return part
-
-
-def _tests(stmt: ast.stmt, flags: Collection[str]) -> bool:
-    return isinstance(stmt, ast.If) and ast.unparse(stmt.test) in flags
 
 
 def _constant(part: Part, name: str, value: Any) -> ast.expr:

@@ -11,6 +11,7 @@ from optgen.spec.composition.moments import reads, rest_after
 from optgen.spec.composition.parts import STAGES, WRAPPING_STAGE, Part, declared_key
 from optgen.spec.composition.renaming import all_names, own_names, renamed, unused_name
 from optgen.spec.composition.spell_out_norms import spell_out_norms
+from optgen.spec.composition.step_dependence import why_steps_count_on_host
 from optgen.spec.reserved_names import DECLARATIONS
 
 _STAGE_ORDER = list(STAGES)
@@ -188,6 +189,10 @@ def _check_needs(base: Part, modifiers: Sequence[Part]) -> None:
                 f"{part.name} may skip the first step, and {calling_fresh[0]} asks `fresh` for it"
             )
             raise CompositionError(f"{message}: leave one out")
+        for other in (base, *modifiers):
+            if part.step and other is not part and (reason := why_steps_count_on_host(other)):
+                message = f"{part.name} counts steps on the device, and {reason} of {other.name}"
+                raise CompositionError(f"{message} follows from the step count: leave one out")
 
 
 def _check_rounding(base: Part, modifiers: Sequence[Part]) -> None:
@@ -204,11 +209,14 @@ def _check_group_states(base: Part, modifiers: Sequence[Part]) -> None:
     """Refuse to let single parameters wait if a later part has states that a group shares."""
     waiting = [part.name for part in modifiers if part.stage == WRAPPING_STAGE]
     later = (base, *(part for part in modifiers if part.changed_value != "gradient"))
-    shared = [(part.name, name) for part in later for name in sorted(part.group_states)]
+    shared = [(part.name, *state) for part in later for state in sorted(part.group_states.items())]
     if waiting and shared:
-        other, name = shared[0]
+        other, name, shape = shared[0]
+        sharing = (
+            "all parameters of a group" if shape == "group" else "the parameters of all groups"
+        )
         message = f"{waiting[0]} decides for each parameter when the rest of a step runs"
-        message += f", and {other} keeps `{name}` for all parameters of a group: leave one out"
+        message += f", and {other} keeps `{name}` for {sharing}: leave one out"
         raise CompositionError(f"{message}; `.grad` adds up over several calls of `backward`")
 
 

@@ -127,11 +127,10 @@ class Part:
         return list(zip(arguments, defaults[len(defaults) - len(arguments) :], strict=True))
 
     @property
-    def group_states(self) -> set[str]:
-        """The names of the states that groups keep, those of all groups too."""
-        shapes = ("shape='group'", "shape='all'")
-        texts = {argument.arg: ast.unparse(declared) for argument, declared in self.states}
-        return {name for name, text in texts.items() if any(shape in text for shape in shapes)}
+    def group_states(self) -> dict[str, str]:
+        """The names of the states that groups keep, each with its shape: "group" or "all"."""
+        shapes = {argument.arg: _shape(declared) for argument, declared in self.states}
+        return {name: shape for name, shape in shapes.items() if shape in ("group", "all")}
 
     def with_role(self, role: str) -> list[str]:
         """Return the names of the states with a role."""
@@ -249,6 +248,15 @@ def declares(declared: ast.expr | None, *names: str) -> bool:
         case ast.Call(func=ast.Name(id=name)):
             return name in names
     return False
+
+
+def _shape(declaration: ast.expr | None) -> str:
+    """Return the word for the shape in the declaration of a state; "" if it has none."""
+    for option in declaration.keywords if isinstance(declaration, ast.Call) else ():
+        match option:
+            case ast.keyword(arg="shape", value=ast.Constant(value=str() as shape)):
+                return shape
+    return ""
 
 
 def declared_key(declaration: ast.expr) -> str:

@@ -12,6 +12,12 @@ from optgen.spec.composition.parts import Part, declared_key, declares
 from optgen.spec.composition.write_rule import write_rule
 from optgen.spec.reserved_names import DECLARATIONS
 
+_NOT_OF_COMPOSITIONS = ("gradient", "sparse_hint", "zero_grad", "compute_dtype")
+"""Options that a composition does not take from its optimizer as they are.
+
+Torch has no compositions, so none computes in 16 bits, as torch's classes do.
+"""
+
 
 def write_spec(name: str, named: NamedParts) -> str:
     """Return the text of the spec of an optimizer with modifiers; `name` is that of the class."""
@@ -53,7 +59,7 @@ def _decorator(named: NamedParts) -> str:
         value = keyword.value
         if keyword.arg in ("keywords", "group") and isinstance(value, ast.Tuple):
             value = ast.Tuple([*value.elts, *map(ast.Constant, added[keyword.arg])], ast.Load())
-        if keyword.arg not in ("gradient", "sparse_hint", "zero_grad"):
+        if keyword.arg not in _NOT_OF_COMPOSITIONS:
             options.append(f"{keyword.arg}={ast.unparse(value)}")
     if named.base.option("zero_grad") or any(part.zero_grad for part in named.modifiers):
         options.append("zero_grad=True")

@@ -11,7 +11,7 @@ from torch import Tensor
 import optgen.optim
 from optgen import use_lowering
 from optgen.runtime.backends import backend
-from optgen.runtime.fused_triton import launch_plan, table
+from optgen.runtime.fused_triton import kept_plans, launch_plan, table
 from optgen.runtime.fused_triton.kept_plans import KeptPlans
 
 pytest.importorskip("triton")
@@ -25,8 +25,8 @@ def test_fused_triton_in_its_interpreter() -> None:
 class Plan:
     """A launch plan as `KeptPlans` sees it."""
 
-    def __init__(self, *streams: int) -> None:
-        self.streams = tuple(enumerate(streams))
+    def __init__(self, *streams: int, device_bytes: int = 0) -> None:
+        self.streams, self.device_bytes = tuple(enumerate(streams)), device_bytes
 
     def is_for_current_streams(self) -> bool:
         return True
@@ -46,6 +46,33 @@ def test_a_few_plans_are_kept_for_each_set_of_streams() -> None:
     for stream in range(30):
         kept.add(Plan(stream))
     assert len(kept._plans) == 16
+
+
+@outside_interpreter
+def test_plans_with_much_memory_are_dropped() -> None:
+    kept: Any = KeptPlans()
+    small, large, latest = Plan(0, device_bytes=9), Plan(0, device_bytes=1 << 27), Plan(0)
+    kept.add(small)
+    kept.add(large)
+    assert kept._plans == [large, small]
+    kept.add(latest)
+    assert kept._plans == [latest]
+
+
+@inside_interpreter
+def test_a_cached_step_drops_the_plans_that_are_no_longer_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kept_plans, "_MAX_BYTES", 0)
+    param, other = (torch.ones(5, requires_grad=True) for _ in "ab")
+    optimizer = optgen.optim.Adafactor([param, other])
+    with use_lowering("fused_triton"):
+        for step in range(6):
+            param.grad = torch.ones(5)
+            other.grad = torch.ones(5) if step % 2 else None
+            optimizer.step()
+            cached: Any = optimizer._context.cached_step
+            assert len(cached._planned) == 1
 
 
 @pytest.fixture

@@ -85,6 +85,23 @@ def test_a_state_of_the_group_may_be_set(value: Any) -> None:
     assert torch.equal(optimizer.param_groups[0]["k"], torch.tensor(8.0, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("steps_before", [0, 1, 3])
+@pytest.mark.parametrize("lowering", [None, "forloop"])
+def test_a_state_of_the_group_that_was_made_in_inference_mode(
+    lowering: Any, steps_before: int
+) -> None:
+    """It is copied. A write to it would fail after the parameters had been updated."""
+    with torch.inference_mode():
+        value = torch.tensor(7.0, dtype=torch.float64)
+    optimizer = PRODIGY(parameters())
+    with use_lowering(lowering) if lowering else nullcontext():
+        for seed in range(steps_before):
+            step(optimizer, seed)
+        optimizer.param_groups[0]["k"] = value
+        step(optimizer, 4)
+    assert (optimizer.param_groups[0]["k"].item(), value.item()) == (8.0, 7.0)
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
