@@ -35,8 +35,8 @@ def check(names: Sequence[str]) -> Iterator[str | SpecError | InternalError]:
     """Read and generate specs without writing anything.
 
     Yield a line for each correct algorithm, its warning if there is one, and the first error of
-    each wrong file. Files are checked one by one: two files may hold classes of the same name, since
-    only `build` writes them into one folder.
+    each wrong file. Files are checked one by one: two of them may hold classes of the same name,
+    since only `build` writes into one folder.
     """
     for path in dict.fromkeys(spec_path(name) for name in names):
         try:
