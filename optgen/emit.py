@@ -252,6 +252,18 @@ def leftovers(folder: Path, keep: Iterable[str] = ()) -> Iterable[Change]:
             yield Change(path, old, None)
 
 
+def is_generated_folder(folder: Path) -> bool:
+    """Tell whether a generated file lies directly in a folder. What cannot be read is not ours.
+
+    Folders inside are not searched: the folder may be anybody's, and large.
+    """
+    try:
+        files = [path for path in folder.iterdir() if path.suffix in (".py", ".cpp")]
+        return any(path.is_file() and _is_generated(_read_text(path)) for path in files)
+    except OSError:
+        return False
+
+
 def _read_text(path: Path) -> str:
     """Return the text of a file, with replacement characters where it is not UTF-8."""
     return path.read_text(encoding="utf-8", errors="replace")

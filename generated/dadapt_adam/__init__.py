@@ -23,9 +23,8 @@ class DAdaptAdam(GeneratedOptimizer):
             &\textbf{if } \lambda \ne 0 \wedge \neg \textit{decouple}: \\
             &\quad g_t \leftarrow g_t + \lambda \theta_{t-1} \\
             &\text{step size}_t \leftarrow \text{layer scale} \text{scale}_t \gamma \\
-            &\text{sum over all}_t \leftarrow \sum_{\text{all}} \operatorname{sum}((\gamma > 0 \;?\;
+            &\text{inner}_t \leftarrow \sum_{\text{all}} \operatorname{sum}((\gamma > 0 \;?\;
                 \frac{\text{step size}_t g_t s_{t-1}}{\sqrt{v_{t-1}} + \epsilon} : 0)) \\
-            &\text{inner}_t \leftarrow \text{sum over all}_t \\
             &m_t \leftarrow m_{t-1} \\
             &s_t \leftarrow s_{t-1} \\
             &v_t \leftarrow v_{t-1} \\
@@ -33,13 +32,11 @@ class DAdaptAdam(GeneratedOptimizer):
             &\quad m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) \text{step size}_t g_t \\
             &\quad v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) g_t^2 \\
             &\quad s_t \leftarrow \beta_3 s_{t-1} + (1 - \beta_3) \text{scale}_t \gamma g_t \\
-            &\text{sum over all2}_t \leftarrow \sum_{\text{all}} \operatorname{sum}((\gamma > 0
-                \;?\; \text{layer scale} \left|s_t\right| : 0)) \\
-            &l_{1,\text{norm},t} \leftarrow \text{sum over all2}_t \\
+            &l_{1,\text{norm},t} \leftarrow \sum_{\text{all}} \operatorname{sum}((\gamma > 0 \;?\;
+                \text{layer scale} \left|s_t\right| : 0)) \\
             &\text{moves}_t \leftarrow l_{1,\text{norm},t} \ne 0 \\
-            &\text{max over all}_t \leftarrow \max_{\text{all}} \left|\gamma\right| \\
-            &\text{rate}_t \leftarrow (\text{moves}_t \;?\; \text{scale}_t \text{max over all}_t :
-                0) \\
+            &\text{rate}_t \leftarrow (\text{moves}_t \;?\; \text{scale}_t (\max_{\text{all}}
+                \left|\gamma\right|) : 0) \\
             &k_t \leftarrow (\text{moves}_t \;?\; k_{t-1} + 1 : k_{t-1}) \\
             &r_t \leftarrow (\text{moves}_t \;?\; \beta_3 r_{t-1} + (1 - \beta_3) \text{inner}_t :
                 r_{t-1}) \\

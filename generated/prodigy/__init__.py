@@ -35,16 +35,13 @@ class Prodigy(GeneratedOptimizer):
             &\quad \textbf{else}: \\
             &\quad \quad s_t \leftarrow \text{decay} s_{t-1} + \frac{d_{t-1}}{d_0} \text{scale}_t
                 \gamma g_t \\
-            &\text{sum over all}_t \leftarrow \sum_{\text{all}} \operatorname{sum}((\gamma > 0 \;?\;
+            &\text{inner}_t \leftarrow \sum_{\text{all}} \operatorname{sum}((\gamma > 0 \;?\;
                 \text{scale}_t \gamma g_t (x_0 - \theta_{t-1}) : 0)) \\
-            &\text{inner}_t \leftarrow \text{sum over all}_t \\
-            &\text{sum over all2}_t \leftarrow \sum_{\text{all}} \operatorname{sum}((\gamma > 0
-                \;?\; \left|s_t\right| : 0)) \\
-            &l_{1,\text{norm},t} \leftarrow \text{sum over all2}_t \\
+            &l_{1,\text{norm},t} \leftarrow \sum_{\text{all}} \operatorname{sum}((\gamma > 0 \;?\;
+                \left|s_t\right| : 0)) \\
             &\text{moves}_t \leftarrow l_{1,\text{norm},t} \ne 0 \\
-            &\text{max over all}_t \leftarrow \max_{\text{all}} \left|\gamma\right| \\
-            &\text{rate}_t \leftarrow (\text{moves}_t \;?\; \text{scale}_t \text{max over all}_t :
-                0) \\
+            &\text{rate}_t \leftarrow (\text{moves}_t \;?\; \text{scale}_t (\max_{\text{all}}
+                \left|\gamma\right|) : 0) \\
             &k_t \leftarrow (\text{moves}_t \;?\; k_{t-1} + 1 : k_{t-1}) \\
             &r_t \leftarrow (\text{moves}_t \;?\; \text{decay} r_{t-1} + \frac{d_{t-1}}{d_0}
                 \text{inner}_t : r_{t-1}) \\

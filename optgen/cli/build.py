@@ -50,12 +50,12 @@ def find_targets(specs: Sequence[str], out: Path | None) -> Targets:
 def write(targets: Targets) -> None:
     """Update the output folder, and print what changed."""
     start = time.perf_counter()
-    changes = _changes(targets)
+    changes, orphans = _changes(targets), _orphans(targets)
     for change in changes:
         change.apply()
         typer.echo(f"{change.verb} {shorten(change.path)}")
     _remove_empty_folders(change.path.parent for change in changes if change.new is None)
-    for folder in _orphans(targets):
+    for folder in orphans:
         typer.echo(f"note: {_orphan_message(folder)}")
     seconds = time.perf_counter() - start
     count = len(targets.specs)
@@ -119,7 +119,7 @@ def _orphans(targets: Targets) -> list[Path]:
         for folder in sorted(targets.out.iterdir())
         if folder.is_dir() and folder.name not in spec_names
         if not any((specs_folder / f"{folder.name}.py").is_file() for specs_folder in spec_folders)
-        if any(True for _ in emit.leftovers(folder))
+        if emit.is_generated_folder(folder)
     ]
 
 

@@ -34,10 +34,10 @@ def Checked(
 def check(names: Sequence[str]) -> Iterator[str | SpecError | InternalError]:
     """Read and generate specs without writing anything.
 
-    Yield a line for each correct algorithm, its warning if there is one, the first error of each
-    wrong file, and at the end an error if two files would be generated into the same folder.
+    Yield a line for each correct algorithm, its warning if there is one, and the first error of
+    each wrong file. Files are checked one by one: two of them may hold classes of the same name,
+    since only `build` writes into one folder.
     """
-    correct_paths = []
     for path in dict.fromkeys(spec_path(name) for name in names):
         try:
             if is_modifier(path):
@@ -49,15 +49,10 @@ def check(names: Sequence[str]) -> Iterator[str | SpecError | InternalError]:
         except (SpecError, InternalError) as error:
             yield error
             continue
-        correct_paths.append(path)
         for algorithm in algorithms:
             yield f"{algorithm.name}: ok ({_summary(complete(algorithm))})"
             if warning := batch_warning(algorithm):
                 yield str(warning)
-    try:
-        read(correct_paths)
-    except SpecError as error:
-        yield error
 
 
 def _check_modifier(path: Path) -> str:

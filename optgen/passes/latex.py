@@ -19,7 +19,7 @@ from optgen.ir.nodes import (
     names_read,
     rebuild,
 )
-from optgen.ir.ops import FACTS, OPS, PROPERTIES, RANDOM_OPS
+from optgen.ir.ops import FACTS, OPS, PROPERTIES, RANDOM_OPS, WIDE_OPS
 from optgen.passes.latex_symbols import Symbols, is_unpacking
 from optgen.passes.maximize import add_maximize
 
@@ -35,6 +35,7 @@ _PRECEDENCE: dict[str, tuple[int, tuple[int, ...]]] = {
     "log": (5, (7,)),
     "*": (6, (6, 7)),
     "%": (6, (6, 7)),
+    **dict.fromkeys(WIDE_OPS, (6, (6,))),
     "@": (6, (6, 7)),
     "transpose": (8, (9,)),
     "inverse_root": (8, (5, 7, 6)),
@@ -83,7 +84,8 @@ class _Typesetter:
     `written` holds the names that already have new values. `carried` holds the names that keep
     their old value unless the present branch writes them; a line above the branch copies the old
     value. `timed` holds the parameter and the states that a step writes, `timeless` the other
-    states and the step, and `changing` the local variables that change with time.
+    states and the step, and `changing` the local variables that change with time. `wide` holds the
+    reductions over several parameters, which the reader made statements of their own.
     """
 
     def __init__(self, algorithm: Algorithm) -> None:
@@ -95,6 +97,7 @@ class _Typesetter:
         self.written: set[str] = set()
         self.carried: set[str] = set()
         self.changing: set[str] = set()
+        self.wide: dict[str, Expr] = {}
         self._find_changing(self.algorithm.rule)
 
     def _find_changing(self, program: Program) -> None:
@@ -124,7 +127,9 @@ class _Typesetter:
             if isinstance(stmt, If):
                 yield from self._if(stmt, depth, later | names_read(program[i + 1 :]))
                 continue
-            if not is_unpacking(stmt):
+            if isinstance(stmt.value, Call) and stmt.value.op in WIDE_OPS:
+                self.wide[stmt.target.name] = stmt.value
+            elif not is_unpacking(stmt):
                 yield self._assign(stmt, depth)
 
     def _assign(self, stmt: Assign, depth: int) -> str:
@@ -184,6 +189,8 @@ class _Typesetter:
         match expr:
             case Const(value):
                 return _constant(value)
+            case Ref(name) if name in self.wide:
+                return self._node(self.wide[name])
             case Ref(name) if (hyper := self.algorithm.hyper(name)) and hyper.type == "tuple":
                 return self.symbols.hyper(name), _ATOM
             case Ref(name):

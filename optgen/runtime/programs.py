@@ -23,6 +23,8 @@ from optgen.runtime.tensors.dtensor import to_local
 from optgen.runtime.torch_private import called_to_init_state, outside_dynamo
 
 MODE = "train_mode"
+_BEFORE_EVAL = "before_eval"
+"""In a pickled optimizer, the key of the values before `eval`, a list for each group."""
 COPY = "copy of "
 """Prefix of the key of a list of copies, which a program reads while it writes the originals."""
 
@@ -115,7 +117,7 @@ class ModeOptimizer(GeneratedOptimizer):
                 for each in exact:
                     _write(each.tensors, each.values)
             elif exact:
-                kept = [replace(e, param_in_eval=to_local(e.param).clone()) for e in exact]
+                kept = [replace(e, param_in_eval=to_local(e.param).detach().clone()) for e in exact]
                 self._context.before_eval[id(group)] = kept
 
     def _values_before_eval(
@@ -160,10 +162,18 @@ class ModeOptimizer(GeneratedOptimizer):
         tensors: tuple[Any, ...] = tuple(values.get(key.removeprefix(COPY)) for key in keys)
         return () if any(tensor is None for tensor in tensors) else tensors
 
+    def __getstate__(self) -> dict[str, Any]:
+        packed, kept = super().__getstate__(), self._context.before_eval
+        if kept:  # a copy goes back to train mode with the same values
+            packed[_BEFORE_EVAL] = [kept.get(id(group), []) for group in self.param_groups]
+        return packed
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         for group in state.get("param_groups", ()):
             group.setdefault(MODE, True)  # pickled by a class without modes, which only trains
-        super().__setstate__(state)
+        super().__setstate__({key: each for key, each in state.items() if key != _BEFORE_EVAL})
+        pairs = zip(self.param_groups, state.get(_BEFORE_EVAL, ()), strict=False)
+        self._context.before_eval = {id(group): kept for group, kept in pairs if kept}
 
 
 def _numbers(function: Elementwise, group: Group) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from optgen.ir.algorithm import Hyper
 from optgen.ir.matrix_axes import AxesError
 from optgen.ir.nodes import Call, Const, Expr, Place, Ref, refs
 from optgen.ir.ops import FACTS, OPS
+from optgen.spec.argument_ranges import check_arguments
 from optgen.spec.constant_arithmetic import constant_number, value_of
 from optgen.spec.errors import did_you_mean
 from optgen.spec.implications import implied, may_be_none
@@ -97,6 +98,7 @@ class Expressions:
             self.source.error(node, message, hint)
         value = self._value(node)
         compute_finite(node, self.source, lambda: value_of(value))
+        check_arguments(self.source, value)
         return self._with_fitting_operands(node, value)
 
     def _with_fitting_operands(self, node: ast.expr, value: Expr) -> Expr:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -242,3 +243,26 @@ def test_a_folder_of_a_spec_that_is_gone_is_stale(outside_checkout: Path) -> Non
     assert "note: orphaned: out/light" in built.output
     assert "mine" not in built.output + checked.output
     assert snapshot(outside_checkout) == before
+
+
+def test_neighbours_of_the_output_are_not_searched(
+    outside_checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--out` may be a folder of anybody, with folders that nobody may read, such as /proc."""
+    deep = outside_checkout / "out" / "mine" / "deep"
+    deep.mkdir(parents=True)
+    shut = outside_checkout / "out" / "shut"
+    shut.mkdir()
+    read_folder = Path.iterdir
+
+    def iterdir(folder: Path) -> Iterator[Path]:
+        assert folder != deep
+        if folder == shut:
+            raise PermissionError(13, "Permission denied", str(folder))
+        return read_folder(folder)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    result = run("build", "heavy.py", "--out", "out")
+
+    assert result.exit_code == 0, result.output
+    assert (outside_checkout / "out" / "heavy" / "__init__.py").is_file()

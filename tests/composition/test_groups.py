@@ -60,6 +60,28 @@ def test_a_narrow_flag_goes_wherever_it_stands(case: str, tmp_path: Path) -> Non
     assert step(composed, 0.1) == pytest.approx([1 - 2 * 0.1 * 0.5])
 
 
+def test_what_only_the_narrow_arm_reads_goes_with_it(tmp_path: Path) -> None:
+    """A hyperparameter, its item, a variable and a state; the text of a composition reads them."""
+    text = spec(
+        *("low, high = bounds", "x = gain * g", "if c:", "    y = 2 * x", "else:", "    y = x"),
+        *("if n:", "    k = k + high * y", "    m = m + k", "else:", "    m = m + 2 * g"),
+        "p = p - lr * m - 0 * low",
+        states='m=state("m"), k=state("k")',
+        hypers=f"{NARROW}, gain=hyper(1), bounds=hyper((1, 2))",
+        decorator=DECORATOR.replace(
+            ")",
+            ', keywords=("lr", "c", "gain", "bounds"), group=("lr", "c", "n", "gain", "bounds"))',
+        ),
+    )
+
+    composed = optgen.compose(write(tmp_path, text), modifiers.cautious)
+
+    assert step(composed, 0.1) == pytest.approx([1 - 2 * 0.1 * 0.5])
+    (group,) = composed([torch.ones(3)]).param_groups
+    assert {"lr", "bounds"} < {*group}
+    assert not {"c", "n", "gain"} & {*group}
+
+
 def test_a_derived_rule_keeps_what_its_groups_must_share(tmp_path: Path) -> None:
     """`lr` of Prodigy is one value or 0, also where a derived spec gives it another default."""
     decorator = DECORATOR.replace(")", ', base="Prodigy")')

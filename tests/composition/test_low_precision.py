@@ -24,7 +24,7 @@ from torch import Tensor
 
 import optgen
 from optgen import optim, use_lowering
-from optgen.compositions import compose, modifier, state_dtype
+from optgen.compositions import compose, list_modifiers, modifier, state_dtype
 from optgen.generated.kahan_adamw import KahanAdamW
 from optgen.spec import Spec
 from optgen.spec.declare import Modifier
@@ -250,7 +250,7 @@ def test_small_steps_are_not_lost(lowering: str) -> None:
 @pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize("name", ["kahan", "low_precision_copy", "stochastic_rounding"])
+@pytest.mark.parametrize("name", ["kahan", "low_precision_copy", "master", "stochastic_rounding"])
 def test_float64_parameters_step_as_without_the_modifier(
     name: str, base: str, lowering: str
 ) -> None:
@@ -258,6 +258,19 @@ def test_float64_parameters_step_as_without_the_modifier(
     optimizer: Any = compose(base.lower(), modifier(name))(two_groups(parameters()), **BASES[base])
     by_hand = ByHand(torchs_optimizer(base, parameters(), **BASES[base]))
     check_same_path(optimizer, by_hand, lowering)
+
+
+@pytest.mark.parametrize("name", list_modifiers())
+def test_states_of_float64_parameters_have_their_dtype(name: str) -> None:
+    """Only a copy in fewer bits has another dtype. Numbers of a parameter are not meant."""
+    optimizer: Any = compose("adamw", modifier(name))([torch.ones(4, 4, dtype=torch.float64)])
+    (param,) = optimizer.param_groups[0]["params"]
+    param.grad = torch.ones_like(param)
+    optimizer.step()
+    dtypes = {key: each.dtype for key, each in optimizer.state[param].items() if each.ndim}
+    assert set(dtypes.values()) - {torch.float64} == (
+        {torch.bfloat16} if name == "low_precision_copy" else set()
+    )
 
 
 @pytest.mark.one_case_in(3)

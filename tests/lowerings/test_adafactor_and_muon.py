@@ -92,7 +92,9 @@ def test_muon_takes_matrices_only(shape: tuple[int, ...]) -> None:
         torch.optim.Muon([param])
     with pytest.raises(ValueError) as ours:
         CLASSES["Muon"]([Parameter(torch.ones(2, 2)), param])
-    assert str(ours.value) == str(theirs.value)
+    message, hint = str(ours.value).splitlines()
+    assert message == str(theirs.value)
+    assert 'create_optimizer(model, Muon, others="adamw")' in hint
 
     optimizer = CLASSES["Muon"]([Parameter(torch.ones(2, 2))])
     with pytest.raises(ValueError, match="Muon only supports 2D parameters"):

@@ -344,3 +344,16 @@ def test_a_simultaneous_assignment_names_the_temporary_value() -> None:
         r"m_t \leftarrow \theta_{t-1}",
         r"\theta_t \leftarrow \theta^{\text{next}}_t",
     ]
+
+
+def test_a_reduction_over_parameters_stands_where_it_is_read() -> None:
+    found = latex_lines('x = sum(g, over="all") / mean(g, over="group")\np = p - x * g')
+
+    total, count = (
+        r"\sum_{\text{group}} \operatorname{sum}(g_t)",
+        r"\sum_{\text{group}} \left|\theta\right|",
+    )
+    assert found[0] == (
+        r"x_t \leftarrow \frac{\sum_{\text{all}} \operatorname{sum}(g_t)}"
+        rf"{{\frac{{{total}}}{{{count}}}}}"
+    )

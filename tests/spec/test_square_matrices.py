@@ -31,6 +31,15 @@ ERRORS = {
     "a root that is a tensor": spec(MATRIX, "p = p - inverse_root(g @ transpose(g), g, 0) @ g"),
     "a root of a norm": spec(MATRIX, "p = p - inverse_root(g @ transpose(g), 4, norm(g)) @ g"),
     "a root without eps": spec(MATRIX, "p = p - inverse_root(g @ transpose(g), 4) @ g"),
+    "a root of zero": spec(MATRIX, "p = p - inverse_root(g @ transpose(g), 2 - 2, 0) @ g"),
+    "a negative root": spec(MATRIX, "p = p - inverse_root(g @ transpose(g), -4, 0) @ g"),
+    "a negative eps": spec(MATRIX, "p = p - inverse_root(g @ transpose(g), 4, -1e-3) @ g"),
+    "a negative eps of orthogonalize": spec(
+        MATRIX, "p = p - orthogonalize(g, abc, 5, -1)", hypers="abc=hyper((3.4, -4.8, 2.0))"
+    ),
+    "half a step of orthogonalize": spec(
+        MATRIX, "p = p - orthogonalize(g, abc, 2.5, 0)", hypers="abc=hyper((3.4, -4.8, 2.0))"
+    ),
     "descending of a tensor": spec(MATRIX, "p = p - lr * descending(g) @ g"),
     "the identity of a number": spec(MATRIX, "p = p - lr * identity(lr) @ g"),
     "a reduction of a number": spec(MATRIX, "p = p - lr * g * row_sum(trace(g @ transpose(g)))"),
@@ -62,6 +71,7 @@ def test_error(case: str, golden: Golden) -> None:
 
 
 VALID = {
+    "roots that are not whole": (MATRIX, "p = p - inverse_root(g @ transpose(g), 1.5, lr) @ g"),
     "nested": (MATRIX, "p = p - lr * inverse_root(g @ transpose(g) + 2, 2, lr) @ g"),
     "under a condition of a step": (
         MATRIX,

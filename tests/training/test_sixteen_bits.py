@@ -5,6 +5,8 @@ A running mean with a decay near 1 stands still if its dtype cannot hold its inc
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Mapping
 from typing import Any
 
@@ -211,6 +213,30 @@ def test_modes_and_back_lose_nothing(name: str) -> None:
     states = [optimizer.state[param] for param, optimizer in zip(params, optimizers, strict=True)]
     assert torch.equal(*params)
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
+@pytest.mark.parametrize("name", ["ema", "schedule_free"])
+def test_a_copy_in_eval_mode_goes_back_as_the_original(name: str, copied: Any) -> None:
+    store = () if name in STORING else (modifiers.kahan,)
+    cls: Any = optgen.compose("adamw", getattr(modifiers, name), *store)
+    params = [torch.zeros(40, dtype=torch.bfloat16, requires_grad=True) for _ in range(2)]
+    optimizer = cls([{"params": [params[0]]}, {"params": [params[1]], "lr": 0.02}], lr=0.01)
+    for _ in range(30):
+        for param in params:
+            param.grad = param.detach() - 3
+        optimizer.step()
+    optimizer.eval()
+    twin = copied(optimizer)
+    for each in (optimizer, twin):
+        each.train()
+    groups = [each.param_groups for each in (optimizer, twin)]
+    for group, other in zip(*groups, strict=True):
+        (param,), (mirror,) = group["params"], other["params"]
+        assert param is not mirror
+        assert torch.equal(param, mirror)
+        states = optimizer.state[param], twin.state[mirror]
+        assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
 
 
 def test_an_average_is_kept_when_a_hyperparameter_of_the_mode_changes() -> None:

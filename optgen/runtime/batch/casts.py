@@ -23,8 +23,25 @@ def check_params(optimizer: OptimizerWithContext, group: Group, params: Iterable
     """Check parameters of a group without a view; `check_views` checks those in a view.
 
     Raises:
-        ValueError: The rule cannot take a parameter.
+        ValueError: The rule cannot take a parameter. If it takes matrices only, the second line of
+            the message says how two optimizers share a model.
     """
     if asked_view(group) is None:
         for param in params:
-            optimizer._check_param(param)
+            try:
+                optimizer._check_param(param)
+            except ValueError as error:
+                if hint := _hint_for_matrices(optimizer, param):
+                    raise ValueError(f"{error}\n{hint}") from None
+                raise
+
+
+def _hint_for_matrices(optimizer: OptimizerWithContext, refused_param: Tensor) -> str:
+    """Return what to do if a rule refuses a parameter because of its shape; else ""."""
+    try:
+        optimizer._check_param(refused_param.new_empty((4, 4), device="meta"))
+    except ValueError:
+        return ""
+    name = type(optimizer).__name__
+    call = f'optgen.optim.create_optimizer(model, {name}, others="adamw")'
+    return f"hint: {call} gives {name} the matrices of a model, and AdamW the rest"

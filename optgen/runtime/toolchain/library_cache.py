@@ -8,9 +8,11 @@ library would crash the process that opens it.
 
 import hashlib
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from optgen.runtime.toolchain.compiler import CompileError, RefusedError
 from optgen.runtime.toolchain.file_lock import exclusive
 from optgen.runtime.toolchain.library_check import with_digest
 
-_ABANDONED_AGE = 24 * 3600.0  # seconds; an older build folder was left by a killed process
+_ABANDONED_AGE = 24 * 3600.0  # seconds; a killed process left what is older
 
 
 class NoCompilerError(RuntimeError):
@@ -110,14 +112,16 @@ def _build(command: list[str], source: str, path: Path) -> Path:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove the folders that killed builds left behind long ago."""
+    """Remove the folders and files that killed builds and writes left behind long ago."""
     for leftover in folder.glob(".build-*"):
-        try:
-            is_abandoned = time.time() - leftover.stat().st_mtime > _ABANDONED_AGE
-        except OSError:
-            continue  # another process was faster
-        if is_abandoned:
-            shutil.rmtree(leftover, ignore_errors=True)
+        with suppress(OSError):  # another process was faster
+            status = leftover.lstat()
+            if time.time() - status.st_mtime <= _ABANDONED_AGE:
+                continue
+            if stat.S_ISDIR(status.st_mode):
+                shutil.rmtree(leftover, ignore_errors=True)
+            else:
+                leftover.unlink()
 
 
 def _sha256(data: bytes) -> str:

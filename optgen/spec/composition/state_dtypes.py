@@ -95,9 +95,9 @@ def _check_keys(
 
 
 def _is_tensor(state: ast.expr) -> bool:
-    """Tell whether a state is more than one number of a parameter or of a group."""
+    """Tell whether a state is more than one number of a parameter, of a group or of all groups."""
     shape = _option(state, "shape")
-    return shape is None or ast.unparse(shape) not in ("'scalar'", "'group'")
+    return shape is None or ast.unparse(shape) not in ("'scalar'", "'group'", "'all'")
 
 
 def _follows_param(state: ast.expr) -> bool:

@@ -6,21 +6,19 @@ import ast
 from collections.abc import Collection
 
 from optgen.spec.composition.parts import Part
+from optgen.spec.composition.without_unread import without_hypers, without_unread
 
 
 def without_flags(part: Part, flags: Collection[str]) -> Part:
     """Return an optimizer without flags that are false, and without what exists only with them."""
-    part = part.copy()
+    part = without_hypers(part, flags)
     arguments = part.node.args
-    kept_hypers = [each for each in part.hypers if each[0].arg not in flags]
-    arguments.kwonlyargs = [argument for argument, _ in kept_hypers]
-    arguments.kw_defaults = [declared for _, declared in kept_hypers]
     kept_states = [a for a in part.states if part.existence_condition(a[0].arg) not in flags]
     num_inputs = len(arguments.defaults) - len(part.states)
     arguments.args = [argument for argument, _ in kept_states]
     arguments.defaults[num_inputs:] = [declared for _, declared in kept_states]
     part.node.body = _WithoutFlags(flags).statements(part.node.body)
-    return part
+    return without_unread(part)
 
 
 class _WithoutFlags(ast.NodeTransformer):

@@ -285,10 +285,14 @@ def test_a_killed_build_does_not_stop_the_next(
     os.kill(int(pid.read_text()), signal.SIGKILL)
     assert abandoned.exists()
 
+    file, fresh_file = cache / ".build-file", cache / ".build-fresh"  # of a killed write
     yesterday = time.time() - 25 * 3600
-    os.utime(abandoned, (yesterday, yesterday))
+    for path in (file, fresh_file):
+        path.touch()
+    for path in (abandoned, file):
+        os.utime(path, (yesterday, yesterday))
     library_cache.library("answer", SOURCE + "\n")
-    assert not abandoned.exists()
+    assert [*cache.glob(".build-*")] == [fresh_file]
 
 
 def test_flags_that_the_compiler_does_not_know_are_left_out(
