@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import chain
+from typing import Any, get_origin
 
 import pytest
 import torch
@@ -34,15 +35,23 @@ pytestmark = outside_interpreter
 
 SPARSE = ("RowWiseAdagrad", "SparseAdam")
 """Classes whose gradients are sparse: the oracle takes dense ones."""
+FOUND = ("RMSpropTF", "RowWiseAdagrad")
+"""RMSpropTF did not compile without momentum; finishes stored states that threads still loaded."""
 FLOAT32_ROUNDINGS = 64
 """How far fused C++ may differ after two steps, in roundings to float32 of the largest element.
 
 The kernels round a product and a sum once, and C++ rounds both. Numbers of 16 bits are rounded
 from float32, so they may then differ by one unit in the last place in each step.
 """
+STATES_DIFFER = ("AdamMini", "CAME", "KahanAdamW")
+"""Classes of which only parameters are compared with fused C++.
+
+For AdamMini and CAME fused C++ computes `1 - beta` of rows in float32, which loses digits; kernels
+compute it in float64. KahanAdamW keeps the error of a rounding.
+"""
 
 
-@pytest.mark.one_case_in(20)
+@pytest.mark.one_case_in(30)
 @pytest.mark.parametrize("has_flags", [False, True], ids=["plain", "flags"])
 @pytest.mark.parametrize("name", [name for name in classes() if name not in SPARSE])
 def test_steps_in_float64_are_those_of_the_oracle(name: str, has_flags: bool) -> None:
@@ -59,29 +68,44 @@ def test_steps_in_float64_are_those_of_the_oracle(name: str, has_flags: bool) ->
     assert device.launches
 
 
-@pytest.mark.one_case_in(24)
+@pytest.mark.one_case_in(40)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", classes())
 def test_steps_are_those_of_fused_cpp_and_need_no_order_of_blocks(name: str, dtype: str) -> None:
-    """In float32 tensors are misaligned, and a scaler unscales gradients and skips a step."""
+    check_against_fused_cpp(name, dtype)
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_classes_in_which_the_interpreter_found_faults(name: str) -> None:
+    check_against_fused_cpp(name, "float32")
+
+
+def check_against_fused_cpp(name: str, dtype: str) -> None:
+    """Compare steps with those of fused C++, in two orders of blocks.
+
+    In float32 tensors are misaligned, and a scaler unscales gradients and skips a step.
+    """
     cls, is_float32 = classes()[name], dtype == "float32"
     situation = Situation(getattr(torch, dtype), is_misaligned=is_float32, is_scaled=is_float32)
-    in_one_order, in_another_order = (on_device(cls, situation, seed) for seed in (1, 1000))
-    assert all(map(torch.equal, map(as_bits, in_one_order), map(as_bits, in_another_order)))
-    expected = trained(cls, situation, "fused_cpu")
+    params, states = on_device(cls, situation, 1)
+    in_another_order = chain(*on_device(cls, situation, 1000))
+    assert all(map(torch.equal, map(as_bits, params + states), map(as_bits, in_another_order)))
+    right_params, right_states = trained(cls, situation, "fused_cpu")
+    found_tensors, right_tensors = params, right_params
+    if name not in STATES_DIFFER:
+        found_tensors, right_tensors = params + states, right_params + right_states
     has_bfloat16_products = rule_of(name).algorithm.has_matrix_ops  # Newton and Schulz, by torch
     unit = torch.finfo(torch.bfloat16 if has_bfloat16_products else torch.float32).eps
-    for found, right in zip(map(to_numbers, in_one_order), map(to_numbers, expected), strict=True):
+    pairs = zip(map(to_numbers, found_tensors), map(to_numbers, right_tensors), strict=True)
+    for found, right in pairs:
         found_numbers, right_numbers = found.double(), right.double()
-        limit = FLOAT32_ROUNDINGS * unit * right_numbers.abs().max() + torch.zeros_like(
-            right_numbers
-        )
+        limit = torch.full_like(right_numbers, FLOAT32_ROUNDINGS * unit) * right_numbers.abs().max()
         if right.dtype in (torch.bfloat16, torch.float16):
             limit += STEPS * torch.finfo(right.dtype).eps * right_numbers.abs()
         assert bool(((found_numbers - right_numbers).abs() <= limit).all()), (name, dtype)
 
 
-def on_device(cls: Any, situation: Situation, seed: int) -> list[Tensor]:
+def on_device(cls: Any, situation: Situation, seed: int) -> tuple[list[Tensor], list[Tensor]]:
     with emulated(Device(seed)):
         return trained(cls, situation, "fused_triton")
 
@@ -110,7 +134,12 @@ def called(folder: str, lowering: str) -> list[Tensor]:
         [torch.rand(shape, generator=generator, dtype=torch.float64) + 0.1 for shape in shapes]
         for _ in update.written
     ]
-    hypers = {name: 0.25 + 0.05 * number for number, name in enumerate(update.rule.hypers)}
+    annotations = update.hyper_annotations()
+    hypers: dict[str, Any] = {}
+    for number, name in enumerate(update.rule.hypers):
+        value = 0.25 + 0.05 * number
+        is_pair = get_origin(annotations[name]) is tuple
+        hypers[name] = (value, value + 0.5) if is_pair else value
     with emulated() as device, use_lowering(lowering):
         update(*lists, **hypers)
     assert bool(device.launches) == (lowering == "fused_triton")

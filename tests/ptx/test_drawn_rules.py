@@ -25,10 +25,10 @@ from ptx.emulate import Device, emulated
 
 pytestmark = outside_interpreter
 
-PARTS, RULES_OF_PART = 24, 8
+PARTS, RULES_OF_PART = 40, 5
 """Rules are drawn for this many tests; some are refused, or have no Triton kernels."""
 COMPOSITIONS = modifier_matrix.cases("rules")[::9] + modifier_matrix.cases("chains")[::12]
-COMPOSITIONS_OF_PART = 5
+COMPOSITIONS_OF_PART = 4
 
 Drawn = Callable[[str], tuple[str, list[Setting]]]
 
