@@ -131,7 +131,6 @@ def normuon_step1_on_tile(
 ):
     """Run the sweep on one tile."""
     entry = table + tensor
-    shape = shapes + tensor
     scalars += tensor * SCALARS
     block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)

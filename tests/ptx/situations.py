@@ -79,8 +79,8 @@ class Situation:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def trained(cls: Any, situation: Situation, lowering: str) -> list[Tensor]:
-    """Take steps with a lowering; return all parameters and states."""
+def trained(cls: Any, situation: Situation, lowering: str) -> tuple[list[Tensor], list[Tensor]]:
+    """Take steps with a lowering; return the parameters, and the states."""
     generator = torch.Generator().manual_seed(7)
 
     def draw(shape: Sequence[int]) -> Tensor:
@@ -103,8 +103,5 @@ def trained(cls: Any, situation: Situation, lowering: str) -> list[Tensor]:
                 found_inf = torch.tensor(float(number == 0))
                 optimizer.grad_scale, optimizer.found_inf = torch.tensor(4.0), found_inf
             optimizer.step(**inputs)
-    results = []
-    for param in params:
-        states = [each for _, each in sorted(optimizer.state[param].items())]
-        results += [param.detach(), *(each for each in states if isinstance(each, Tensor))]
-    return results
+    states = [each for param in params for _, each in sorted(optimizer.state[param].items())]
+    return [param.detach() for param in params], [x for x in states if isinstance(x, Tensor)]
