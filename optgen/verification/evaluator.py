@@ -20,6 +20,7 @@ from optgen.ir.algorithm import AT_LEAST_FLOAT32, QUANTIZED, Algorithm, Hyper, S
 from optgen.ir.evaluate import Member, evaluate_together
 from optgen.ir.meanings import MEANINGS
 from optgen.ir.ops import LINEAR_ALGEBRA
+from optgen.runtime.rule import Rule
 from optgen.spec.base_spec import read_base
 from optgen.spec.read_spec import read_spec
 from optgen.verification.case import BOUND, STEPS, Case
@@ -61,10 +62,23 @@ class NotComparedError(Exception):
 
 @dataclass(frozen=True)
 class Setting:
-    """Arguments of the constructor, and what a row calls them."""
+    """Arguments of the constructor, and what a row calls them.
+
+    With `narrow`, the flags `fixed("narrow")` are true as if a parameter had 16 bits. So the arms
+    that compensate 16 bits are compared in float64, where a small mistake shows.
+    """
 
     label: str
     options: Mapping[str, Any]
+    narrow: bool = False
+
+    def flags(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which the groups of all optimizers have these flags."""
+        if not self.narrow:
+            return contextlib.nullcontext()
+        return patch_attribute(
+            Rule, "narrow_values", lambda rule, _: dict.fromkeys(rule.narrow_flags, True)
+        )
 
 
 class EvaluatorReference:
@@ -203,8 +217,10 @@ def _with_rule_of_base(algorithm: Algorithm) -> Algorithm:
 
 
 def settings(algorithm: Algorithm) -> Iterator[Setting]:
-    """Yield the defaults, then settings that change one hyperparameter each."""
+    """Yield the defaults, the flags of 16 bits, and settings that change one hyperparameter."""
     yield Setting("defaults", {})
+    if any(hyper.narrow for hyper in algorithm.hypers):
+        yield Setting("as for 16 bits", {}, narrow=True)
     for hyper in algorithm.hypers:
         if not (hyper.fixed or hyper.set_by_step):
             for value in _other_values(hyper):
@@ -252,7 +268,7 @@ class Comparison:
         is without them, so that its bound shows a small mistake.
         """
         rule = self.rule
-        with _default_dtype(self.dtype):
+        with _default_dtype(self.dtype), self.setting.flags():
             case, steps, bounds = self._bounded_case()
             errors = {
                 lowering: run_case(case, rule.cls, lowering).errors

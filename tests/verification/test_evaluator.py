@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,38 @@ def test_a_wrong_lowering_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [row.passed for row in rows_of(path)] == [False, False]
 
 
+def test_arms_for_16_bits_are_compared_in_float64(
+    tmp_path: Path,
+) -> None:
+    body = (
+        "if n:",
+        "    b = b + {} * g",
+        "    p = rounded(p - lr * b)",
+        "else:",
+        "    p = p - lr * g",
+    )
+    right, wrong = (
+        spec(
+            *(line.format(factor) for line in body),
+            states='b=state("b", when="n")',
+            hypers='lr=hyper(0.1), n=fixed("narrow")',
+        )
+        for factor in ("1", "1.0001")
+    )
+    other = jit.load(write(tmp_path, wrong))
+    rule = CheckedRule.read(write(tmp_path, right))
+    comparisons = [each for each in rule.comparisons() if each.dtype == torch.float64]
+    assert [str(each) for each in comparisons] == [
+        "Made (float64, defaults)",
+        "Made (float64, as for 16 bits)",
+    ]
+    assert [row.passed for each in comparisons for row in each.rows()] == [True, True]
+
+    with_wrong_arm = replace(rule, cls=other)
+    rows = [row for each in comparisons for row in replace(each, rule=with_wrong_arm).rows()]
+    assert [row.passed for row in rows] == [True, False]
+
+
 def test_a_derived_rule_is_compared_with_the_rule_of_its_base(tmp_path: Path) -> None:
     decorator = DECORATOR.replace(")", ', base="Adam")')
     text = spec("", decorator=decorator, inputs="p, g, t", hypers="weight_decay=hyper(0.01, ge=0)")
@@ -86,7 +119,7 @@ def test_a_rule_that_grows_is_compared_while_its_numbers_are_moderate(tmp_path: 
     assert 1 < first.steps < 10
     assert "the rule makes numbers that are too large" in " ".join(evaluator.remarks(first))
 
-    (first, _) = rows_of(write(tmp_path, spec("p = p / 0 - lr * g")))
+    (first, _) = rows_of(write(tmp_path, spec("p = p / (t - 1) - lr * g")))
     assert not first.passed
     assert "the first step makes numbers that are infinite" in " ".join(evaluator.remarks(first))
 
