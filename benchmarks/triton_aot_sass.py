@@ -76,13 +76,14 @@ def disassemble(cubin: bytes) -> str:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        command = [tool, "-c", file.name]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        command = [str(tool), "-c", file.name]
+        return str(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 def read(sass: str) -> list[Instruction]:
     """Read the instructions of a kernel."""
-    lines, labels = [], {}
+    lines: list[tuple[str, str, str]] = []
+    labels: dict[str, int] = {}
     for line in sass.splitlines():
         if label := _LABEL.match(line.strip()):
             labels[label[1]] = len(lines)

@@ -2,6 +2,7 @@
 
     python benchmarks/triton_speed.py [--only CLASS …] [--jobs N]
 
+With --only, the predictions of other classes stay as they are recorded.
 A prediction, not a measurement: no kernel has run. Each sweep is compiled for sm_90. It writes to
 results/triton-speed.json the fraction of the speed of a copy that a sweep of large tensors reaches,
 if nothing limits it but the latency of a block (with as many blocks at once as registers, threads
@@ -170,8 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for some in pool.map(predictions, *zip(*tasks, strict=True)):
             found |= some
             print(*(f"{n}: {p}" for n, p in some.items()), sep="\n", flush=True)
-    if not arguments.only:
-        write(found)
+    write({**recorded(), **found} if arguments.only else found)
     slow = {name: p for name, p in found.items() if p.fraction < ENOUGH}
     unexplained = [name for name in slow if not explanation(name)]
     print(
@@ -184,6 +184,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def explanation(name: str) -> str:
     """Return why a sweep is slow, if somebody has found out."""
     return next((why for part, why in EXPLAINED.items() if part in name), "")
+
+
+def recorded() -> dict[str, Prediction]:
+    """Return the predictions of earlier runs."""
+    rows = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
+    width = len(Prediction._fields)
+    return {
+        name: Prediction(*row[:width])
+        for name, row in rows.items()
+        if isinstance(row, list) and name != "columns"
+    }
 
 
 def write(found: dict[str, Prediction]) -> None:

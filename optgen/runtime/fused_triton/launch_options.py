@@ -27,6 +27,8 @@ def options(
     if tiles:
         # With 16 elements of a tile per thread, twice as many bytes are in flight as with 8.
         warps = 8 if dtypes[0] == torch.float64 else 4
+        if warps == 4 and len(tiles) > 1 and not is_amd:
+            compile_options |= {"maxnreg": 144}  # with 128, a sweep with a gradient scaler spills
         return {
             "VECTOR": vector,
             "TILES": tuple(map(tuple, tiles)),
