@@ -166,7 +166,7 @@ def runs_in(rule: build.BuiltRule, lowering: str, setting: Setting) -> bool:
     float64 only.
     """
     if rule.cls.rule.why_uncut and lowering == "fused_triton":
-        return False
+        return bool(rule.sweeps)
     if rule.cls.rule.quantized_states and lowering == "functional":
         return False
     if rule.cls.rule.why_not_in_triton and lowering == "fused_triton":

@@ -10,7 +10,7 @@ waits for the device.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from importlib.util import find_spec
 from threading import Lock
 from typing import Any
@@ -50,8 +50,6 @@ class FusedTritonBackend:
 
     def obstacle(self, lowered: HasLowerings, batch: Batch) -> str:
         """Return a short reason why Triton cannot take this batch; "" if it can."""
-        if reason := lowered.rule.why_uncut or lowered.rule.why_not_in_triton:
-            return reason
         if reason := codes_obstacle(lowered.rule, batch, "fused_triton"):
             return reason
         if class_name := batch.overriding_class:
@@ -59,7 +57,13 @@ class FusedTritonBackend:
         if batch.dispatch_key.sharding is not None:
             placements = batch.dispatch_key.sharding.placements
             return f"the rule needs whole parameters, and these are sharded: {placements}"
-        return device_obstacle(batch.params[0].device)
+        return self.function_obstacle(lowered, batch.params[0].device)
+
+    def function_obstacle(
+        self, function: HasLowerings, device: torch.device, dtypes: Set[torch.dtype] = frozenset()
+    ) -> str:
+        """Return a short reason why no kernel can run a function over lists; "" if one can."""
+        return function.rule.why_not_in_triton or device_obstacle(device)
 
     def prepare(
         self, optimizer: OptimizerWithContext, batches: Sequence[Batch], consensus: Consensus | None
