@@ -9,10 +9,11 @@ RELEASE ?= .venv-release
 TORCH ?= 2.13.0
 ENVIRONMENTS ?= $(HOME)/.cache/optgen-environments
 TORCH_VENV = $(ENVIRONMENTS)/torch-$(TORCH)-$(notdir $(PYTHON))
+CUDA_VENV = $(ENVIRONMENTS)/cuda-torch-2.13.0-$(notdir $(PYTHON))
 export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE # dozens of processes load the same modules, from cached bytecode
 
-.PHONY: help demo test test-thorough check tests fuzz compositions verify evidence test-torch test-asan test-frameworks format types bench docs \
+.PHONY: help demo test test-thorough check tests fuzz compositions verify evidence test-torch test-asan test-cuda-host emulate-cuda test-frameworks format types bench docs \
 	dist test-dist test-wheel publish clean
 
 help: ## this list
@@ -64,6 +65,18 @@ ASAN = LD_PRELOAD="$$($(ASAN_CXX) -print-file-name=libasan.so) $$($(ASAN_CXX) -p
 	CXX="$(ASAN_CXX) -fsanitize=address" OPTGEN_CACHE_DIR=$(CURDIR)/build/cache-asan
 test-asan: $(VENV)/installed ## change every tensor between two steps, with kernels under AddressSanitizer: CASES=AdamW
 	$(ASAN) $(BIN)/python -m pytest -q -p no:cacheprovider tests/sanitizers $(if $(CASES),-k "$(CASES)")
+
+# torch is the build for CUDA, and finds two devices that are emulated. Further options: CASES=streams.
+CUDA_HOST = $(CURDIR)/build/cuda-host
+EMULATED_CUDA = LD_PRELOAD=$(CUDA_HOST)/libcudart.so.13 LD_LIBRARY_PATH=$(CUDA_HOST) \
+	TRITON_LIBCUDA_PATH=$(CUDA_HOST) TRITON_CACHE_DIR=$(CUDA_HOST)/triton
+test-cuda-host: $(CUDA_VENV)/installed $(CUDA_HOST)/libcudart.so.13 ## steps on emulated CUDA devices
+	$(EMULATED_CUDA) $(CUDA_VENV)/bin/python -m pytest -p no:cacheprovider \
+		--numprocesses auto --dist worksteal tests/cuda_host $(if $(CASES),-k "$(CASES)")
+
+emulate-cuda: $(CUDA_VENV)/installed $(CUDA_HOST)/libcudart.so.13 ## a program on emulated CUDA devices: RUN="FILE ARGUMENTS"
+	$(EMULATED_CUDA) PYTHONPATH=$(CURDIR)/tests/cuda_host/every_process:$(CURDIR)/tests:$(CURDIR) \
+		$(CUDA_VENV)/bin/python $(RUN)
 
 test-frameworks: $(FRAMEWORKS)/installed ## with Hugging Face, Lightning, DeepSpeed, torchtitan
 	$(FRAMEWORKS)/bin/python -m pytest -q tests/frameworks
@@ -165,6 +178,23 @@ $(RELEASE)/installed: constraints.txt
 	@$(PYTHON) -m venv $(RELEASE)
 	@$(RELEASE)/bin/python $(INSTALL) build setuptools twine
 	@touch $@
+
+# A venv of 5.2 GB outside the checkout. `===` excludes torch's builds for the CPU.
+$(CUDA_VENV)/installed: pyproject.toml setup.py constraints.txt
+	@echo "making $(CUDA_VENV): torch for CUDA and the tools, a few minutes …"
+	@mkdir -p $(CUDA_VENV)
+	@$(PYTHON) -m venv $(CUDA_VENV)
+	@$(CUDA_VENV)/bin/python $(INSTALL) torch===2.13.0 --editable .[dev]
+	@touch $@
+
+# The headers are those of torch's own packages.
+$(CUDA_HOST)/libcudart.so.13: $(wildcard tests/cuda_host/runtime/*) | $(CUDA_VENV)/installed
+	@mkdir -p $(CUDA_HOST)
+	@ln -sf libcudart.so.13 $(CUDA_HOST)/libcuda.so.1
+	@g++ -std=c++17 -O1 -shared -fPIC -Wall -Wextra -Wno-unused-parameter -Wno-deprecated-declarations \
+		-Itests/cuda_host/runtime -I$$(echo $(CUDA_VENV)/lib/python*/site-packages/nvidia/cu13/include) \
+		-Wl,-soname,libcudart.so.13 -Wl,--version-script=tests/cuda_host/runtime/exports.map \
+		tests/cuda_host/runtime/*.cpp -o $@
 
 # A venv for each version of torch and of Python, outside the checkout: most bring gigabytes of CUDA.
 # torch chooses its own Triton and setuptools; Triton 3.6 interprets with NumPy below 2.4 only.

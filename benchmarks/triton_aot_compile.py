@@ -6,7 +6,7 @@ names the target device. Nothing is launched. With TRITON_INTERPRET set, nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -47,6 +47,7 @@ class Launch(NamedTuple):
     grid: tuple[int, ...]
     options: dict[str, Any]
     compiled: Any
+    arguments: tuple[Any, ...] = ()  # by position
 
 
 class Case(NamedTuple):
@@ -75,17 +76,21 @@ class TargetDriver:
 
 
 @contextmanager
-def compiling_for(target: str, cache: str) -> Iterator[list[Launch]]:
+def compiling_for(
+    target: str, cache: str, receive: Callable[[Launch], None] | None = None
+) -> Iterator[list[Launch]]:
     """Make fused Triton steps of CPU tensors compile for a target; yield a list of their launches.
 
-    `cache` is a folder for Triton's files. Make the optimizer inside the context.
+    `cache` is a folder for Triton's files. `receive` gets the launches instead of the list. Make
+    the optimizer inside the context.
     """
     launches: list[Launch] = []
+    receive_launch = receive or launches.append
 
     def prepare(kernel: Any, grid: tuple[int, ...]) -> Any:
         def launch(*args: Any, **options: Any) -> None:
             compiled = kernel.run(*args, grid=grid, warmup=True, **options)
-            launches.append(Launch(compiled.name, grid, options, compiled))
+            receive_launch(Launch(compiled.name, grid, options, compiled, args))
 
         return launch
 

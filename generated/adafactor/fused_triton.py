@@ -330,6 +330,7 @@ def adafactor_factored_matrices1(
         mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
         row_var = tl.load(row_vars + lanes, mask, 0.0).to(tl.float64)
         grad_sq_row_sum = tl.load(row_values + lanes, mask, 0.0).to(tl.float64)
+        tl.debug_barrier()  # all threads have loaded before one of them stores
         # r = lerp(r, row_mean(g**2), w)
         row_var = lerp(row_var, grad_sq_row_sum / column_count, w)
         tl.store(row_vars + lanes, row_var.to(ROW_VAR_T), mask)
@@ -341,6 +342,7 @@ def adafactor_factored_matrices1(
         mask = lines_inside(remaining_matrices, width - first, DEPTH, WIDTH)
         col_var = tl.load(col_vars + lanes, mask, 0.0).to(tl.float64)
         grad_sq_col_sum = tl.load(column_values + lanes, mask, 0.0).to(tl.float64)
+        tl.debug_barrier()  # all threads have loaded before one of them stores
         # c = lerp(c, col_mean(g**2), w)
         col_var = lerp(col_var, grad_sq_col_sum / row_count, w)
         tl.store(col_vars + lanes, col_var.to(COL_VAR_T), mask)

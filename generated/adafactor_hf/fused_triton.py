@@ -347,6 +347,7 @@ def adafactor_hf_factored_matrices1(
         mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
         exp_avg_sq_row = tl.load(exp_avg_sq_rows + lanes, mask, 0.0).to(tl.float64)
         square_row_sum = tl.load(row_values + lanes, mask, 0.0).to(tl.float64)
+        tl.debug_barrier()  # all threads have loaded before one of them stores
         # r = beta2 * r + (1 - beta2) * row_mean(square)
         exp_avg_sq_row = beta2 * exp_avg_sq_row + (1 - beta2) * (square_row_sum / column_count)
         tl.store(exp_avg_sq_rows + lanes, exp_avg_sq_row.to(EXP_AVG_SQ_ROW_T), mask)
@@ -358,6 +359,7 @@ def adafactor_hf_factored_matrices1(
         mask = lines_inside(remaining_matrices, width - first, DEPTH, WIDTH)
         exp_avg_sq_col = tl.load(exp_avg_sq_cols + lanes, mask, 0.0).to(tl.float64)
         square_col_sum = tl.load(column_values + lanes, mask, 0.0).to(tl.float64)
+        tl.debug_barrier()  # all threads have loaded before one of them stores
         # c = beta2 * c + (1 - beta2) * col_mean(square)
         exp_avg_sq_col = beta2 * exp_avg_sq_col + (1 - beta2) * (square_col_sum / row_count)
         # u = g / sqrt(r / col_mean(r)) / sqrt(c)

@@ -251,6 +251,7 @@ def adam_mini_factored_matrices1(
         mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
         vmean = tl.load(vmeans + lanes, mask, 0.0).to(tl.float64)
         grad_sq_row_sum = tl.load(row_values + lanes, mask, 0.0).to(tl.float64)
+        tl.debug_barrier()  # all threads have loaded before one of them stores
         # r = beta2 * r + (1 - beta2) * row_mean(g**2)
         vmean = beta2 * vmean + (1 - beta2) * (grad_sq_row_sum / column_count)
         # u = m / (sqrt(r / (1 - beta2**t)) + eps)

@@ -282,6 +282,7 @@ def came_matrices1(
         mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
         exp_avg_sq_row = tl.load(exp_avg_sq_rows + lanes, mask, 0.0).to(tl.float64)
         grad_row_sum = tl.load(row_values + lanes, mask, 0.0).to(tl.float64)
+        tl.debug_barrier()  # all threads have loaded before one of them stores
         # r = beta2 * r + (1 - beta2) * row_mean(g**2 + eps1)
         exp_avg_sq_row = beta2 * exp_avg_sq_row + (1 - beta2) * (grad_row_sum / column_count)
         tl.store(exp_avg_sq_rows + lanes, exp_avg_sq_row.to(EXP_AVG_SQ_ROW_T), mask)
@@ -293,6 +294,7 @@ def came_matrices1(
         mask = lines_inside(remaining_matrices, width - first, DEPTH, WIDTH)
         exp_avg_sq_col = tl.load(exp_avg_sq_cols + lanes, mask, 0.0).to(tl.float64)
         grad_col_sum = tl.load(column_values + lanes, mask, 0.0).to(tl.float64)
+        tl.debug_barrier()  # all threads have loaded before one of them stores
         # c = beta2 * c + (1 - beta2) * col_mean(g**2 + eps1)
         exp_avg_sq_col = beta2 * exp_avg_sq_col + (1 - beta2) * (grad_col_sum / row_count)
         # u = g / sqrt(r / mean(r)) / sqrt(c)
@@ -849,6 +851,7 @@ def came_matrices4(
         mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
         exp_avg_res_row = tl.load(exp_avg_res_rows + lanes, mask, 0.0).to(tl.float64)
         residual_row_sum = tl.load(row_values + lanes, mask, 0.0).to(tl.float64)
+        tl.debug_barrier()  # all threads have loaded before one of them stores
         # r_res = beta3 * r_res + (1 - beta3) * row_mean(residual)
         exp_avg_res_row = beta3 * exp_avg_res_row + (1 - beta3) * (residual_row_sum / column_count)
         tl.store(exp_avg_res_rows + lanes, exp_avg_res_row.to(EXP_AVG_RES_ROW_T), mask)
@@ -860,6 +863,7 @@ def came_matrices4(
         mask = lines_inside(remaining_matrices, width - first, DEPTH, WIDTH)
         exp_avg_res_col = tl.load(exp_avg_res_cols + lanes, mask, 0.0).to(tl.float64)
         residual_col_sum = tl.load(column_values + lanes, mask, 0.0).to(tl.float64)
+        tl.debug_barrier()  # all threads have loaded before one of them stores
         # c_res = beta3 * c_res + (1 - beta3) * col_mean(residual)
         exp_avg_res_col = beta3 * exp_avg_res_col + (1 - beta3) * (residual_col_sum / row_count)
         # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)

@@ -384,6 +384,7 @@ def normuon_matrices1(
         mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
         second_momentum_buffer = tl.load(second_momentum_buffers + lanes, mask, 0.0).to(tl.float64)
         o_sq_row_sum = tl.load(row_values + lanes, mask, 0.0).to(tl.float64)
+        tl.debug_barrier()  # all threads have loaded before one of them stores
         # v = beta2 * v + (1 - beta2) * row_mean(o**2)
         second_momentum_buffer = beta2 * second_momentum_buffer + (1 - beta2) * (
             o_sq_row_sum / column_count

@@ -74,6 +74,8 @@ def rmsprop_tf_step_on_elements(
     square_avg = tl.load(square_avgs + lanes, mask).to(dtype)
     if MOMENTUM:
         momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
+    else:
+        momentum_buffer = (lanes * 0).to(dtype)  # the branch that reads it is not taken
     if CENTERED:
         grad_avg = tl.load(grad_avgs + lanes, mask).to(dtype)
     maximize = tl.load(scalars)

@@ -257,6 +257,7 @@ def row_wise_adagrad_matrices1(
         mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
         state_sum = tl.load(state_sums + lanes, mask, 0.0).to(tl.float64)
         grad_sq_row_sum = tl.load(row_values + lanes, mask, 0.0).to(tl.float64)
+        tl.debug_barrier()  # all threads have loaded before one of them stores
         # s = s + row_mean(g**2)
         state_sum = state_sum + grad_sq_row_sum / column_count
         # p = p - rate * g / (sqrt(s) + eps)

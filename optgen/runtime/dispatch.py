@@ -16,6 +16,7 @@ from optgen.runtime.batch.grad_scaler import is_skipped, must_unscale
 from optgen.runtime.batch.gradients import zero_gradients
 from optgen.runtime.batch.group_states import store_group_states
 from optgen.runtime.batch.hyperparameters import check_groups_agree, why_groups_differ
+from optgen.runtime.batch.refusal import Refusal
 from optgen.runtime.batch.sparse_rows import check_rows
 from optgen.runtime.batch.view_tensors import write_back
 from optgen.runtime.choice import choose
@@ -208,6 +209,23 @@ def _takes_batch(optimizer: OptimizerWithContext, lowering: str) -> Callable[[Ba
 
 
 def _prepare(optimizer: OptimizerWithContext, grads: Sequence[Tensor | None] | None) -> _Prepared:
+    """Gather and check the batches of a step; if a backend refuses them, choose other lowerings.
+
+    If ranks must agree on a step, a refusal is an error for all of them.
+    """
+    try:
+        return _prepare_once(optimizer, grads)
+    except Refusal:
+        if _may_have_collectives(optimizer):
+            raise
+        roll_back(optimizer)
+        optimizer._context.choose_anew()
+        return _prepare_once(optimizer, grads)
+
+
+def _prepare_once(
+    optimizer: OptimizerWithContext, grads: Sequence[Tensor | None] | None
+) -> _Prepared:
     """Gather and check the batches of a step."""
     optimizer._context.cached_step = None
     with _consensus(optimizer) as consensus:
@@ -286,8 +304,15 @@ def _zero_remaining_gradients(
 @contextmanager
 def _consensus(optimizer: OptimizerWithContext) -> Iterator[Consensus | None]:
     """Yield a consensus of all ranks if the step can have collectives, else None."""
-    if optimizer.rule.elementwise or all(all_plain(g["params"]) for g in optimizer.param_groups):
-        yield None
-    else:
+    if _may_have_collectives(optimizer):
         with reach_consensus(optimizer) as consensus:
             yield consensus
+    else:
+        yield None
+
+
+def _may_have_collectives(optimizer: OptimizerWithContext) -> bool:
+    """Tell whether the step can have collectives, so that all ranks must take it alike."""
+    if optimizer.rule.elementwise:
+        return False
+    return not all(all_plain(group["params"]) for group in optimizer.param_groups)

@@ -21,6 +21,7 @@ from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.checks import check_storages
 from optgen.runtime.batch.dispatch_key import dispatch_keys
 from optgen.runtime.batch.forloop_only import why_forloop_only
+from optgen.runtime.batch.refusal import Refusal
 from optgen.runtime.choice import why_not
 from optgen.runtime.forced_lowering import current_forced_lowering
 from optgen.runtime.list_function_checks import UnfitError, obstacle
@@ -122,7 +123,11 @@ class Elementwise:
             batch.states,
             len(batch.params),
         )  # read now: the backend may empty the batch
-        cached = backend(lowering).call(self, batch)
+        try:
+            cached = backend(lowering).call(self, batch)
+        except Refusal:
+            lowering = self._choose(batch, may_fuse=False)
+            cached = backend(lowering).call(self, batch)
         if BACKENDS[lowering].device:
             self._advance_versions(states)
         if cached is not None and not batch.indices:

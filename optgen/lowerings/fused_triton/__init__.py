@@ -95,7 +95,7 @@ def _flat_context(plan: Plan) -> dict[str, Any]:
             "may_scale_loss": not plan.algorithm.is_function,  # with a gradient scaler
         },
         "loads": [
-            *print_loads(sweep.streams, may_hold_codes=True),
+            *print_loads(sweep.streams, sweep.body, packed, may_hold_codes=True),
             *print_numbers(packed, sweep.body),
         ],
         "body": print_sweep(sweep.body, packed),

@@ -158,14 +158,12 @@ class FinishPrinter:
         size, tile = _SIZE_NAMES[axis]
         reductions = {a.target: a.value for a in assigns(body) if is_reduction(a.value)}
         other_statements = filter_assigns(body, lambda a: not is_reduction(a.value))
+        loaded = [r for r in self._small_values_read(body) if self._is_loaded(r, stage)]
         inner = [
             f"lanes = first + lines({size}, DEPTH, {tile})",
             f"mask = lines_inside(remaining_matrices, {size} - first, DEPTH, {tile})",
-            *(
-                self._load(ref, axis)
-                for ref in self._small_values_read(body)
-                if self._is_loaded(ref, stage)
-            ),
+            *(self._load(ref, axis) for ref in loaded),
+            *self._barrier_after(loaded, other_statements),
             *self._zeros(other_statements, stage),
             *self._statements(other_statements),
             *self._stores(other_statements, axis),
@@ -200,8 +198,22 @@ class FinishPrinter:
     def _is_loaded(self, ref: Ref, stage: int) -> bool:
         return self._axes(ref) in LINE_AXES and self._stages.get(ref, -1) < stage
 
+    def _barrier_after(self, loaded: Iterable[Ref], body: Program) -> list[str]:
+        """Return a barrier if a loop stores states where it has loaded them.
+
+        A tile may have fewer elements than a program has threads. Then several threads load an
+        element, and one of them stores it: the others must have loaded the old value before.
+        """
+        stored = {a.target.name for a in assigns(body)}
+        if any(self._is_old_state(ref) and ref.name in stored for ref in loaded):
+            return ["tl.debug_barrier()  # all threads have loaded before one of them stores"]
+        return []
+
+    def _is_old_state(self, ref: Ref) -> bool:
+        return ref.name in self._states and ref not in self._stages
+
     def _load(self, ref: Ref, axis: Axes) -> str:
-        is_old_state = ref.name in self._states and ref not in self._stages
+        is_old_state = self._is_old_state(ref)
         address = variable(plural(ref.name)) if is_old_state else self._slots.address(ref, axis)
         mask = self._state_mask(ref) if is_old_state else "mask"
         return f"{variable(ref.name)} = tl.load({address} + lanes, {mask}, 0.0).to(tl.float64)"

@@ -98,7 +98,10 @@ class Kernels:
             "unscales": unscales,
             "loads": [
                 *print_loads(
-                    [s for s in streams if s.role != "local" or not s.stored], self._has_codes
+                    [s for s in streams if s.role != "local" or not s.stored],
+                    sweep.body,
+                    self.packed,
+                    self._has_codes,
                 ),
                 *(
                     f"{s['name']} = tl.load({s['list']}, {s['mask']}){s['broadcast']}"

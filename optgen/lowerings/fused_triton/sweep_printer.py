@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 
 from optgen.ir.algorithm import QUANTIZED
 from optgen.ir.generated_names import plural
-from optgen.ir.nodes import Assign, Call, Expr, If, Program, assigns
+from optgen.ir.nodes import Assign, Call, Expr, If, Program, assigns, refs
 from optgen.ir.plan import Stream, is_reduction
 from optgen.lowerings.fused_triton.expression_printer import ExpressionPrinter, constant, variable
 from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
@@ -24,20 +24,48 @@ REDUCTIONS = {
 """Triton calls that reduce a tile's valid elements, in float64."""
 
 
-def print_loads(streams: Sequence[Stream], may_hold_codes: bool = False) -> list[str]:
-    """Return the lines that load a tile's streams.
+def print_loads(
+    streams: Sequence[Stream], body: Program, packed: PackedScalars, may_hold_codes: bool = False
+) -> list[str]:
+    """Return the lines that load a tile's streams, for a body that reads them.
 
     With `may_hold_codes`, a stream may hold codes of 8 bits. Each tile of such a sweep has whole
     blocks of a flat tensor.
     """
     lines: list[str] = []
+    read_if_absent = _read_if_absent(body, packed, streams, frozenset())
     for stream in streams:
         name, pointers = variable(stream.name), variable(plural(stream.name))
         value = f"tl.load({pointers} + lanes, mask)"
         if may_hold_codes and (codes := code_format(stream)):
             value = f"load_coded({pointers}, {scales_pointer(stream)}, lanes, mask, {codes})"
         lines += _if_present(stream, f"{name} = {value}.to(dtype)")
+        if stream.name in read_if_absent:
+            zeros = f"{name} = (lanes * 0).to(dtype)  # the branch that reads it is not taken"
+            lines += ["else:", _INDENT + zeros]
     return lines
+
+
+def _read_if_absent(
+    body: Program, packed: PackedScalars, streams: Sequence[Stream], known: frozenset[str]
+) -> set[str]:
+    """Return the names of streams that a body reads where they may not exist.
+
+    Triton compiles a branch whose condition it does not know, even if the branch is never taken.
+    `known` has the conditions that Triton knows there.
+    """
+    absent = {s.name for s in streams if s.when and presence_condition(s) not in known}
+    found: set[str] = set()
+    for stmt in body:
+        if isinstance(stmt, Assign):
+            found |= absent & {ref.name for ref in refs(stmt.value)}
+            continue
+        condition = packed.branch_condition(stmt.condition)
+        opposite = condition.removeprefix("not ")
+        opposite = opposite if opposite != condition else f"not {condition}"
+        for arm, arm_condition in ((stmt.then, condition), (stmt.orelse, opposite)):
+            found |= _read_if_absent(arm, packed, streams, known | {arm_condition})
+    return found
 
 
 def scales_pointer(stream: Stream) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import is_
 from typing import Any, Protocol
 
@@ -103,6 +104,12 @@ class StepContext:
             batch.drop_tensors()
         # Drop the entries of parts: the group of a part is a new dict in every step.
         self.batches = {key: each for key, each in self.batches.items() if not each.indices}
+
+    def choose_anew(self) -> None:
+        """Forget which lowerings the batches of earlier steps have taken."""
+        for batch in chain(self.batches.values(), *self.earlier_batches.values()):
+            for part in (batch, *batch.parts):
+                part.memo.pop("choice", None)
 
 
 class OptimizerWithContext(OptimizerLike, Protocol):

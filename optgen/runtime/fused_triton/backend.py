@@ -10,7 +10,14 @@ waits for the device.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence, Set
+        return self.function_obstacle(lowered, batch.params[0].device)
+
+    def function_obstacle(
+        self, function: HasLowerings, device: torch.device, dtypes: Set[torch.dtype] = frozenset()
+    ) -> str:
+        """Return a short reason why no kernel can run a function over lists; "" if one can."""
+        why_refused = self._why_refused.get(function.lowerings, "")
+        return function.rule.why_not_in_triton or device_obstacle(device) or why_refused
 from importlib.util import find_spec
 from threading import Lock
 from typing import Any
@@ -22,6 +29,7 @@ from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.code_order import codes_obstacle
 from optgen.runtime.batch.context import CachedStep, OptimizerWithContext
 from optgen.runtime.batch.gather import snapshot
+from optgen.runtime.batch.refusal import Refusal
 from optgen.runtime.batch.sparse_rows import gather_rows
 from optgen.runtime.fused_triton.cached_launches import CachedLaunches
 from optgen.runtime.fused_triton.kept_plans import KeptPlans
@@ -47,6 +55,8 @@ class FusedTritonBackend:
         self._function_plans: WeakKeyDictionary[Any, KeptPlans] = WeakKeyDictionary()
         self._cached_steps: WeakKeyDictionary[Any, CachedLaunches] = WeakKeyDictionary()
         self._call_lock = Lock()
+        # Why Triton cannot compile the kernels of a lowered rule, by its module.
+        self._why_refused: dict[str, str] = {}
 
     def obstacle(self, lowered: HasLowerings, batch: Batch) -> str:
         """Return a short reason why Triton cannot take this batch; "" if it can."""
@@ -57,6 +67,7 @@ class FusedTritonBackend:
         if batch.dispatch_key.sharding is not None:
             placements = batch.dispatch_key.sharding.placements
             return f"the rule needs whole parameters, and these are sharded: {placements}"
+<<<<<<< HEAD
         return self.function_obstacle(lowered, batch.params[0].device)
 
     def function_obstacle(
@@ -64,6 +75,10 @@ class FusedTritonBackend:
     ) -> str:
         """Return a short reason why no kernel can run a function over lists; "" if one can."""
         return function.rule.why_not_in_triton or device_obstacle(device)
+=======
+        device_reason = device_obstacle(batch.params[0].device)
+        return device_reason or self._why_refused.get(lowered.lowerings, "")
+>>>>>>> cuda
 
     def prepare(
         self, optimizer: OptimizerWithContext, batches: Sequence[Batch], consensus: Consensus | None
@@ -82,7 +97,7 @@ class FusedTritonBackend:
         row_batches = [each.row_batch for each in touched_rows]
         snapshot(optimizer)
         # Sparse gradients touch other rows in every step, so they need new buckets.
-        plans = [(LaunchPlan(optimizer, row_batches), row_batches)] if row_batches else []
+        plans = [(self._new_plan(optimizer, row_batches), row_batches)] if row_batches else []
         if dense_batches:
             plans.append((self._plan(optimizer, dense_batches), dense_batches))
 
@@ -123,6 +138,8 @@ class FusedTritonBackend:
         if cached is None:
             return None
         self._cached_steps[optimizer] = cached
+        if not cached.is_worth_a_plan():
+            return None
         cached.add(plan, batches, optimizer.param_groups)
         return cached
 
@@ -137,7 +154,7 @@ class FusedTritonBackend:
             kept_plans = self._function_plans.setdefault(function, KeptPlans())
             plan = kept_plans.find(lambda each: _update_if_it_fits(each, function, batch))
             if plan is None:
-                plan = LaunchPlan(function, [batch])
+                plan = self._new_plan(function, [batch])
                 plan.update(function, [batch])
                 batch.drop_tensors()
                 kept_plans.add(plan)
@@ -157,12 +174,38 @@ class FusedTritonBackend:
         kept_plans = KeptPlans() if is_fresh or key not in plans else plans[key]
         plan = kept_plans.find(lambda each: each.fits(batches))
         if plan is None:
-            plan = LaunchPlan(optimizer, batches)
+            plan = self._new_plan(optimizer, batches)
             kept_plans.add(plan)
             group_ids = set(map(id, optimizer.param_groups))
             live = {k: kept for k, kept in plans.items() if k is None or k[0] in group_ids}
             self._plans[optimizer] = {**live, key: kept_plans}
         return plan
+
+    def _new_plan(self, lowered: HasLowerings, batches: list[Batch]) -> LaunchPlan:
+        """Make a plan whose kernels are compiled.
+
+        Raises:
+            Refusal: Triton cannot compile a kernel; a warning has said so.
+            torch.OutOfMemoryError: The tables do not fit on the device.
+        """
+        try:
+            plan = LaunchPlan(lowered, batches)
+            plan.compile(lowered, batches)
+            return plan
+        except Refusal as refusal:
+            device = batches[0].params[0].device
+            self._why_refused[lowered.lowerings] = str(refusal).partition("\n")[0]
+            warnings.warn(
+                f"optimizer steps on {device} will be slow, by foreach or the for-loop: {refusal}",
+                stacklevel=2,
+            )
+            raise
+        except torch.OutOfMemoryError as error:
+            error.add_note(
+                f"{lowered.rule.name} needs memory for tables of its tensors' addresses. Nothing "
+                "has been updated: free memory on the device, and take the step again."
+            )
+            raise
 
 
 def device_obstacle(device: torch.device) -> str:

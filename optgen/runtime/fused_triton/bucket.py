@@ -113,9 +113,9 @@ class Bucket:
         # Each local begins at a multiple of 16 elements, so at an aligned address.
         sizes = (-(-param.numel() // 16) * 16 for param in locals_of)
         self._local_offsets = list(accumulate(sizes, initial=0))
-        self.compute_type = _triton_type(self.compute_dtype)
-        self.types = [_triton_type(dtype or key.dtypes[0]) for dtype in key.dtypes]
-        self.scalar_types = [_triton_type(dtype) for dtype in key.scalar_dtypes]
+        self.compute_type = triton_type(self.compute_dtype)
+        self.types = [triton_type(dtype or key.dtypes[0]) for dtype in key.dtypes]
+        self.scalar_types = [triton_type(dtype) for dtype in key.scalar_dtypes]
         self._allocate(streams, fresh, graph_memory, spec)
 
     def _allocate(
@@ -220,7 +220,7 @@ class Bucket:
 
     def local_type(self, name: str) -> Any:
         """Return the Triton type of the tensors stored under this name for one step."""
-        return _triton_type(self._locals[name][0].dtype)
+        return triton_type(self._locals[name][0].dtype)
 
     def _set_local(self, name: str, tensors: list[Tensor]) -> None:
         self._locals[name] = tensors
@@ -236,7 +236,7 @@ class Bucket:
 
         `groups` holds the group of each subset.
         """
-        with self._table_filled_with(streams, groups), _launch_context(self.key.device):
+        with self._table_filled_with(streams, groups), launch_context(self.key.device):
             update(self)
 
     @property
@@ -257,7 +257,7 @@ class Bucket:
         """Update tensors like those of an earlier step, whose addresses are in the table."""
         self._groups = groups
         try:
-            with _launch_context(self.key.device):
+            with launch_context(self.key.device):
                 update(self)
         finally:
             self._groups = ()
@@ -271,7 +271,7 @@ class Bucket:
     ) -> Update:
         """Return an update of the tensors that waits where the rule reduces over parameters."""
         with self._table_filled_with(streams, groups):
-            with _launch_context(self.key.device):
+            with launch_context(self.key.device):
                 launches = update(self)
             if launches is not None:  # None: no reduction, so all kernels are launched
                 yield from self._with_current_device(launches)
@@ -280,7 +280,7 @@ class Bucket:
         """Yield the requests of launches; make the device current only while kernels launch."""
         answer = None
         while True:
-            with _launch_context(self.key.device):
+            with launch_context(self.key.device):
                 try:
                     request = launches.send(answer)
                 except StopIteration:
@@ -321,12 +321,12 @@ def _row_major_strides(shape: Sequence[int]) -> list[int]:
     return list(products)[::-1] if shape else []
 
 
-def _triton_type(dtype: torch.dtype | None) -> Any:
+def triton_type(dtype: torch.dtype | None) -> Any:
     from triton import language
 
     return getattr(language, str(dtype).removeprefix("torch."))
 
 
-def _launch_context(device: torch.device) -> AbstractContextManager[Any]:
+def launch_context(device: torch.device) -> AbstractContextManager[Any]:
     """Return the context of a launch: Triton uses the current device, or its interpreter on CPU."""
     return torch.cuda.device(device.index) if device.type == "cuda" else patched_interpreter()

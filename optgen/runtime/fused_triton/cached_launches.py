@@ -48,6 +48,7 @@ class CachedLaunches:
         self._busy = Lock()  # held during a step: two threads would overwrite the columns
         self._planned: list[PlannedTensors] = []  # the latest first
         self._hyper_changes = 0
+        self._gathered_steps = 0  # since the last step that was repeated
         groups, streams = optimizer.param_groups, RuleStreams(optimizer.rule)
         count = sum(len(group["params"]) for group in groups)
         self._columns = TableArrays(len(streams.keys), count, by_shape)
@@ -98,8 +99,17 @@ class CachedLaunches:
     def add(self, plan: LaunchPlan, batches: Sequence[Batch], groups: Sequence[Group]) -> None:
         """Let a plan that has just updated these batches take later steps too."""
         planned = PlannedTensors(plan, batches, groups, self._columns)
-        others = [each for each in self._planned if each.plan is not plan]
+        others = [each for each in self._planned if not planned.replaces(each)]
         self._planned = [planned, *others[: _MAX_PLANS - 1]]
+
+    def is_worth_a_plan(self) -> bool:
+        """Tell whether a gathered step should add its plan.
+
+        If none of the last plans could be repeated, only few of the next are tried.
+        """
+        self._gathered_steps += 1
+        tries = self._gathered_steps
+        return tries <= _MAX_PLANS or tries % _MAX_PLANS == 0
 
     def check(self, optimizer: OptimizerLike) -> bool:
         """Tell whether `run` would take the step; change nothing."""
@@ -118,6 +128,7 @@ class CachedLaunches:
             planned = self._read(optimizer, self._reader.run_step)
             if planned is None:
                 return False
+            self._gathered_steps = 0
             planned.launch(optimizer, optimizer.param_groups, self._hyper_changes)
             return True
         finally:

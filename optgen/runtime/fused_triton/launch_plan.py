@@ -14,6 +14,7 @@ import torch
 from optgen.runtime.batch import grad_scaler
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.fused_triton.bucket import Bucket, BucketKey, GroupSubset
+from optgen.runtime.fused_triton.compilation import compile_kernels
 from optgen.runtime.fused_triton.graph_memory import GraphMemory
 from optgen.runtime.fused_triton.table import Hypers, flatten
 from optgen.runtime.fused_triton.tensor_streams import StreamTensors
@@ -40,7 +41,13 @@ class LaunchPlan:
     """Buckets of all tensors of a step; reused while the tensors have the same layouts.
 
     A plan is for the streams that are current when it is made: its tables are allocated there.
+
+    Attributes:
+        last_writer: The object that has written addresses and hyperparameters last; None after an
+            update of batches.
     """
+
+    last_writer: object = None
 
     def __init__(
         self, optimizer: HasLowerings, batches: list[Batch], is_captured: bool = False
@@ -114,6 +121,7 @@ class LaunchPlan:
 
     def update(self, optimizer: HasLowerings, batches: list[Batch]) -> None:
         """Launch the kernels of every bucket."""
+        self.last_writer = None
         self.set_hypers([batch.group for batch in batches])
         for bucket in self.buckets:
             groups = [batches[subset.batch_index].group for subset in bucket.subsets]
@@ -121,6 +129,18 @@ class LaunchPlan:
             with _scaler_tensors(bucket, optimizer):
                 bucket.run(self._module.update, streams, groups)
         torch.autograd.graph.increment_version(chain.from_iterable(b.members for b in batches))
+
+    def compile(self, optimizer: HasLowerings, batches: Sequence[Batch]) -> None:
+        """Compile and load the kernels for CUDA devices, before the first of them is launched.
+
+        Raises:
+            Refusal: Triton cannot do so.
+        """
+        for bucket in self.buckets:
+            groups = [batches[subset.batch_index].group for subset in bucket.subsets]
+            if bucket.key.device.type == "cuda":
+                with _scaler_tensors(bucket, optimizer):
+                    compile_kernels(self._module.update, bucket, groups)
 
     @property
     def needs_shapes(self) -> bool:

@@ -83,11 +83,18 @@ class PlannedTensors:
                 row = array("q", [param.ndim, *Shape.of(param)])
                 self._shapes[SHAPE_SIZE * index : SHAPE_SIZE * (index + 1)] = row
 
+    def replaces(self, other: PlannedTensors) -> bool:
+        """Tell whether another object stands for the same tensors of the same plan."""
+        return self.plan is other.plan and self._dtypes == other._dtypes
+
     def launch(self, optimizer: HasLowerings, groups: Sequence[Group], hyper_changes: int) -> None:
         """Upload what has changed of the tensors that the reader has read, and launch the kernels.
 
         `hyper_changes` counts the changes of hyperparameters so far.
         """
+        if self.plan.last_writer is not self:  # the device may hold what another has written
+            self._written_addresses, self._written_hypers = b"", -1
+            self.plan.last_writer = self
         self._write_addresses()
         batch_groups = [groups[index] for index in self._groups]
         if hyper_changes != self._written_hypers:

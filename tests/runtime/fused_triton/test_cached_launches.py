@@ -310,3 +310,68 @@ def test_members_of_a_chain_repeat_their_launches(gathering: Gathering) -> None:
     assert gathering.steps == 2
     for ours, theirs in zip(params, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-13)
+
+
+@inside_interpreter
+def test_experts_of_one_shape_take_turns_without_gathering(gathering: Gathering) -> None:
+    """The sets of parameters have one plan; their tensors have other places in the optimizer."""
+    ours, theirs = (
+        [torch.zeros(4, dtype=torch.float64, requires_grad=True) for _ in range(3)] for _ in "ab"
+    )
+    optimizer, reference = optgen.optim.AdamW(ours), torch.optim.AdamW(theirs, foreach=False)
+    for step in range(12):
+        give_gradients(ours, step)
+        give_gradients(theirs, step)
+        for params in (ours, theirs):
+            params[step % 3].grad = None
+        optimizer.step()
+        reference.step()
+
+    assert gathering.steps == 3
+    for param, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(param, expected, rtol=1e-11, atol=1e-13)
+
+
+@inside_interpreter
+def test_a_gathered_step_between_repeated_ones_leaves_no_wrong_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The gathered step writes other addresses into the table of the plan that repeats."""
+    params, expected = parameters(), parameters()
+    optimizer, reference = optgen.optim.AdamW(params), torch.optim.AdamW(expected, foreach=False)
+    memories = [[torch.zeros_like(p) for p in params] for _ in range(2)]
+    for step in range(6):
+        give_gradients(params, step)
+        give_gradients(expected, step)
+        for param, memory in zip(params, memories[step == 2], strict=True):
+            memory.copy_(param.grad)  # type: ignore[arg-type]
+            param.grad = memory
+        cached: Any = optimizer._context.cached_step
+        with monkeypatch.context() as patch:
+            if step == 2:
+                patch.setattr(CachedLaunches, "run", lambda *_: False)
+                patch.setattr(CachedLaunches, "is_worth_a_plan", lambda _: False)
+            optimizer.step()
+        if step == 2:
+            optimizer._context.cached_step = cached
+        reference.step()
+
+    for param, theirs in zip(params, expected, strict=True):
+        torch.testing.assert_close(param, theirs, rtol=1e-11, atol=1e-13)
+
+
+@inside_interpreter
+def test_plans_that_are_never_repeated_are_soon_not_tried(
+    gathering: Gathering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added = []
+    add = CachedLaunches.add
+    monkeypatch.setattr(CachedLaunches, "add", lambda *args: added.append(add(*args)))
+    monkeypatch.setattr(CachedLaunches, "run", lambda *_: False)
+    params = parameters()
+    optimizer = optgen.optim.SGD(params)
+    for step in range(40):
+        give_gradients(params, step)
+        optimizer.step()
+
+    assert (gathering.steps, len(added)) == (40, 16 + 1)

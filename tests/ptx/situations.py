@@ -1,0 +1,105 @@
+"""The classes and functions of the catalogue with Triton kernels, and steps of them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from fuzz import extra_inputs
+from fuzz.build import BuiltRule
+from spec_files import CATALOGUE
+from torch import Tensor
+
+import optgen.optim
+from benchmarks.classes import accepted_parameters
+from benchmarks.triton_aot import classes as classes_of_torch
+from optgen import use_lowering
+from optgen.optim._published import PUBLISHED
+from optgen.passes.maximize import add_maximize
+from optgen.runtime.elementwise import Elementwise
+from optgen.spec.read_spec import read_spec
+
+SHAPES = ((64, 256), (6, 5, 3, 3), (16, 16), (1030,), (3,))
+"""Shapes of parameters: whole blocks and short ones, tiles of several shapes, few elements."""
+
+GENERATED = Path(__file__).parents[2] / "generated"
+STEPS = 2
+
+
+@cache
+def classes() -> dict[str, Any]:
+    """Return the classes of the catalogue with kernels of their own, by name."""
+    published = {
+        name: getattr(optgen.optim, name)
+        for folder, name in PUBLISHED.items()
+        if (GENERATED / folder / "fused_triton.py").exists()
+    }
+    return classes_of_torch() | published
+
+
+def functions() -> list[str]:
+    """Return the folders of functions over lists: averages, and parts of rules on matrices."""
+    files = sorted(GENERATED.glob("*/*/fused_triton.py"))
+    return [path.parent.relative_to(GENERATED).as_posix() for path in files]
+
+
+def function(folder: str) -> Elementwise:
+    """Return the function of a folder."""
+    module = importlib.import_module(f"optgen.generated.{folder.replace('/', '.')}")
+    update: Elementwise = module._update
+    return update
+
+
+def rule_of(name: str) -> BuiltRule:
+    """Return a class of the catalogue as the fuzzer runs it, with the checked-in kernels."""
+    cls = classes()[name]
+    path = CATALOGUE / f"{cls.lowerings.rpartition('.')[2]}.py"
+    algorithm = read_spec(path)[0]
+    return BuiltRule(path.read_text(encoding="utf-8"), add_maximize(algorithm), cls)
+
+
+@dataclass(frozen=True)
+class Situation:
+    """How parameters are, and how steps are taken."""
+
+    dtype: torch.dtype
+    shapes: Sequence[tuple[int, ...]] = SHAPES
+    is_misaligned: bool = False  # no tensor begins at a multiple of 16 bytes
+    is_scaled: bool = False  # a gradient scaler skips the first step
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def trained(cls: Any, situation: Situation, lowering: str) -> list[Tensor]:
+    """Take steps with a lowering; return all parameters and states."""
+    generator = torch.Generator().manual_seed(7)
+
+    def draw(shape: Sequence[int]) -> Tensor:
+        count = int(torch.tensor(shape).prod())
+        start = int(situation.is_misaligned)
+        drawn = torch.randn(count + 1, generator=generator, dtype=torch.float64)
+        return drawn.to(situation.dtype)[start : start + count].view(*shape)
+
+    drawn = [draw(shape).requires_grad_() for shape in situation.shapes]
+    params = accepted_parameters(cls, drawn)
+    with use_lowering(lowering):
+        optimizer = cls(params, **situation.options)
+        for number in range(STEPS):
+            for param in params:
+                grad = draw(param.shape)
+                is_sparse = cls.rule.gradient == "sparse_only"
+                param.grad = grad.to_sparse(1) if is_sparse else grad
+            inputs = extra_inputs.draw_inputs(rule_of(cls.__name__).algorithm, params, draw, number)
+            if situation.is_scaled:
+                found_inf = torch.tensor(float(number == 0))
+                optimizer.grad_scale, optimizer.found_inf = torch.tensor(4.0), found_inf
+            optimizer.step(**inputs)
+    results = []
+    for param in params:
+        states = [each for _, each in sorted(optimizer.state[param].items())]
+        results += [param.detach(), *(each for each in states if isinstance(each, Tensor))]
+    return results
