@@ -14,7 +14,6 @@ from optgen.runtime.batch.batch import Batch
 from optgen.runtime.eager.backend import EagerBackend
 from optgen.runtime.protocols import HasLowerings
 
-
 FunctionObstacle: TypeAlias = Callable[[HasLowerings, torch.device, Set[torch.dtype]], str]
 """The method of that name of a backend."""
 
