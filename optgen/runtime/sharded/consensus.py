@@ -77,21 +77,22 @@ class Consensus:
     def ask_ranks(self, failed: bool, overflowed: float) -> tuple[bool, bool, float]:
         """Return whether a rank failed, whether digests differ, and the greatest `overflowed`.
 
-        A group with a CPU backend uses a CPU tensor, which avoids a wait for the device.
+        A group with a CPU backend uses a CPU tensor. Other groups answer on their device, for which
+        the host waits once.
         """
-        digests_differ = False
+        answers = torch.tensor([failed, 0.0, overflowed], dtype=torch.float64)
         for group, device in self._devices.items():
-            digest = float(self._digests[group])
-            numbers = [failed, digests_differ, overflowed, digest, -digest]
+            place = "cpu" if "cpu:" in distributed.get_backend_config(group) else device
             # float64 holds a digest of 32 bits exactly.
-            maxima = torch.tensor(numbers, dtype=torch.float64)
-            on_cpu = "cpu:" in distributed.get_backend_config(group)
-            maxima = maxima if on_cpu else maxima.to(device)
+            digest = torch.tensor(float(self._digests[group]), dtype=torch.float64)
+            maxima = torch.cat([answers, torch.stack([digest, -digest]).to(answers.device)])
+            maxima = maxima.to(place)
             distributed.all_reduce(maxima, distributed.ReduceOp.MAX, group=group)
             # The greatest of the negated digests is the least digest, negated.
-            any_failed, any_differ, overflowed, greatest, minus_least = maxima.tolist()
-            failed, digests_differ = bool(any_failed), bool(any_differ) or greatest != -minus_least
-        return failed, digests_differ, overflowed
+            maxima[1] += maxima[3] != -maxima[4]
+            answers = maxima[:3]
+        any_failed, any_differ, overflowed = answers.tolist()
+        return bool(any_failed), bool(any_differ), overflowed
 
 
 @contextmanager
