@@ -80,19 +80,26 @@ class Consensus:
         A group with a CPU backend uses a CPU tensor. Other groups answer on their device, for which
         the host waits once.
         """
-        answers = torch.tensor([failed, 0.0, overflowed], dtype=torch.float64)
+        answers: Tensor | None = None  # of the groups so far
         for group, device in self._devices.items():
             place = "cpu" if "cpu:" in distributed.get_backend_config(group) else device
-            # float64 holds a digest of 32 bits exactly.
-            digest = torch.tensor(float(self._digests[group]), dtype=torch.float64)
-            maxima = torch.cat([answers, torch.stack([digest, -digest]).to(answers.device)])
-            maxima = maxima.to(place)
+            digest = float(self._digests[group])  # float64 holds 32 bits exactly
+            maxima = _vector([failed, 0.0, overflowed, digest, -digest], place)
+            if answers is not None:
+                torch.maximum(maxima[:3], answers.to(place), out=maxima[:3])
             distributed.all_reduce(maxima, distributed.ReduceOp.MAX, group=group)
             # The greatest of the negated digests is the least digest, negated.
             maxima[1] += maxima[3] != -maxima[4]
             answers = maxima[:3]
-        any_failed, any_differ, overflowed = answers.tolist()
-        return bool(any_failed), bool(any_differ), overflowed
+        if answers is None:
+            return failed, False, overflowed
+        any_failed, any_differ, any_overflowed = answers.tolist()
+        return bool(any_failed), bool(any_differ), any_overflowed
+
+
+def _vector(numbers: list[float], device: str) -> Tensor:
+    """Return numbers in float64 on a device, for which the host does not wait."""
+    return torch.stack([torch.full((), n, dtype=torch.float64, device=device) for n in numbers])
 
 
 @contextmanager
