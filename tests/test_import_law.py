@@ -95,7 +95,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("batch",),
     ("sharded", "toolchain"),
     ("reader",),
-    ("eager", "fused_cpu", "fused_triton", "backends"),
+    ("eager", "fused_cpu", "fused_triton"),
+    ("backends",),
     ("choice", "list_function_checks", "use_lowering", "wide_step"),
     ("dispatch", "elementwise"),
     ("members", "optimizer"),
@@ -107,7 +108,7 @@ FUSED_CPU: tuple[tuple[str, ...], ...] = (
     ("group_cells",),
     ("chunks", "sparse_gradients", "cached_call", "cached_dense_step"),
     ("cached_first_step", "cached_sparse_step", "kernel_loader"),
-    ("uncached_step", "outlined_sweeps"),
+    ("uncached_step",),
     ("backend", "__init__"),
 )
 """The layers of optgen/runtime/fused_cpu."""

@@ -40,6 +40,8 @@ def _cells(entry: Entry, name: str) -> tuple[str, str]:
     (lowering,) = (each for each in LOWERINGS if each.name == name)
     if name == "fused_cpu" and why_uncut(algorithm):
         return ("yes: matrices by torch, elementwise parts in C++", "no")
+    if name == "fused_triton" and why_uncut(algorithm):
+        return ("in Triton's interpreter: matrices by torch", "elementwise parts emulated, not run")
     if why := lowering.refusal(algorithm):
         return (f"no: {why}", "no")
     return {

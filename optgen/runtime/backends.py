@@ -5,10 +5,11 @@ table and the protocol.
 """
 
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+import torch
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
@@ -68,6 +69,17 @@ class Backend(Protocol):
     def obstacle(self, lowered: HasLowerings, batch: Batch) -> str:
         """Return a short reason why this backend cannot take a batch; "" if it can."""
 
+    def function_obstacle(
+        self, function: HasLowerings, device: torch.device, dtypes: Set[torch.dtype]
+    ) -> str:
+        """Return a short reason why it cannot run a function over lists; "" if it can.
+
+        Args:
+            function: A generated function.
+            device: The device of its tensors.
+            dtypes: The dtypes of its tensors.
+        """
+
     def prepare(
         self, optimizer: OptimizerWithContext, batches: Sequence[Batch], consensus: Consensus | None
     ) -> PreparedUpdate:
@@ -125,11 +137,13 @@ def backend_of(rule: Rule, lowering: str) -> Backend:
     A rule on whole matrices has no fused step. In a fused lowering, its step is eager code, which
     calls a compiled function for each elementwise part.
     """
-    return _outlined() if rule.why_uncut and BACKENDS[lowering].device else backend(lowering)
+    is_outlined = rule.why_uncut and BACKENDS[lowering].device
+    return _outlined_step(lowering) if is_outlined else backend(lowering)
 
 
 @cache
-def _outlined() -> Backend:
-    """Return the backend that runs the generated module `outlined`."""
-    instance: Backend = importlib.import_module(BACKENDS["foreach"].module).backend("outlined")
+def _outlined_step(lowering: str) -> Backend:
+    """Return the backend of rules on whole matrices, whose functions this lowering runs."""
+    module = importlib.import_module("optgen.runtime.eager.outlined_step")
+    instance: Backend = module.OutlinedStep(backend(lowering).function_obstacle)
     return instance

@@ -5,7 +5,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from optgen.runtime.backends import BACKENDS, FUSED, backend
+from optgen.runtime.backends import BACKENDS, FUSED, backend_of
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.code_order import codes_in_other_order
 from optgen.runtime.batch.dispatch_key import OPTIONS, dtype_or_class
@@ -86,7 +86,7 @@ def why_not(lowered: HasLowerings, batch: Batch, lowering: str) -> str:
         return ""
     if reason := why_forloop_only(batch):
         return f"only the for-loop can: {reason}"
-    return backend(lowering).obstacle(lowered, batch)
+    return backend_of(lowered.rule, lowering).obstacle(lowered, batch)
 
 
 def _choose_fused(optimizer: HasLowerings, batch: Batch) -> tuple[str, str]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime import wide_step
-from optgen.runtime.backends import BACKENDS, FUSED, PreparedUpdate, backend, backend_of
+from optgen.runtime.backends import BACKENDS, FUSED, PreparedUpdate, backend_of
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import CachedStep, OptimizerWithContext
 from optgen.runtime.batch.gather import finish, gather_batches, roll_back, snapshot
@@ -194,7 +194,7 @@ def _take_fast_path(optimizer: OptimizerWithContext) -> bool:
     if lowering is not None:
         snapshot(optimizer)  # it may create states, and fail
         can_take = _takes_batch(optimizer, lowering)
-        context.cached_step = backend(lowering).begin(optimizer, can_take)
+        context.cached_step = backend_of(optimizer.rule, lowering).begin(optimizer, can_take)
     return context.cached_step is not None
 
 

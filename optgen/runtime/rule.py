@@ -131,11 +131,11 @@ class Rule:
     elementwise: bool = True  # false: a flat partition of parameters would change the result
     widens: bool = False  # it computes in float32 or wider: it rounds, draws or declares a dtype
     draws: bool = False  # it draws random numbers, which depend on the positions of elements
-    why_uncut: str = ""  # why it is not cut into sweeps; it then has no lowering to Triton
+    why_uncut: str = ""  # why it is not cut into sweeps; it then has no kernels of its own
     by_matrix: bool = False  # each matrix of a parameter steps by itself, as if it were a parameter
     codes_readers: tuple[str, ...] = ()  # fused lowerings that read its states of 8 bits
     sweeps: tuple[str, ...] = ()  # functions for its elementwise parts; only if `why_uncut`
-    why_no_sweeps: str = ""  # why it has no such functions, and so no fused step on the CPU
+    why_no_sweeps: str = ""  # why it has no such functions, and so no fused step
     why_not_in_triton: str = ""  # why it has no lowering to Triton, although it is cut into sweeps
     ranked: bool = False  # it has matrices whose shapes depend on the group value "rank"
     wide: bool = False  # it reduces over several parameters, which take each step together

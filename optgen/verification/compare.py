@@ -117,7 +117,7 @@ def runnable_lowerings(cls: type[Optimizer]) -> tuple[str, ...]:
     missing = set()
     if compiler.find() is None:
         missing.add("fused_cpu")
-    if rule.why_uncut or rule.why_not_in_triton or rule.gradient == "sparse_only":
+    if rule.why_no_sweeps or rule.why_not_in_triton or rule.gradient == "sparse_only":
         missing.add("fused_triton")
     if rule.gradient == "sparse_only":
         missing.add("foreach")

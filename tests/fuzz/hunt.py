@@ -165,7 +165,7 @@ def runs_in(rule: build.BuiltRule, lowering: str, setting: Setting) -> bool:
     For elementwise rules `sharded` would only repeat foreach. `sharded` and `functional` run in
     float64 only.
     """
-    if rule.cls.rule.why_uncut and lowering == "fused_triton":
+    if rule.cls.rule.why_no_sweeps and lowering == "fused_triton":
         return False
     if rule.cls.rule.quantized_states and lowering == "functional":
         return False

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from optgen.optim._published import PUBLISHED
-from optgen.runtime.fused_cpu import backend, outlined_sweeps
+from optgen.runtime.fused_cpu import backend
 from website import gallery, optimizer_page
 from website.entries import entries
 from website.evidence import FILES
@@ -25,8 +25,7 @@ def site() -> Iterator[dict[str, str]]:
     No kernels are built: `explain` would build them, and a page has the same text without.
     """
     with pytest.MonkeyPatch.context() as patch:
-        for module in (backend, outlined_sweeps):
-            patch.setattr(module, "kernel_or_reason", lambda *_, **__: None)
+        patch.setattr(backend, "kernel_or_reason", lambda *_, **__: None)
         yield dict((*pages_of_docs(), *pages()))
 
 

@@ -1,6 +1,8 @@
 """Update batches through the for-loop and foreach lowerings: by torch operations, per bucket."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
+
+import torch
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import OptimizerWithContext
@@ -26,6 +28,12 @@ class EagerBackend:
 
     def obstacle(self, lowered: HasLowerings, batch: Batch) -> str:
         """Return "": torch's operations can take every batch."""
+        return ""
+
+    def function_obstacle(
+        self, function: HasLowerings, device: torch.device, dtypes: Set[torch.dtype]
+    ) -> str:
+        """Return "": torch's operations can run every function."""
         return ""
 
     def prepare(
@@ -75,5 +83,5 @@ class EagerBackend:
 
 
 def backend(lowering: str) -> EagerBackend:
-    """Return the backend that runs a generated module: "forloop", "foreach" or "outlined"."""
+    """Return the backend that runs a generated module, "forloop" or "foreach"."""
     return EagerBackend(lowering)

@@ -5,14 +5,16 @@ this backend: the C++ reader fetches every address anew, and Python reads groups
 first step of ordinary tensors goes through the C++ reader too, once Python has created the states.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from operator import attrgetter
+
+import torch
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.code_order import codes_obstacle
 from optgen.runtime.batch.context import CachedStep, OptimizerWithContext
 from optgen.runtime.batch.grad_scaler import is_skipped
-from optgen.runtime.fused_cpu import cached_first_step, outlined_sweeps, sparse_gradients
+from optgen.runtime.fused_cpu import cached_first_step, sparse_gradients
 from optgen.runtime.fused_cpu.cached_call import CachedCall
 from optgen.runtime.fused_cpu.cached_dense_step import CachedDenseStep, updated_group_ids
 from optgen.runtime.fused_cpu.cached_sparse_step import CachedSparseStep
@@ -42,8 +44,6 @@ class FusedCpuBackend:
 
     def obstacle(self, lowered: HasLowerings, batch: Batch) -> str:
         """Return a short reason why no kernel can take this batch; "" if a kernel can."""
-        if lowered.rule.why_uncut:
-            return outlined_sweeps.obstacle(lowered, batch)
         if reason := codes_obstacle(lowered.rule, batch, "fused_cpu"):
             return reason
         if class_name := batch.overriding_class:
@@ -65,6 +65,15 @@ class FusedCpuBackend:
             return "states or gradients are on another device"
         unknown_dtypes = real_dtypes - set(DTYPE_CODES)
         return f"no kernel for {min(map(str, unknown_dtypes))}" if unknown_dtypes else ""
+
+    def function_obstacle(
+        self, function: HasLowerings, device: torch.device, dtypes: Set[torch.dtype]
+    ) -> str:
+        """Return a short reason why no kernel can run a function over lists; "" if one can."""
+        if device.type != "cpu":
+            return f"the tensors are on {device.type}"
+        kernel = kernel_or_reason(function, dtype_variants.bits_of_dtypes(dtypes))
+        return kernel if isinstance(kernel, str) else ""
 
     def prepare(
         self, optimizer: OptimizerWithContext, batches: Sequence[Batch], consensus: Consensus | None
@@ -106,8 +115,6 @@ class FusedCpuBackend:
         `can_take` tells whether this lowering would step a batch. If the step turns out to be
         impossible, it may still have created the states of the tensors.
         """
-        if optimizer.rule.why_uncut:
-            return None
         batches = cached_first_step.make_batches(optimizer, can_take)
         if not batches:
             return None

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from importlib.util import find_spec
 from threading import Lock
 from typing import Any
@@ -27,6 +27,8 @@ from optgen.runtime.batch.context import CachedStep, OptimizerWithContext
 from optgen.runtime.batch.gather import snapshot
 from optgen.runtime.batch.refusal import Refusal
 from optgen.runtime.batch.sparse_rows import gather_rows
+from optgen.runtime.forced_lowering import current_forced_lowering
+from optgen.runtime.fused_triton.cached_calls import CachedCalls
 from optgen.runtime.fused_triton.cached_launches import CachedLaunches
 from optgen.runtime.fused_triton.kept_plans import KeptPlans
 from optgen.runtime.fused_triton.launch_plan import LaunchPlan
@@ -34,6 +36,8 @@ from optgen.runtime.protocols import HasLowerings
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update
 from optgen.runtime.torch_private import capturing
+
+_MAX_CACHED_CALLS = 8  # of a function; each is for lists of one length
 
 
 class FusedTritonBackend:
@@ -50,13 +54,17 @@ class FusedTritonBackend:
         # The last plans of a function; the batch of each is empty between calls.
         self._function_plans: WeakKeyDictionary[Any, KeptPlans] = WeakKeyDictionary()
         self._cached_steps: WeakKeyDictionary[Any, CachedLaunches] = WeakKeyDictionary()
+        # By the length of the lists and the forced lowering, the latest first.
+        self._cached_calls: WeakKeyDictionary[Any, dict[tuple[int, str | None], CachedCalls]] = (
+            WeakKeyDictionary()
+        )
         self._call_lock = Lock()
         # Why Triton cannot compile the kernels of a lowered rule, by its module.
         self._why_refused: dict[str, str] = {}
 
     def obstacle(self, lowered: HasLowerings, batch: Batch) -> str:
         """Return a short reason why Triton cannot take this batch; "" if it can."""
-        if reason := lowered.rule.why_uncut or lowered.rule.why_not_in_triton:
+        if reason := lowered.rule.why_not_in_triton:
             return reason
         if reason := codes_obstacle(lowered.rule, batch, "fused_triton"):
             return reason
@@ -65,8 +73,14 @@ class FusedTritonBackend:
         if batch.dispatch_key.sharding is not None:
             placements = batch.dispatch_key.sharding.placements
             return f"the rule needs whole parameters, and these are sharded: {placements}"
-        device_reason = device_obstacle(batch.params[0].device)
-        return device_reason or self._why_refused.get(lowered.lowerings, "")
+        return self.function_obstacle(lowered, batch.params[0].device)
+
+    def function_obstacle(
+        self, function: HasLowerings, device: torch.device, dtypes: Set[torch.dtype] = frozenset()
+    ) -> str:
+        """Return a short reason why no kernel can run a function over lists; "" if one can."""
+        why_refused = self._why_refused.get(function.lowerings, "")
+        return function.rule.why_not_in_triton or device_obstacle(device) or why_refused
 
     def prepare(
         self, optimizer: OptimizerWithContext, batches: Sequence[Batch], consensus: Consensus | None
@@ -133,21 +147,48 @@ class FusedTritonBackend:
         cached.add(plan, batches, optimizer.param_groups, kept_plans)
         return cached
 
-    def call(self, function: HasLowerings, batch: Batch) -> None:
-        """Update the lists of a function through a plan that fits; plans keep no tensor alive."""
+    def call(self, function: HasLowerings, batch: Batch) -> CachedCalls | None:
+        """Update the lists of a function through a plan that fits; return a cached call or None.
+
+        Plans keep no tensor alive.
+        """
         if capturing():
             captured = LaunchPlan(function, [batch], is_captured=True)
             self._captured_plans.setdefault(function, []).append(captured)
             captured.update(function, [batch])
-            return
+            return None
         with self._call_lock:
             kept_plans = self._function_plans.setdefault(function, KeptPlans())
             plan = kept_plans.find(lambda each: _update_if_it_fits(each, function, batch))
             if plan is None:
                 plan = self._new_plan(function, [batch])
                 plan.update(function, [batch])
+                cached = self._cached_call(function, batch, plan)
                 batch.drop_tensors()
                 kept_plans.add(plan)
+                return cached
+            return self._cached_call(function, batch, plan)
+
+    def _cached_call(
+        self, function: HasLowerings, batch: Batch, plan: LaunchPlan
+    ) -> CachedCalls | None:
+        """Return the cached call for lists of this length, with a plan that has updated them.
+
+        Return None if the next call must make a batch.
+        """
+        if batch.indices:  # a part: the reader reads whole lists
+            return None
+        calls = self._cached_calls.setdefault(function, {})
+        length = len(batch.params)
+        key = length, current_forced_lowering()
+        cached = calls.pop(key, None) or CachedCalls.of(
+            function, length, batch.params[0].device, self._call_lock
+        )
+        if cached is None or not cached.add(plan, batch):
+            return None
+        latest = list(calls.items())[: _MAX_CACHED_CALLS - 1]
+        self._cached_calls[function] = {key: cached, **dict(latest)}
+        return cached
 
     def _plan(
         self, optimizer: OptimizerWithContext, batches: list[Batch], key: Any = None

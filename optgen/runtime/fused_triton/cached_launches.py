@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from itertools import chain
 from threading import Lock
 
 import torch
@@ -29,7 +30,7 @@ from optgen.runtime.reader.tensor_reader import Answer, Reader, reader
 from optgen.runtime.toolchain.dtype_codes import DTYPE_CODES
 from optgen.runtime.torch_private import capturing, is_plain_class
 
-_ALL_DTYPES = sum(1 << code for code in DTYPE_CODES.values())
+ALL_DTYPES = sum(1 << code for code in DTYPE_CODES.values())
 _MAX_PLANS = 16
 _DONE, _NOT_AS_PLANNED = int(Answer.DONE), int(Answer.NOT_AS_PLANNED)
 
@@ -55,10 +56,10 @@ class CachedLaunches:
         self._columns = TableArrays(len(streams.keys), count, by_shape)
         self._step = StepReader(
             tensor_reader,
-            tensor_reader.request_for(self._columns, streams, _ALL_DTYPES, device),
+            tensor_reader.request_for(self._columns, streams, ALL_DTYPES, device),
             streams,
             groups,
-            [_ALL_DTYPES] * len(groups),
+            [ALL_DTYPES] * len(groups),
             set(map(id, groups)),
             self._set_hypers,
             by_matrix=by_shape,
@@ -79,7 +80,7 @@ class CachedLaunches:
             return None
         if len(streams.keys) > MAX_STREAMS or not can_read(streams, groups):
             return None
-        if not all(map(_is_readable, batches)):
+        if not all(map(is_readable, batches)):
             return None
         tensor_reader = reader()
         if tensor_reader is None:
@@ -110,7 +111,10 @@ class CachedLaunches:
 
         Plans that are no longer kept are dropped here, too.
         """
-        planned = PlannedTensors(plan, batches, groups, self._columns)
+        group_ids = list(map(id, groups))
+        indices = [group_ids.index(batch.group_id) for batch in batches]
+        params = chain.from_iterable(group["params"] for group in groups)
+        planned = PlannedTensors(plan, batches, indices, params, self._columns)
         kept = (each for each in self._planned if each.plan in kept_plans)
         others = [each for each in kept if not planned.replaces(each)]
         self._planned = [planned, *others[: _MAX_PLANS - 1]]
@@ -174,7 +178,7 @@ class CachedLaunches:
         self._check_hypers(self._rule.hyper_values(group))
 
 
-def _is_readable(batch: Batch) -> bool:
+def is_readable(batch: Batch) -> bool:
     """Tell whether the reader can read the tensors of a batch, which the plan must not copy."""
     has_plain_members = all(is_plain_class(type(member)) for member in batch.members)
     return (

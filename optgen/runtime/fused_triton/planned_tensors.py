@@ -1,19 +1,20 @@
 """List the tensors that a launch plan takes, as the C++ reader compares them and finds them.
 
 A plan launches its kernels for tensors of certain dtypes and sizes. Only their addresses may differ
-in a later step. The reader knows a tensor by its index among all parameters of an optimizer, a
-bucket by its place in the bucket.
+in a later step. The reader knows a tensor by its index among all parameters of an optimizer, or
+in the list of a function; a bucket by its place in the bucket.
 """
 
 from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.fused_triton.bucket import Bucket
@@ -32,7 +33,8 @@ class PlannedTensors:
     Args:
         plan: The plan.
         batches: The batches that it has just updated.
-        groups: All groups of the optimizer.
+        group_indices: For each batch, the index of its group among the groups given to `launch`.
+        params: All parameters that the reader reads.
         columns: The columns that the reader fills.
     """
 
@@ -40,14 +42,12 @@ class PlannedTensors:
         self,
         plan: LaunchPlan,
         batches: Sequence[Batch],
-        groups: Sequence[Group],
+        group_indices: Sequence[int],
+        params: Iterable[Tensor],
         columns: TableArrays,
     ) -> None:
-        self.plan, self._columns = plan, columns
-        params = (param for group in groups for param in group["params"])
+        self.plan, self._columns, self._groups = plan, columns, group_indices
         index_of_param = {id(param): index for index, param in enumerate(params)}
-        group_ids = list(map(id, groups))
-        self._groups = [group_ids.index(batch.group_id) for batch in batches]
         count = len(columns.elements)
         self._dtypes, self._elements = array("Q", bytes(8 * count)), array("q", bytes(8 * count))
         self._shapes = array("q", bytes(8 * len(columns.shape)))

@@ -368,10 +368,14 @@ int optgen_read_gradients(const Request* request) {
     return reader.read_gradients();
 }
 
-// Takes a step for a function: `lists` has a list of tensors for each stream.
+// Takes a step for a function: `lists` has a list of tensors for each stream. Answers as
+// `optgen_read_and_step` does.
 int optgen_read_lists_and_step(const Request* request) {
     const Reader reader{{*request, *request->layout}};
-    return reader.read_lists() && reader.take_step();
+    if (!reader.read_lists()) return REFUSED;
+    if (!reader.are_as_planned()) return NOT_AS_PLANNED;
+    reader.take_step();
+    return DONE;
 }
 
 }

@@ -77,21 +77,29 @@ class Consensus:
     def ask_ranks(self, failed: bool, overflowed: float) -> tuple[bool, bool, float]:
         """Return whether a rank failed, whether digests differ, and the greatest `overflowed`.
 
-        A group with a CPU backend uses a CPU tensor, which avoids a wait for the device.
+        A group with a CPU backend uses a CPU tensor. Other groups answer on their device, for which
+        the host waits once.
         """
-        digests_differ = False
+        answers: Tensor | None = None  # of the groups so far
         for group, device in self._devices.items():
-            digest = float(self._digests[group])
-            numbers = [failed, digests_differ, overflowed, digest, -digest]
-            # float64 holds a digest of 32 bits exactly.
-            maxima = torch.tensor(numbers, dtype=torch.float64)
-            on_cpu = "cpu:" in distributed.get_backend_config(group)
-            maxima = maxima if on_cpu else maxima.to(device)
+            place = "cpu" if "cpu:" in distributed.get_backend_config(group) else device
+            digest = float(self._digests[group])  # float64 holds 32 bits exactly
+            maxima = _vector([failed, 0.0, overflowed, digest, -digest], place)
+            if answers is not None:
+                torch.maximum(maxima[:3], answers.to(place), out=maxima[:3])
             distributed.all_reduce(maxima, distributed.ReduceOp.MAX, group=group)
             # The greatest of the negated digests is the least digest, negated.
-            any_failed, any_differ, overflowed, greatest, minus_least = maxima.tolist()
-            failed, digests_differ = bool(any_failed), bool(any_differ) or greatest != -minus_least
-        return failed, digests_differ, overflowed
+            maxima[1] += maxima[3] != -maxima[4]
+            answers = maxima[:3]
+        if answers is None:
+            return failed, False, overflowed
+        any_failed, any_differ, any_overflowed = answers.tolist()
+        return bool(any_failed), bool(any_differ), any_overflowed
+
+
+def _vector(numbers: list[float], device: str) -> Tensor:
+    """Return numbers in float64 on a device, for which the host does not wait."""
+    return torch.stack([torch.full((), n, dtype=torch.float64, device=device) for n in numbers])
 
 
 @contextmanager

@@ -53,10 +53,12 @@ def scalar_device(rule: Rule, group: Mapping[str, Any], param: Tensor) -> torch.
 def scalars_on_param_device(rule: Rule, group: Mapping[str, Any]) -> bool:
     """Tell whether scalars live on their parameter's device: by the rule, or by group options.
 
-    The device itself reads the scalars of a fused or capturable group.
+    The device itself reads the scalars of a capturable group, and of a fused one, unless the rule
+    is on whole matrices: the host then reads them between the kernels.
     """
     by_rule = rule.scalar_device == "param"
-    return by_rule or bool(group.get("fused") or group.get("capturable"))
+    by_kernels = group.get("fused") and not rule.why_uncut
+    return by_rule or bool(by_kernels or group.get("capturable"))
 
 
 def counts_as_tensors(dicts: list[dict[str, Any]]) -> list[Tensor]:
