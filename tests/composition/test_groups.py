@@ -82,6 +82,16 @@ def test_what_only_the_narrow_arm_reads_goes_with_it(tmp_path: Path) -> None:
     assert not {"c", "n", "gain"} & {*group}
 
 
+def test_a_dtype_of_states_leaves_the_numbers_of_all_groups() -> None:
+    cls: Any = optgen.compose("prodigy", modifiers.state_dtype("bfloat16"))
+    param = torch.ones(3, requires_grad=True)
+    param.grad = torch.ones(3)
+    optimizer = cls([param])
+    optimizer.step()
+
+    assert optimizer.state[param]["exp_avg"].dtype == torch.bfloat16
+
+
 def test_a_derived_rule_keeps_what_its_groups_must_share(tmp_path: Path) -> None:
     """`lr` of Prodigy is one value or 0, also where a derived spec gives it another default."""
     decorator = DECORATOR.replace(")", ', base="Prodigy")')
