@@ -20,7 +20,7 @@ import torch
 REHEARSAL = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if REHEARSAL else "cuda"
 IS_SMALL = REHEARSAL or os.environ.get("OPTGEN_GPU_SMALL") == "1"
-"""Whether to take a few small tensors: in a rehearsal, and on a device that is emulated."""
+"""True to take a few small tensors: in a rehearsal, and on a device that is emulated."""
 
 Step = Callable[[], Any]
 

@@ -31,7 +31,7 @@ IN_CACHE = 1 << 27
 
 @dataclass
 class Launches:
-    """What is known of a kernel's launches in one step."""
+    """Figures of a kernel's launches in one step."""
 
     bytes_moved: float = 0.0
     events: list[tuple[Any, Any]] = field(default_factory=list)  # before and after each launch

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 Result = dict[str, Any]
-"""What a task found. The keys say of which kind it is.
+"""The findings of a task. The keys say of which kind it is.
 
 `right`: a check, with `error` and `limit`, or with `raised`. `variants`: a comparison of steps.
 `kernels`: the kernels of a step. `absent`: why the task had nothing to do. Else facts.

@@ -63,7 +63,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Run:
-    """What a warp takes on a path: clock cycles, and slots to issue instructions."""
+    """The cost of a path for a warp: clock cycles, and slots to issue instructions."""
 
     cycles: int
     instructions: int

@@ -49,7 +49,7 @@ _NARROW = (
     "reach 0.8 to 1, but the kernels of several tile shapes then spill up to 680 bytes"
 )
 EXPLAINED = {" bfloat16": _NARROW}
-"""Why sweeps are below ENOUGH, by a part of their names."""
+"""Reasons of sweeps below ENOUGH, by a part of their names."""
 
 
 def catalogue() -> dict[str, Any]:
@@ -59,7 +59,7 @@ def catalogue() -> dict[str, Any]:
 
 
 class Card(NamedTuple):
-    """What limits a sweep on a card. The figures are those of an H100 (SXM)."""
+    """The limits of a card. The figures are those of an H100 (SXM)."""
 
     multiprocessors: int = 132
     clock: float = 1.755e9  # Hz
@@ -90,7 +90,7 @@ H100 = Card()
 
 
 class Prediction(NamedTuple):
-    """What the model says about one sweep."""
+    """The prediction for one sweep."""
 
     fraction: float  # of a copy's speed
     limit: str  # "memory", "latency" or "issue"

@@ -32,7 +32,7 @@ Integers = NDArray[np.int64]
 
 
 class Access(NamedTuple):
-    """What an instruction did in some lanes, which have passed equally many barriers."""
+    """The accesses of an instruction in some lanes, which have passed equally many barriers."""
 
     instruction: int
     lanes: Integers  # block * threads + thread

@@ -1,4 +1,4 @@
-"""What arithmetic instructions mean: functions of NumPy arrays, by name without types.
+"""The meaning of arithmetic instructions: functions of NumPy arrays, by name without types.
 
 The source of facts is the PTX ISA, sections "Integer Arithmetic Instructions", "Floating Point
 Instructions", "Logic and Shift Instructions" and "Comparison and Selection Instructions". A name

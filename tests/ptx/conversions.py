@@ -1,4 +1,4 @@
-"""What `cvt` means: conversions between PTX's types, each rounded once.
+"""The meaning of `cvt`: conversions between PTX's types, each rounded once.
 
 The source of facts is the PTX ISA, section "Data Movement and Conversion Instructions: cvt".
 """

@@ -1,4 +1,4 @@
-"""Where threads that go different ways meet again.
+"""Find the instruction at which threads that go different ways meet again.
 
 A branch that divides the threads of a block runs both ways, one after the other, each with its own
 threads. They meet at the first instruction that all ways from the branch lead to: the branch's

@@ -1,4 +1,4 @@
-"""What the interpreter reports: a fault of a kernel, or an instruction that it does not know."""
+"""Reports of the interpreter: a fault of a kernel, or an instruction that it does not know."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ MAX_STEPS = 10**6
 
 
 class Counts(NamedTuple):
-    """What a launch has done."""
+    """Counts of what a launch has done."""
 
     instructions: int  # executed, by each wave of blocks once
     executed: frozenset[int]  # indices of the instructions that some block has executed

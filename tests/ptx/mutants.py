@@ -16,7 +16,7 @@ Mutation = Callable[[Instruction], Instruction | None]
 
 
 class Outcome(NamedTuple):
-    """What became of a mutant."""
+    """The fate of a mutant."""
 
     index: int  # of the changed instruction
     instruction: Instruction  # as it was

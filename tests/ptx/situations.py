@@ -70,7 +70,7 @@ def accepts(cls: Any, shape: tuple[int, ...]) -> bool:
 
 @dataclass(frozen=True)
 class Situation:
-    """How parameters are, and how steps are taken."""
+    """The layout of parameters, and the way that steps are taken."""
 
     dtype: torch.dtype
     shapes: Sequence[tuple[int, ...]] = SHAPES

@@ -38,7 +38,7 @@ SPARSE = ("RowWiseAdagrad", "SparseAdam")
 FOUND = ("RMSpropTF", "RowWiseAdagrad")
 """RMSpropTF did not compile without momentum; finishes stored states that threads still loaded."""
 FLOAT32_ROUNDINGS = 64
-"""How far fused C++ may differ after two steps, in roundings to float32 of the largest element.
+"""The difference allowed to fused C++ after two steps, in float32 roundings of the largest element.
 
 The kernels round a product and a sum once, and C++ rounds both. Numbers of 16 bits are rounded
 from float32, so they may then differ by one unit in the last place in each step.

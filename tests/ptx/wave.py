@@ -27,7 +27,7 @@ UNDEFINED = 0xA5A5A5A5A5A5A5A5
 
 
 class LaunchState(NamedTuple):
-    """What all blocks of a launch share."""
+    """The memory and the log that all blocks of a launch share."""
 
     arguments: Sequence[int | float]
     memory: Memory

@@ -129,7 +129,8 @@ class Bucket:
         is_amd = torch.version.hip is not None
         shapes = list(map(Shape.of, streams[0])) if spec is not None and spec.by_matrix else []
         tiles = sorted({Tile.of(shape) for shape in shapes})
-        self.options = options(self.key.dtypes, is_amd, tiles)
+        line_sums = spec.row_sums + spec.column_sums if spec is not None else 0
+        self.options = options(self.key.dtypes, is_amd, tiles, line_sums)
         self.prologue_options = {"num_warps": 1} | compiler_options(is_amd)
         block_counts = self._block_counts(streams[0], shapes)
         self._table = Table(

@@ -16,10 +16,20 @@ TAIL_WITH_CODES = 512
 """TAIL for streams with codes of 8 bits: the largest number of elements that share a scale."""
 
 
+MAX_LINE_SUMS = 2
+"""Sums of rows and of columns that fit into registers beside 16 elements of a tile per thread."""
+
+
 def options(
-    dtypes: Sequence[torch.dtype | None], is_amd: bool, tiles: Sequence[Tile] = ()
+    dtypes: Sequence[torch.dtype | None],
+    is_amd: bool,
+    tiles: Sequence[Tile] = (),
+    line_sums: int = 0,
 ) -> dict[str, Any]:
-    """Return a kernel's block size and compiler options for these dtypes."""
+    """Return a kernel's block size and compiler options for these dtypes.
+
+    `line_sums` is the number of sums of rows and of columns, in the sweep that has the most.
+    """
     itemsize = max(dtype.itemsize for dtype in dtypes if dtype is not None)
     vector = 16 // itemsize  # elements per access of 16 bytes
     # With an explicit limit, NVIDIA's assembler no longer spills registers to fit one more block.
@@ -27,7 +37,9 @@ def options(
     if tiles:
         # With 16 elements of a tile per thread, twice as many bytes are in flight as with 8.
         warps = 8 if dtypes[0] == torch.float64 else 4
-        if warps == 4 and len(tiles) > 1 and not is_amd:
+        if line_sums > MAX_LINE_SUMS and not is_amd:
+            warps *= 2
+        elif warps == 4 and len(tiles) > 1 and not is_amd:
             compile_options |= {"maxnreg": 144}  # with 128, a sweep with a gradient scaler spills
         return {
             "VECTOR": vector,
