@@ -166,8 +166,9 @@ def emulated(device: Device | None = None) -> Iterator[Device]:
         device.note_addresses(table, f"extra row {index}", list(tensors))
 
     patches = (
-        # A repeated step knows addresses and no tensors; `make test-cuda-host` runs such steps.
+        # Repeated steps and calls know addresses and no tensors; `make test-cuda-host` runs them.
         (FusedTritonBackend, "cached_step", lambda *arguments: None),
+        (FusedTritonBackend, "_cached_call", lambda *arguments: None),
         (Table, "write_addresses", note_addresses),
         (Table, "write_extra_addresses", note_extra_addresses),
         (CUDABackend, "make_cubin", lambda *arguments: b""),  # only the PTX is needed
