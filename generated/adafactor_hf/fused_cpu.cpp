@@ -287,6 +287,7 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
         const Scalars& scalars, const Sizes& sizes, i64 n, C* __restrict exp_avg_sq_rows,
         const C* __restrict square_row_sums) {
         const C beta2 = C(scalars.beta2);
+        const C one_minus_beta2 = C(1 - scalars.beta2);
 
         for (i64 i = 0; i < n; ++i) {
             C exp_avg_sq_row = exp_avg_sq_rows[i];
@@ -294,7 +295,7 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
 
             // r = beta2 * r + (1 - beta2) * row_mean(square)
             exp_avg_sq_row = beta2 * exp_avg_sq_row
-                + (1 - beta2) * (square_row_sum * C(1 / sizes.cols));
+                + one_minus_beta2 * (square_row_sum * C(1 / sizes.cols));
 
             exp_avg_sq_rows[i] = exp_avg_sq_row;
         }
@@ -305,6 +306,7 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
         const Scalars& scalars, const Sizes& sizes, i64 n, C* __restrict exp_avg_sq_cols,
         const C* __restrict square_col_sums) {
         const C beta2 = C(scalars.beta2);
+        const C one_minus_beta2 = C(1 - scalars.beta2);
 
         for (i64 i = 0; i < n; ++i) {
             C exp_avg_sq_col = exp_avg_sq_cols[i];
@@ -312,7 +314,7 @@ struct AdafactorHFFactoredNotOneByOneRule : Rule {
 
             // c = beta2 * c + (1 - beta2) * col_mean(square)
             exp_avg_sq_col = beta2 * exp_avg_sq_col
-                + (1 - beta2) * (square_col_sum * C(1 / sizes.rows));
+                + one_minus_beta2 * (square_col_sum * C(1 / sizes.rows));
 
             exp_avg_sq_cols[i] = exp_avg_sq_col;
         }

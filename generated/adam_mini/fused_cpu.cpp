@@ -171,18 +171,19 @@ struct AdamMiniFactoredNotOneByOneRule : Rule {
         const Hypers& hypers, const Scalars& scalars, const Sizes& sizes, i64 n,
         C* __restrict vmeans, const C* __restrict grad_sq_row_sums, C* __restrict row_factors) {
         const C beta2 = C(scalars.beta2);
-        const C step = C(scalars.step);
         const C eps = C(hypers.eps);
+        const C one_minus_beta2 = C(1 - scalars.beta2);
+        const C bias_correction2_sqrt = C(sqrt(1 - pow(scalars.beta2, scalars.step)));
 
         for (i64 i = 0; i < n; ++i) {
             C vmean = vmeans[i];
             C grad_sq_row_sum = grad_sq_row_sums[i];
 
             // r = beta2 * r + (1 - beta2) * row_mean(g**2)
-            vmean = beta2 * vmean + (1 - beta2) * (grad_sq_row_sum * C(1 / sizes.cols));
+            vmean = beta2 * vmean + one_minus_beta2 * (grad_sq_row_sum * C(1 / sizes.cols));
             // u = m / (sqrt(r / (1 - beta2**t)) + eps)
             // p = p - lr / (1 - beta1**t) * u
-            const C row_factor = 1 / (sqrt(vmean) / sqrt(1 - pow(beta2, step)) + eps);
+            const C row_factor = 1 / (sqrt(vmean) / bias_correction2_sqrt + eps);
 
             vmeans[i] = vmean;
             row_factors[i] = row_factor;

@@ -336,6 +336,7 @@ struct CAMENotOneByOneRule : Rule {
         const Scalars& scalars, const Sizes& sizes, i64 n, C* __restrict exp_avg_sq_rows,
         const C* __restrict grad_row_sums) {
         const C beta2 = C(scalars.beta2);
+        const C one_minus_beta2 = C(1 - scalars.beta2);
 
         for (i64 i = 0; i < n; ++i) {
             C exp_avg_sq_row = exp_avg_sq_rows[i];
@@ -343,7 +344,7 @@ struct CAMENotOneByOneRule : Rule {
 
             // r = beta2 * r + (1 - beta2) * row_mean(g**2 + eps1)
             exp_avg_sq_row = beta2 * exp_avg_sq_row
-                + (1 - beta2) * (grad_row_sum * C(1 / sizes.cols));
+                + one_minus_beta2 * (grad_row_sum * C(1 / sizes.cols));
 
             exp_avg_sq_rows[i] = exp_avg_sq_row;
         }
@@ -354,6 +355,7 @@ struct CAMENotOneByOneRule : Rule {
         const Scalars& scalars, const Sizes& sizes, i64 n, C* __restrict exp_avg_sq_cols,
         const C* __restrict grad_col_sums) {
         const C beta2 = C(scalars.beta2);
+        const C one_minus_beta2 = C(1 - scalars.beta2);
 
         for (i64 i = 0; i < n; ++i) {
             C exp_avg_sq_col = exp_avg_sq_cols[i];
@@ -361,7 +363,7 @@ struct CAMENotOneByOneRule : Rule {
 
             // c = beta2 * c + (1 - beta2) * col_mean(g**2 + eps1)
             exp_avg_sq_col = beta2 * exp_avg_sq_col
-                + (1 - beta2) * (grad_col_sum * C(1 / sizes.rows));
+                + one_minus_beta2 * (grad_col_sum * C(1 / sizes.rows));
 
             exp_avg_sq_cols[i] = exp_avg_sq_col;
         }
@@ -372,13 +374,13 @@ struct CAMENotOneByOneRule : Rule {
         const Sizes& sizes, const Numbers& numbers, i64 n, const C* __restrict exp_avg_sq_rows,
         C* __restrict row_factors) {
         const C exp_avg_sq_row_sum = C(numbers.exp_avg_sq_row_sum);
+        const C scalar = C(sizes.numel * (1 / sizes.cols));
 
         for (i64 i = 0; i < n; ++i) {
             C exp_avg_sq_row = exp_avg_sq_rows[i];
 
             // u = g / sqrt(r / mean(r)) / sqrt(c)
-            const C row_factor = 1
-                / sqrt(C(sizes.numel) * C(1 / sizes.cols) * exp_avg_sq_row / exp_avg_sq_row_sum);
+            const C row_factor = 1 / sqrt(scalar * exp_avg_sq_row / exp_avg_sq_row_sum);
 
             row_factors[i] = row_factor;
         }
@@ -499,6 +501,7 @@ struct CAMENotOneByOneRule : Rule {
         const Scalars& scalars, const Sizes& sizes, i64 n, C* __restrict exp_avg_res_rows,
         const C* __restrict residual_row_sums) {
         const C beta3 = C(scalars.beta3);
+        const C one_minus_beta3 = C(1 - scalars.beta3);
 
         for (i64 i = 0; i < n; ++i) {
             C exp_avg_res_row = exp_avg_res_rows[i];
@@ -506,7 +509,7 @@ struct CAMENotOneByOneRule : Rule {
 
             // r_res = beta3 * r_res + (1 - beta3) * row_mean(residual)
             exp_avg_res_row = beta3 * exp_avg_res_row
-                + (1 - beta3) * (residual_row_sum * C(1 / sizes.cols));
+                + one_minus_beta3 * (residual_row_sum * C(1 / sizes.cols));
 
             exp_avg_res_rows[i] = exp_avg_res_row;
         }
@@ -517,6 +520,7 @@ struct CAMENotOneByOneRule : Rule {
         const Scalars& scalars, const Sizes& sizes, i64 n, C* __restrict exp_avg_res_cols,
         const C* __restrict residual_col_sums) {
         const C beta3 = C(scalars.beta3);
+        const C one_minus_beta3 = C(1 - scalars.beta3);
 
         for (i64 i = 0; i < n; ++i) {
             C exp_avg_res_col = exp_avg_res_cols[i];
@@ -524,7 +528,7 @@ struct CAMENotOneByOneRule : Rule {
 
             // c_res = beta3 * c_res + (1 - beta3) * col_mean(residual)
             exp_avg_res_col = beta3 * exp_avg_res_col
-                + (1 - beta3) * (residual_col_sum * C(1 / sizes.rows));
+                + one_minus_beta3 * (residual_col_sum * C(1 / sizes.rows));
 
             exp_avg_res_cols[i] = exp_avg_res_col;
         }
@@ -546,13 +550,13 @@ struct CAMENotOneByOneRule : Rule {
         const Sizes& sizes, const Numbers& numbers, i64 n, const C* __restrict exp_avg_res_rows,
         C* __restrict row_factor_2s) {
         const C exp_avg_res_row_sum = C(numbers.exp_avg_res_row_sum);
+        const C scalar = C(sizes.numel * (1 / sizes.cols));
 
         for (i64 i = 0; i < n; ++i) {
             C exp_avg_res_row = exp_avg_res_rows[i];
 
             // p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
-            const C row_factor_2 = 1
-                / sqrt(C(sizes.numel) * C(1 / sizes.cols) * exp_avg_res_row / exp_avg_res_row_sum);
+            const C row_factor_2 = 1 / sqrt(scalar * exp_avg_res_row / exp_avg_res_row_sum);
 
             row_factor_2s[i] = row_factor_2;
         }

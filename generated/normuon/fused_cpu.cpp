@@ -304,6 +304,7 @@ struct NorMuonAfter : Rule {
         const C* __restrict o_sq_row_sums, C* __restrict row_factors) {
         const C beta2 = C(hypers.beta2);
         const C eps = C(hypers.eps);
+        const C one_minus_beta2 = C(1 - hypers.beta2);
 
         for (i64 i = 0; i < n; ++i) {
             C second_momentum_buffer = second_momentum_buffers[i];
@@ -311,7 +312,7 @@ struct NorMuonAfter : Rule {
 
             // v = beta2 * v + (1 - beta2) * row_mean(o**2)
             second_momentum_buffer = beta2 * second_momentum_buffer
-                + (1 - beta2) * (o_sq_row_sum * C(1 / sizes.cols));
+                + one_minus_beta2 * (o_sq_row_sum * C(1 / sizes.cols));
             // u = o / (sqrt(v) + eps)
             const C row_factor = 1 / (sqrt(second_momentum_buffer) + eps);
 

@@ -16,6 +16,7 @@ from optgen.lowerings.fused_cpu.line_layout import wrapped_statement
 from optgen.lowerings.fused_cpu.loop_analysis import multiply_by_reciprocals
 from optgen.lowerings.fused_cpu.loop_conditions import LoopConditions
 from optgen.lowerings.fused_cpu.loop_ir import Loop
+from optgen.lowerings.fused_cpu.number_constants import NumberConstants
 from optgen.lowerings.fused_cpu.number_printer import number_printer
 from optgen.lowerings.fused_cpu.random_keys import RandomKeys
 from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
@@ -37,10 +38,14 @@ class LoopBody:
         )
         hypers = {h.name: h for h in plan.algorithm.hypers}
         used_names = {r.name for r in plan.kinds} | set(self._fields.values())
+        used_names |= set(loop.sum_operands) | {array.name for array in loop.arrays}
+        self._body = map_values(loop.body, multiply_by_reciprocals)
+        self._number_constants = NumberConstants.of(plan, self._body, used_names)
+        used_names |= set(self._number_constants.names.values())
         self._conditions = LoopConditions(loop.flags, hypers, self._number_printer, used_names)
         self._keys = RandomKeys(self._number_printer, used_names)
         flatten = BranchFlattener(self._conditions.reads_flag)
-        body = flatten(map_values(loop.body, multiply_by_reciprocals))
+        body = flatten(self._body)
         self._masks = masks(body)
         loaded = frozenset(array.name for array in loop.arrays if array.loaded)
         stored = {array.name for array in loop.arrays if array.stored}
@@ -57,6 +62,8 @@ class LoopBody:
     def constants(self) -> list[str]:
         """Declare the numbers that the loop reads, in its compute type."""
         lines = list(self._number_declarations())
+        for declaration in self._number_constants.declarations(self._number_printer):
+            lines += wrapped_statement(declaration, _COLUMN)
         for declaration in self._keys.declarations():
             lines += wrapped_statement(declaration, _COLUMN)
         conditions = list(self._conditions.declarations())
@@ -70,7 +77,7 @@ class LoopBody:
 
     def _number_declarations(self) -> Iterator[str]:
         """Declare the hyperparameters, scalars and numbers that expressions of elements read."""
-        refs_read = {r for a in assigns(self._loop.body) for r in self._numbers_in(a.value)}
+        refs_read = {r for a in assigns(self._body) for r in self._numbers_in(a.value)}
         names = {self._fields.get(r, variable(r.name)) for r in refs_read}
         for ref in self._plan.coefficients():
             name = self._fields.get(ref, variable(ref.name))
@@ -82,9 +89,11 @@ class LoopBody:
                 yield f"const C {variable(name)} = C({text});"
 
     def _numbers_in(self, value: Expr) -> Iterator[Ref]:
-        """Yield the names that a value reads, except in conditions that have C++ names."""
+        """Yield the names that a value reads, except in what the loop computes before it begins."""
         if isinstance(value, Ref):
             yield value
+        if self._number_constants.name(value):
+            return
         if isinstance(value, Call) and value.op in RANDOM_OPS:
             return  # the key of the draw is computed before the loop
         num_conditions = CONDITION_OPERANDS.get(value.op, 0) if isinstance(value, Call) else 0
@@ -108,6 +117,8 @@ class LoopBody:
         match expr:
             case Ref():
                 return self._fields.get(expr)
+            case _ if name := self._number_constants.name(expr):
+                return name
             case Call("rounded_at_random", (x, Call("random16") as draw, eps)):
                 operands = (
                     self._element_printer(x),
