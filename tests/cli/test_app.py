@@ -85,7 +85,7 @@ def test_a_missing_library_is_named(tmp_path: Path) -> None:
     )
 
     assert result.returncode == 4
-    tools = "'jinja2>=3.1' 'ruff==0.17.5' 'typer>=0.16'"
+    tools = "'jinja2>=3.1' 'ruff==0.17.5' 'sympy>=1.13' 'typer>=0.16'"
     assert result.stderr == f"optgen: typer is not installed: python -m pip install {tools}\n"
 
 

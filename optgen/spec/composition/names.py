@@ -190,7 +190,7 @@ def _check_needs(base: Part, modifiers: Sequence[Part]) -> None:
             )
             raise CompositionError(f"{message}: leave one out")
         for other in (base, *modifiers):
-            if part.step and other is not part and (reason := why_steps_count_on_host(other)):
+            if part.guard and part.step and other is not part and (reason := why_steps_count_on_host(other)):
                 message = f"{part.name} counts steps on the device, and {reason} of {other.name}"
                 raise CompositionError(f"{message} follows from the step count: leave one out")
 
