@@ -189,8 +189,9 @@ def _check_needs(base: Part, modifiers: Sequence[Part]) -> None:
                 f"{part.name} may skip the first step, and {calling_fresh[0]} asks `fresh` for it"
             )
             raise CompositionError(f"{message}: leave one out")
-        for other in (base, *modifiers):
-            if part.guard and part.step and other is not part and (reason := why_steps_count_on_host(other)):
+        counts_on_device = part.guard and part.step  # steps that are not skipped
+        for other in (base, *modifiers) if counts_on_device else ():
+            if other is not part and (reason := why_steps_count_on_host(other)):
                 message = f"{part.name} counts steps on the device, and {reason} of {other.name}"
                 raise CompositionError(f"{message} follows from the step count: leave one out")
 
