@@ -13,7 +13,7 @@ CUDA_VENV = $(ENVIRONMENTS)/cuda-torch-2.13.0-$(notdir $(PYTHON))
 export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE # dozens of processes load the same modules, from cached bytecode
 
-.PHONY: help demo test test-thorough check tests fuzz compositions verify evidence test-torch test-asan test-cuda-host emulate-cuda test-frameworks format types bench docs \
+.PHONY: help demo test test-thorough check tests fuzz compositions verify evidence test-torch test-asan test-kernels test-cuda-host emulate-cuda test-frameworks format types bench docs \
 	dist test-dist test-wheel publish clean
 
 help: ## this list
@@ -25,8 +25,11 @@ demo: $(VENV)/installed ## train a small network with generated optimizers; tabl
 
 test: check tests ## everything that a change needs, in minutes
 
-test-thorough: check ## every case, also those that `make test` leaves out: tests/sampling.py
+test-thorough: check ## also the cases that `make test` leaves out: tests/sampling.py
 	$(BIN)/python -m pytest --thorough --numprocesses auto --dist worksteal
+
+test-kernels: $(VENV)/installed ## every kernel, composition and drawn rule on an emulated device: tests/ptx
+	$(BIN)/python -m pytest --every-case --numprocesses auto --dist worksteal tests/ptx
 
 check: $(VENV)/installed types ## format, lint, types, import law, all stages, docs, generated files
 	$(BIN)/ruff format --check .

@@ -34,7 +34,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--thorough",
         action="store_true",
-        help="run all cases, also those that make test leaves out",
+        help="run the cases that make test leaves out, too",
+    )
+    parser.addoption(
+        "--every-case",
+        action="store_true",
+        help="run the cases that make test-thorough leaves out, too",
     )
 
 

@@ -2,6 +2,8 @@
 
 A test with many similar cases is marked `one_case_in(n)`: `make test` runs one case in n. A test
 that costs much and shows little more than others is marked `thorough`: `make test` leaves it out.
+A test whose cases together take longer than continuous integration has is marked
+`one_case_in(n, thorough=m)`: `make test-thorough` runs one case in m.
 """
 
 from __future__ import annotations
@@ -15,38 +17,45 @@ from collections.abc import Iterable
 import pytest
 
 MARKERS = (
-    "one_case_in(n): make test runs one case in n, and pytest --thorough runs all",
+    "one_case_in(n, thorough=1): make test runs one case in n, and pytest --thorough one in "
+    "`thorough`",
     "thorough: only pytest --thorough runs it",
 )
 _THOROUGH = "OPTGEN_TEST_THOROUGH"  # the processes that tests start inherit it
+_EVERY_CASE = "OPTGEN_TEST_EVERY_CASE"  # and this
 
 
 def configure(config: pytest.Config) -> None:
-    """Register the markers; with --thorough, tell all processes to run every case."""
+    """Register the markers; tell all processes which cases to run."""
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
-    if config.getoption("--thorough"):
-        os.environ[_THOROUGH] = "1"
+    for option, variable in (("--thorough", _THOROUGH), ("--every-case", _EVERY_CASE)):
+        if config.getoption(option):
+            os.environ[variable] = "1"
 
 
 def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Remove the items that this run leaves out."""
-    if os.environ.get(_THOROUGH) == "1":
+    if os.environ.get(_EVERY_CASE) == "1":
         return
-    left_out = {item for item in items if item.get_closest_marker("thorough")}
-    for n, cases in _sampled_tests(item for item in items if item not in left_out):
+    thorough = os.environ.get(_THOROUGH) == "1"
+    left_out = {item for item in items if item.get_closest_marker("thorough") and not thorough}
+    for n, cases in _sampled_tests((item for item in items if item not in left_out), thorough):
         first_left_out = math.ceil(len(cases) / n)
         left_out.update(sorted(cases, key=_name_hash)[first_left_out:])
     config.hook.pytest_deselected(items=[*left_out])
     items[:] = [item for item in items if item not in left_out]
 
 
-def _sampled_tests(items: Iterable[pytest.Item]) -> list[tuple[int, list[pytest.Item]]]:
-    """Return the number n and the cases of each test that is marked `one_case_in(n)`."""
+def _sampled_tests(
+    items: Iterable[pytest.Item], thorough: bool
+) -> list[tuple[int, list[pytest.Item]]]:
+    """Return the cases of each test that is marked, and the n of which this run takes one."""
     cases: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
     for item in items:
         if marker := item.get_closest_marker("one_case_in"):
-            cases[item.nodeid.partition("[")[0], *marker.args].append(item)
+            (n,) = (marker.kwargs.get("thorough", 1),) if thorough else marker.args
+            cases[item.nodeid.partition("[")[0], n].append(item)
     return [(n, cases_of_test) for (_, n), cases_of_test in cases.items()]
 
 

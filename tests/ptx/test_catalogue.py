@@ -47,7 +47,7 @@ STATES_DIFFER = ("KahanAdamW", "ScheduleFreeAdamW", "ScheduleFreeRAdam", "Schedu
 """Classes of which only parameters are compared with fused C++: they keep a rounding's error."""
 
 
-@pytest.mark.one_case_in(30)
+@pytest.mark.one_case_in(30, thorough=4)
 @pytest.mark.parametrize("has_flags", [False, True], ids=["plain", "flags"])
 @pytest.mark.parametrize("name", [name for name in classes() if name not in SPARSE])
 def test_steps_in_float64_are_those_of_the_oracle(name: str, has_flags: bool) -> None:
@@ -64,7 +64,7 @@ def test_steps_in_float64_are_those_of_the_oracle(name: str, has_flags: bool) ->
     assert device.launches
 
 
-@pytest.mark.one_case_in(40)
+@pytest.mark.one_case_in(40, thorough=6)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", classes())
 def test_steps_are_those_of_fused_cpp_and_need_no_order_of_blocks(name: str, dtype: str) -> None:
@@ -111,7 +111,7 @@ def as_bits(tensor: Tensor) -> Tensor:
     return numbers.reshape(-1).contiguous().view(torch.uint8)
 
 
-@pytest.mark.one_case_in(24)
+@pytest.mark.one_case_in(24, thorough=5)
 @pytest.mark.parametrize("folder", functions())
 def test_functions_over_lists_are_those_of_the_for_loop(folder: str) -> None:
     results = []

@@ -33,7 +33,7 @@ COMPOSITIONS_OF_PART = 4
 Drawn = Callable[[str], tuple[str, list[Setting]]]
 
 
-@pytest.mark.one_case_in(PARTS)
+@pytest.mark.one_case_in(PARTS, thorough=10)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_drawn_rules(part: int) -> None:
     seeds = [f"emulated {part} {number}" for number in range(RULES_OF_PART)]
@@ -42,7 +42,7 @@ def test_drawn_rules(part: int) -> None:
     assert device.launches
 
 
-@pytest.mark.one_case_in(len(COMPOSITIONS) // COMPOSITIONS_OF_PART)
+@pytest.mark.one_case_in(len(COMPOSITIONS) // COMPOSITIONS_OF_PART, thorough=9)
 @pytest.mark.parametrize("first", range(0, len(COMPOSITIONS), COMPOSITIONS_OF_PART))
 def test_compositions(first: int) -> None:
     names = COMPOSITIONS[first : first + COMPOSITIONS_OF_PART]
