@@ -64,7 +64,10 @@ class CachedLaunches:
             self._set_hypers,
             by_matrix=by_shape,
         )
-        self._step.request.zeroes_gradients = optimizer.rule.zero_grad
+        request = self._step.request
+        request.zeroes_gradients = optimizer.rule.zero_grad
+        # Gathered steps check step counts in the host's memory, too, and never wait for a device.
+        request.has_step_count = self._rule.step is not None and device.type == "cpu"
         self._params = _params_of(groups)
 
     @classmethod
