@@ -37,10 +37,16 @@ def check_params(optimizer: OptimizerWithContext, group: Group, params: Iterable
 
 
 def _hint_for_matrices(optimizer: OptimizerWithContext, refused_param: Tensor) -> str:
-    """Return what to do if a rule refuses a parameter because of its shape; else ""."""
-    try:
-        optimizer._check_param(refused_param.new_empty((4, 4), device="meta"))
-    except ValueError:
+    """Return what to do if a rule takes matrices of a parameter's kind, and no vectors; else ""."""
+
+    def takes(*shape: int) -> bool:
+        try:
+            optimizer._check_param(refused_param.new_empty(shape, device="meta"))
+        except ValueError:
+            return False
+        return True
+
+    if takes(4) or not takes(4, 4):
         return ""
     name = type(optimizer).__name__
     call = f'optgen.optim.create_optimizer(model, {name}, others="adamw")'
