@@ -59,6 +59,8 @@ def draw(
     with_group_reductions = group_reductions.add_group_reductions(seed, with_input)
     text = with_group_reductions + programs.draw_programs(seed, text)
     text = eight_bits.add_8_bit_states(seed, compose(seed, text))
+    if Random(f"{seed} compute dtype").random() < 0.15:
+        text = text.replace("@optimizer(", '@optimizer(compute_dtype="param", ', 1)
     if "over=" in text:
         settings = [group_reductions.without_0_dim(setting) for setting in settings]
     return text, settings
