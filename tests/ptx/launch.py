@@ -84,17 +84,26 @@ def run(
                 wave = pending.pop(int(rng.integers(len(pending))))
                 _run_wave(program, steps, wave, executed)
                 pending += wave.split_off
-        pitch = -(-shared_bytes // 16) * 16
-        for log, name_of in zip(
-            logs,
-            (memory.name_of, lambda place: f"byte {place % pitch} of shared memory"),
-            strict=True,
-        ):
-            try:
-                log.check(launch.order, lambda index: _described(program, index), name_of)
-            except Fault as fault:
-                raise Fault(f"{program.name}: {fault}") from None
+        _check_order(program, launch, shared_bytes)
     return Counts(executed.total(), frozenset(executed))
+
+
+def _check_order(program: Program, launch: LaunchState, shared_bytes: int) -> None:
+    """Check that barriers and atomics order all accesses of a launch that need an order.
+
+    Raises:
+        Fault: Two accesses race.
+    """
+    pitch = -(-shared_bytes // 16) * 16  # of the blocks' shared memory
+    names = (
+        (launch.global_log, launch.memory.name_of),
+        (launch.shared_log, lambda place: f"byte {place % pitch} of shared memory"),
+    )
+    for log, name_of in names:
+        try:
+            log.check(launch.order, lambda index: _described(program, index), name_of)
+        except Fault as fault:
+            raise Fault(f"{program.name}: {fault}") from None
 
 
 def _run_wave(program: Program, steps: Sequence[Step], wave: Wave, executed: Counter[int]) -> None:
