@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from optgen.ir.algorithm import QUANTIZED, Algorithm
+from optgen.contract.states import QUANTIZED
+from optgen.ir.algorithm import Algorithm
 from website.entries import Entry
 
 _ARGUMENTS = {

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
-from optgen.ir.algorithm import AT_LEAST_FLOAT32, QUANTIZED, Algorithm, State
+from optgen.contract.states import AT_LEAST_FLOAT32, QUANTIZED
+from optgen.ir.algorithm import Algorithm, State
 
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 _SCALE = 4  # bytes of the scale of a block

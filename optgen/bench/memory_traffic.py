@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from optgen.runtime.rule import FACTS, State, truth
+from optgen.contract.states import FACTS, Shape
+from optgen.runtime.rule import State, truth
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Access:
 
     key: str
     stored: bool = False
-    shape: str = "like"  # "like" the parameter, or one number per "row" or "col"
+    shape: Shape = "like"  # "like" the parameter, or one number per "row" or "col"
     when: str | None = None  # key of a group value or extra input: no access if false
 
     def shape_for(self, param: Tensor) -> list[int]:
@@ -35,7 +36,7 @@ class Traffic:
 
     def applies_to(self, param: Tensor) -> bool:
         """Tell whether the facts apply to a parameter."""
-        return all(FACTS[fact](param) is holds for fact, holds in self.facts.items())
+        return all(FACTS[fact](param.shape) is holds for fact, holds in self.facts.items())
 
     def accesses_by_sweep(self, group: Mapping[str, object]) -> Iterator[list[Access]]:
         """Yield the accesses of each sweep for the values of a group, stored tensors first."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from optgen.bench.memory_traffic import Access, Traffic
+from optgen.contract.states import Shape
 from optgen.runtime.fused_cpu.kernel import threads
 from optgen.runtime.toolchain import library_cache
 
@@ -43,7 +44,7 @@ class Roofline:
     """Loop that reads and writes the tensors of an optimizer's step, and changes no value."""
 
     def __init__(self, traffics: Sequence[Traffic], optimizer: torch.optim.Optimizer) -> None:
-        self._temporaries: dict[tuple[int, str, str], Tensor] = {}
+        self._temporaries: dict[tuple[int, str, Shape], Tensor] = {}
         self._gradient_slots: list[tuple[_Sweep, int, Tensor]] = []
         params = [(p, group) for group in optimizer.param_groups for p in group["params"]]
         sweeps: list[_Sweep] = []

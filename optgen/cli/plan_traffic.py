@@ -8,6 +8,7 @@ from functools import cache
 from optgen.bench.memory_traffic import Access, Traffic
 from optgen.bench.variants import USER_CLASSES
 from optgen.cli.locate_specs import spec_path, specs_folder
+from optgen.contract.states import Shape
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.binding_times import Axes
 from optgen.ir.nodes import assigns, expressions
@@ -19,7 +20,7 @@ from optgen.passes.zero_gradients import zero_gradients
 from optgen.spec.base_spec import read_base
 from optgen.spec.read_spec import read_spec
 
-_SHAPE_BY_AXES = {Axes.ROW: "row", Axes.COLUMN: "col"}
+_SHAPE_BY_AXES: dict[Axes, Shape] = {Axes.ROW: "row", Axes.COLUMN: "col"}
 
 
 @cache
@@ -84,4 +85,4 @@ def _row_and_column_updates(plan: Plan, finish: Finish) -> Iterator[Access]:
     assigned = {stmt.target.name for stmt in assigns(finish.body)}
     for state in plan.algorithm.factor_states():
         if state.symbol in assigned:
-            yield Access(state.key, stored=True, shape=str(state.shape))
+            yield Access(state.key, stored=True, shape=state.shape)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Literal
 
+from optgen.contract.states import AT_LEAST_FLOAT32, MATRIX_SHAPES, QUANTIZED, RANK, StateEntry
 from optgen.ir.nodes import NOWHERE, Call, Expr, Place, Program, Ref, expressions, walk
 from optgen.ir.ops import (
     LINEAR_ALGEBRA,
@@ -17,10 +18,8 @@ from optgen.ir.ops import (
     STORAGE_OPS,
     WIDE_OPS,
 )
-from optgen.ir.rank import RANK
 
 HyperType = Literal["number", "tuple", "flag", "choice"]
-Shape = Literal["like", "row", "col", "scalar"] | tuple[str, str]
 Gradient = Literal["dense", "rows", "sparse_only"]
 Counter = Literal["tensor", "int"]
 ScalarDevice = Literal["cpu", "param"]
@@ -29,17 +28,8 @@ ComputeDtype = Literal["at_least_float32", "param"]
 AcrossGroups = Literal["any", "equal", "equal or 0"]
 Default = float | int | bool | str | None | tuple[float | int | None, ...]
 
-MATRIX_SHAPES = (
-    *(("rows", "rows"), ("cols", "cols"), (RANK, RANK)),
-    *(("rows", RANK), ("cols", RANK), (RANK, "rows"), (RANK, "cols")),
-)
-"""Shapes of states that are matrices: squares first, then thin ones."""
 NARROW_DTYPES = ("bfloat16", "float16")
 """Dtypes of 16 bits that a state can declare."""
-AT_LEAST_FLOAT32: Final = "at_least_float32"
-"""The dtype of a state that is float32 for a parameter of 16 bits, and else the parameter's."""
-QUANTIZED = "8bit"
-"""The dtype of a quantized state: codes of 8 bits, and a float32 scale for each block of them."""
 QUANTIZED_BLOCKS = (64, 128, 256, 512)
 """Numbers of elements that a block of a quantized state may have."""
 QUANTIZED_MAPS = ("dynamic", "linear")
@@ -116,52 +106,19 @@ class Hyper:
 
 
 @dataclass(frozen=True)
-class State:
+class _Symbol:
+    symbol: str  # the first field of `State`
+
+
+@dataclass(frozen=True)
+class State(StateEntry, _Symbol):
     """A state, kept between steps: `symbol` in the rule, `key` in the checkpoint.
 
-    * `shape`: "like" the parameter; "row", the parameter's shape with size 1 in the last axis;
-      "col", with size 1 in the last axis but one; "scalar", one number per parameter; or a matrix,
-      one of `MATRIX_SHAPES`, with the parameter's leading axes.
-    * `init`: the value before the first step: a number, a hyperparameter's name, "p" for a copy of
-      the parameter, or "index" for the parameter's number in the optimizer, counted from 0.
-    * `when`: the condition under which it exists: a hyperparameter ("amsgrad", "not amsgrad") or
-      a shape predicate ("factored": the parameter has rows and columns). None: always.
-    * `dtype`: None for the parameter's dtype. For a "scalar", None is torch's choice: float32, or
-      float64 if that is the default dtype.
-    * `eager`: created by the constructor instead of the first step.
-    * `rows`: if False, the state changes as a whole, and a sparse gradient is used as a dense one.
-    * `written`: if False, the rule only reads it, and it keeps its initial value.
-    * `on_device`: a "scalar" that the rule computes from a reduction. It lives on the parameter's
-      device, and no step copies it to the host.
-    * `of_group`: an `on_device` scalar that all parameters of a group share, and the group keeps.
-    * `of_all`: an `of_group` state that all groups share. Each of them keeps it.
-    * `step_argument`: for an extra input, the argument of `step` that passes it; else "". An extra
-      input is not kept.
-    * `block`, `map`, `min_elements`: for the dtype "8bit". `block` is the number of elements of a
-      block, and `map` says which values the codes stand for. A parameter with fewer elements than
-      `min_elements` has a float32 state instead.
-    * `role`: "second_moment" for a mean of squared gradients, which modifiers may change; else "".
-
+    `role` is "second_moment" for a mean of squared gradients, which modifiers may change; else "".
     The states of a function are lists that the caller passes.
     """
 
-    symbol: str
-    key: str
-    init: float | str = 0.0
-    shape: Shape = "like"
-    dtype: str | None = None
-    when: str | None = None
-    eager: bool = False
-    rows: bool = True
-    written: bool = True
-    on_device: bool = False
-    of_group: bool = False
-    of_all: bool = False
-    step_argument: str = ""
     role: str = ""
-    block: int = 256
-    map: str = "dynamic"
-    min_elements: int = 4096
     place: Place = field(default=NOWHERE, compare=False, repr=False)
 
 

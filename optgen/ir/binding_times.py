@@ -11,18 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
-from optgen.ir.algorithm import Algorithm, Shape
+from optgen.contract.states import FACTS, Shape
+from optgen.ir.algorithm import Algorithm
 from optgen.ir.matrix_axes import HEIGHT, WIDTH, axes_of_linear_algebra, axes_of_sizes, union
 from optgen.ir.matrix_axes import Axes as Axes
 from optgen.ir.nodes import Call, Const, Expr, Ref, children
-from optgen.ir.ops import (
-    FACTS,
-    LINEAR_ALGEBRA,
-    PROPERTIES,
-    RANDOM_OPS,
-    REDUCTIONS,
-    WIDE_OPS,
-)
+from optgen.ir.ops import LINEAR_ALGEBRA, PROPERTIES, RANDOM_OPS, REDUCTIONS, WIDE_OPS
 
 
 class Stage(IntEnum):

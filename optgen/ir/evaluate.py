@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from optgen.contract.states import FACTS, RANK
 from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.binding_times import Kind, declared_kinds, kind_of
 from optgen.ir.meanings import MEANINGS
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Program, Ref, refs
 from optgen.ir.ops import RANDOM_OPS, WIDE_OPS
 from optgen.ir.random_numbers import positions
-from optgen.ir.rank import RANK
 from optgen.ir.state_values import (
     Values,
     as_scalar_tensor,
@@ -176,8 +176,7 @@ def properties_of(
     """Return the properties of a parameter, by op. A size that the parameter lacks is 1."""
     sizes = (1, 1, *param.shape)
     return {
-        "factored": param.ndim > 1,
-        "tall": param.ndim > 1 and sizes[-2] >= sizes[-1],
+        **{fact: holds(param.shape) for fact, holds in FACTS.items()},
         "ndim": param.ndim,
         "numel": param.numel(),
         "rows": sizes[-2],

@@ -10,11 +10,9 @@ from typing import Any
 
 from torch import linalg
 
-ROUNDING = 8.0
-"""Machine epsilons of the largest eigenvalue that an eigenvalue of 0 may become by rounding."""
+from optgen.contract.numbers import EIGENVALUE_ROUNDING, FORMATS
 
-
-SMALLEST_NORM = 2.0**-126
+SMALLEST_NORM = FORMATS["bfloat16"].tiny
 """The smallest normal number of bfloat16, in which lowerings make matrices orthogonal."""
 
 
@@ -86,13 +84,13 @@ def inverse_root(x: Any, n: Any, eps: Any, machine_eps: float = 2.0**-52) -> Any
     """Return (x + eps I)^(-1/n) of a symmetric matrix; negative eigenvalues of x become 0.
 
     A lowering decomposes matrices in a dtype that has this `machine_eps`. It cannot tell small
-    eigenvalues from 0. So all that are below `ROUNDING * machine_eps` of the largest one become
-    this share of it, and the root of a singular matrix is finite. If eps is 0, too, then the root
-    of a matrix of zeros is 0.
+    eigenvalues from 0. So all that are below `EIGENVALUE_ROUNDING * machine_eps` of the largest one
+    become this share of it, and the root of a singular matrix is finite. If eps is 0, too, then the
+    root of a matrix of zeros is 0.
     """
     values, vectors = _eigh(x)
     values = values.clamp(min=0.0) + eps
-    least = values[..., -1:] * (ROUNDING * machine_eps)
+    least = values[..., -1:] * (EIGENVALUE_ROUNDING * machine_eps)
     roots = (values.maximum(least) ** (-1.0 / n)).where(values.maximum(least) != 0, 0.0)
     return (vectors * roots.unsqueeze(-2)) @ vectors.mT
 

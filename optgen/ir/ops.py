@@ -196,8 +196,6 @@ FUNCTIONS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "f
 """Functions that work element by element."""
 
 PROPERTIES: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "property")
-FACTS: tuple[str, ...] = ("factored", "tall")
-"""Shape predicates: `when=` may name them, and plans are specialized for their values."""
 REDUCTIONS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "reduction")
 AXIS_REDUCTIONS: tuple[str, ...] = tuple(op for op in REDUCTIONS if op.startswith(("row_", "col_")))
 """Reductions to one number per row or per column."""

@@ -23,7 +23,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-SMALLEST_SCALE, TOO_LARGE_SCALE = 2.0**-100, 2.0**126
+from optgen.contract.numbers import SMALLEST_SCALE, TOO_LARGE_SCALE
 
 
 def quantized(values: Tensor, block_size: int, code_map: str, min_elements: int = 0) -> Tensor:

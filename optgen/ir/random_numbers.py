@@ -16,15 +16,16 @@ from math import pi
 import torch
 from torch import Tensor
 
+from optgen.contract.numbers import (
+    KEY_INCREMENT,
+    THREEFRY_PARITY,
+    THREEFRY_ROTATIONS,
+    THREEFRY_ROUNDS,
+    TRIPLE32_MULTIPLIERS,
+    TRIPLE32_SHIFTS,
+)
+
 _WORD_MASK = 2**32 - 1
-# Constants of Threefry-2x32
-_ROUNDS = 13
-_ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
-_PARITY = 0x1BD11BDA
-# Constants of triple32
-_MULTIPLIERS = (0xED5AD4BB, 0xAC4C1B51, 0x31848BAB)
-_SHIFTS = (17, 11, 15, 14)
-_KEY_INCREMENT = 0x9E3779B9  # added to a key once for each 2**32 counters
 
 
 def threefry(key: tuple[int, int], low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
@@ -32,14 +33,14 @@ def threefry(key: tuple[int, int], low: Tensor, high: Tensor) -> tuple[Tensor, T
 
     `low` and `high` are the two words of the counter. A word has 32 bits.
     """
-    words = (*key, _PARITY ^ key[0] ^ key[1])
+    words = (*key, THREEFRY_PARITY ^ key[0] ^ key[1])
     x, y = (low + words[0]) & _WORD_MASK, (high + words[1]) & _WORD_MASK
-    for index in range(_ROUNDS):
+    for index in range(THREEFRY_ROUNDS):
         if index and index % 4 == 0:
             injection = index // 4
             x = (x + words[injection % 3]) & _WORD_MASK
             y = (y + words[(injection + 1) % 3] + injection) & _WORD_MASK
-        rotation = _ROTATIONS[index % 8]
+        rotation = THREEFRY_ROTATIONS[index % 8]
         x = (x + y) & _WORD_MASK
         y = ((y << rotation) | (y >> (32 - rotation))) & _WORD_MASK ^ x
     return x, y
@@ -73,12 +74,12 @@ def permuted(counters: Tensor, key: tuple[Tensor, Tensor]) -> Tensor:
     is combined before the first product. The upper half of a counter that has more than 32 bits
     changes the first word.
     """
-    first_key_word = (key[0] + (counters >> 32) * _KEY_INCREMENT) & _WORD_MASK
+    first_key_word = (key[0] + (counters >> 32) * KEY_INCREMENT) & _WORD_MASK
     x = (counters + first_key_word) & _WORD_MASK
-    x = (x ^ x >> _SHIFTS[0] ^ key[1]) * _MULTIPLIERS[0] & _WORD_MASK
-    x = (x ^ x >> _SHIFTS[1] ^ first_key_word) * _MULTIPLIERS[1] & _WORD_MASK
-    x = (x ^ x >> _SHIFTS[2]) * _MULTIPLIERS[2] & _WORD_MASK
-    return x ^ x >> _SHIFTS[3]
+    x = (x ^ x >> TRIPLE32_SHIFTS[0] ^ key[1]) * TRIPLE32_MULTIPLIERS[0] & _WORD_MASK
+    x = (x ^ x >> TRIPLE32_SHIFTS[1] ^ first_key_word) * TRIPLE32_MULTIPLIERS[1] & _WORD_MASK
+    x = (x ^ x >> TRIPLE32_SHIFTS[2]) * TRIPLE32_MULTIPLIERS[2] & _WORD_MASK
+    return x ^ x >> TRIPLE32_SHIFTS[3]
 
 
 def gaussian(x: Tensor, seed: Tensor, stream: Tensor, step: Tensor, call: Tensor) -> Tensor:

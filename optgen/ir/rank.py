@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+from optgen.contract.states import RANK
 from optgen.ir.nodes import Call, Expr, Ref
-
-RANK = "rank"
-"""The name of the hyperparameter, and of a size in the shapes of states."""
 
 
 def effective_rank(param: str) -> Expr:

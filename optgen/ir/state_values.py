@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.ir.algorithm import AT_LEAST_FLOAT32, QUANTIZED, Algorithm, State
+from optgen.contract.states import AT_LEAST_FLOAT32, QUANTIZED, RANK
+from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.binding_times import declared_kinds
 from optgen.ir.matrix_axes import Axes, height, width
 from optgen.ir.quantization import quantized
-from optgen.ir.rank import RANK
 
 Values = dict[str, Any]
 

@@ -7,40 +7,32 @@ Spacings of floating-point numbers are powers of two, so the arithmetic here is 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
+import torch
 
-class _Format(NamedTuple):
-    """Floating-point format of a narrow dtype."""
+from optgen.contract.numbers import FORMATS
 
-    cast: str  # name of the tensor method that rounds to the nearest number, ties to even
-    tiny: float  # the smallest normal number
-    largest: float  # the largest finite number
-
-
-_FORMATS = {
-    2.0**-7: _Format("bfloat16", 2.0**-126, 2.0**128 - 2.0**120),
-    2.0**-10: _Format("half", 2.0**-14, 65504.0),
-    2.0**-23: _Format("float", 2.0**-126, 2.0**128 - 2.0**104),
-}
-"""The formats that are narrower than float64, by their machine epsilon."""
+_NARROW_DTYPES = {f.eps: getattr(torch, name) for name, f in FORMATS.items() if name != "float64"}
+"""The dtypes that are narrower than float64, by their machine epsilon."""
 
 
 def rounded(x: Any, eps: Any) -> Any:
     """Return the nearest numbers that the format holds, ties to even."""
-    narrow_format = _FORMATS.get(eps.item())
-    return getattr(x, narrow_format.cast)().to(x.dtype) if narrow_format else x.clone()
+    dtype = _NARROW_DTYPES.get(eps.item())
+    return x.to(dtype).to(x.dtype) if dtype else x.clone()
 
 
 def rounded_down(x: Any, eps: Any) -> Any:
     """Return the largest numbers that the format holds and that are not above x."""
-    narrow_format = _FORMATS.get(eps.item())
-    if narrow_format is None:
+    dtype = _NARROW_DTYPES.get(eps.item())
+    if dtype is None:
         return x.clone()
-    exponent = x.abs().clamp(narrow_format.tiny, narrow_format.largest).frexp().exponent - 1
+    _, tiny, largest = FORMATS[str(dtype).removeprefix("torch.")]
+    exponent = x.abs().clamp(tiny, largest).frexp().exponent - 1
     spacing = x.new_tensor(2.0).pow(exponent) * eps
-    down = ((x / spacing).floor() * spacing).clamp(max=narrow_format.largest)
-    down = down.where(down >= -narrow_format.largest, -math.inf)
+    down = ((x / spacing).floor() * spacing).clamp(max=largest)
+    down = down.where(down >= -largest, -math.inf)
     return down.where(x.isfinite(), x)
 
 

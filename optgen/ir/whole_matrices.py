@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TypeGuard
 
+from optgen.contract.states import FACTS
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Call, Expr, If, Program, Ref, expressions, walk
-from optgen.ir.ops import DRAWING_OPS, FACTS, LINEAR_ALGEBRA, MATRIX_OPS, WIDE_OPS
+from optgen.ir.ops import DRAWING_OPS, LINEAR_ALGEBRA, MATRIX_OPS, WIDE_OPS
 
 _OPS_ACROSS_MATRICES = {"sum", "mean", "norm", "rms", "max_abs", "numel", *DRAWING_OPS, *WIDE_OPS}
 """Ops whose result for a matrix depends on other matrices of the parameter, or on its position."""

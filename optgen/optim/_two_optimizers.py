@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from optgen.contract.states import MATRIX_SHAPES
 from optgen.optim._chained import Assignment, ChainedOptimizer, Split
 from optgen.optim._param_groups import matching_names
 from optgen.optim._parameter_roles import HIDDEN, OUTPUT, Role, parameter_roles
 from optgen.runtime.batch.view_checks import check_viewed
 from optgen.runtime.optimizer import GeneratedOptimizer
-from optgen.runtime.rule import MATRIX_SHAPES
 from optgen.runtime.tensors.group_view import VIEW, View, in_view
 
 Groups = list[dict[str, Any]]

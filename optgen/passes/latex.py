@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from optgen.contract.states import FACTS
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.binding_times import Stage, declared_kinds, kind_of
 from optgen.ir.nodes import (
@@ -19,7 +20,7 @@ from optgen.ir.nodes import (
     names_read,
     rebuild,
 )
-from optgen.ir.ops import FACTS, OPS, PROPERTIES, RANDOM_OPS, WIDE_OPS
+from optgen.ir.ops import OPS, PROPERTIES, RANDOM_OPS, WIDE_OPS
 from optgen.passes.latex_symbols import Symbols, is_unpacking
 from optgen.passes.maximize import add_maximize
 

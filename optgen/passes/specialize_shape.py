@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 
+from optgen.contract.states import FACTS
 from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.nodes import Call, Const, Expr, expressions, map_expressions, rebuild, walk
-from optgen.ir.ops import FACTS
 
 Facts = Mapping[str, bool]
 

@@ -1,7 +1,7 @@
 """The description of an algorithm that a generated class gives to the runtime."""
 
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
@@ -9,51 +9,15 @@ from typing import Any, Final
 
 from torch import Tensor
 
+from optgen.contract.states import FACTS, MATRIX_SHAPES, QUANTIZED, RANK, StateEntry
+
 NONE: Final[float] = struct.unpack("<d", struct.pack("<Q", 0x7FF80000004E4F4E))[0]
 """The number that stands for None in a kernel: a NaN with bits that no arithmetic produces."""
 
-FACTS: Final[Mapping[str, Callable[[Tensor], bool]]] = {
-    "factored": lambda param: param.ndim > 1,
-    "tall": lambda param: param.ndim > 1 and param.size(-2) >= param.size(-1),
-}
-"""The predicates of a parameter's shape. The states and plans of a rule may depend on them."""
-
-RANK: Final = "rank"
-"""The key of the group value that limits the width of thin matrices."""
-
-AT_LEAST_FLOAT32: Final = "at_least_float32"
-"""The dtype of states that are float32 for parameters of 16 bits, and else the parameter's."""
-
-QUANTIZED: Final = "8bit"
-"""The dtype of states that hold codes of 8 bits and scales of blocks."""
-
-MATRIX_SHAPES: Final = (
-    *(("rows", "rows"), ("cols", "cols"), (RANK, RANK)),
-    *(("rows", RANK), ("cols", RANK), (RANK, "rows"), (RANK, "cols")),
-)
-"""The shapes of states that are square or thin matrices, in the last two axes."""
-
 
 @dataclass(frozen=True)
-class State:
-    """One entry of a parameter's state."""
-
-    key: str  # the name in checkpoints
-    init: float | str = 0.0  # a number, a hyperparameter's name, "p" (a copy), or "index"
-    # "like" the parameter; one number per "row" or "col"; one "scalar"; or one of MATRIX_SHAPES
-    shape: str | tuple[str, str] = "like"
-    dtype: str | None = None  # None: the parameter's, or for a scalar the dtype of torch's scalars
-    when: str | None = None  # "name" or "not name" of a group value or a fact; None: always present
-    eager: bool = False  # the constructor creates it, not the first step
-    rows: bool = True  # false: updated as a whole, so sparse gradients are made dense
-    written: bool = True  # false: the rule only reads it
-    on_device: bool = False  # a scalar computed from a reduction: on the parameter's device
-    of_group: bool = False  # an `on_device` scalar that the group keeps for all its parameters
-    of_all: bool = False  # an `of_group` state with one value for all groups
-    step_argument: str = ""  # of an extra input: the argument of `step` that passes it
-    block: int = 256  # of a quantized state: the elements that share a scale
-    map: str = "dynamic"  # of a quantized state: the table of code values, or "linear"
-    min_elements: int = 4096  # of a quantized state: float32 for parameters with fewer elements
+class State(StateEntry):
+    """An entry of a parameter's state, and what the runtime asks about it."""
 
     def __post_init__(self) -> None:
         if self.shape not in ("like", "row", "col", "scalar", *MATRIX_SHAPES):
@@ -91,7 +55,7 @@ class State:
         if fact is None:
             return [True] * len(params)
         must_hold = name == self.when  # else `when` is "not name"
-        return [fact(param) is must_hold for param in params]
+        return [fact(param.shape) is must_hold for param in params]
 
     @property
     def is_ranked(self) -> bool:

@@ -7,10 +7,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, NoReturn, TypeAlias
 
+from optgen.contract.states import FACTS
 from optgen.ir.algorithm import Hyper
 from optgen.ir.matrix_axes import AxesError
 from optgen.ir.nodes import Call, Const, Expr, Place, Ref, refs
-from optgen.ir.ops import FACTS, OPS
+from optgen.ir.ops import OPS
 from optgen.spec.argument_ranges import check_arguments
 from optgen.spec.constant_arithmetic import constant_number, value_of
 from optgen.spec.errors import did_you_mean

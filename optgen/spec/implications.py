@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from optgen.contract.states import FACTS
 from optgen.ir.nodes import Call, Const, Expr, Ref
-from optgen.ir.ops import FACTS
 from optgen.spec.scope import Scope
 
 

@@ -7,7 +7,8 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeGuard, get_args
 
-from optgen.ir.algorithm import QUANTIZED, Algorithm, Hyper, Mode, ModeProgram, State
+from optgen.contract.states import QUANTIZED
+from optgen.ir.algorithm import Algorithm, Hyper, Mode, ModeProgram, State
 from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import Assign, Call, Ref, expressions, walk
 from optgen.spec.elementwise_functions import WHOLE_TENSOR_OPS, list_roles

@@ -6,7 +6,8 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
-from optgen.ir.algorithm import QUANTIZED, QUANTIZED_BLOCKS, QUANTIZED_MAPS, Algorithm
+from optgen.contract.states import QUANTIZED
+from optgen.ir.algorithm import QUANTIZED_BLOCKS, QUANTIZED_MAPS, Algorithm
 from optgen.spec.literals import Option, one_of
 from optgen.spec.source import Source
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 
+from optgen.contract.states import RANK
 from optgen.ir.algorithm import Algorithm, Hyper
 from optgen.ir.nodes import Expr, Ref
-from optgen.ir.rank import RANK, effective_rank
+from optgen.ir.rank import effective_rank
 from optgen.spec.source import Source
 
 _HINT = "declare rank=hyper(128, ge=1)"

@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from optgen.ir.algorithm import AT_LEAST_FLOAT32, Algorithm, State
+from optgen.contract.states import AT_LEAST_FLOAT32
+from optgen.ir.algorithm import Algorithm, State
 from optgen.spec.elementwise_functions import (
     check_decorator_and_name,
     check_lists_and_hypers,

@@ -8,8 +8,9 @@ import re
 import string
 from collections.abc import Iterator
 
+from optgen.contract.states import FACTS
 from optgen.ir.generated_names import RESERVED_IN_PYTHON, derived_names
-from optgen.ir.ops import ELEMENTWISE_OPS, FACTS, OPS, SHADOWABLE_FUNCTIONS, WIDE_OPS
+from optgen.ir.ops import ELEMENTWISE_OPS, OPS, SHADOWABLE_FUNCTIONS, WIDE_OPS
 from optgen.spec.source import Source
 
 ADDED_ARGUMENTS = ("maximize", "foreach", "fused", "capturable", "differentiable")

@@ -6,10 +6,9 @@ import ast
 from collections.abc import Collection, Mapping
 from typing import NoReturn
 
-from optgen.ir.algorithm import MATRIX_SHAPES, Algorithm, Hyper, Shape, State
+from optgen.contract.states import FACTS, MATRIX_SHAPES, RANK, Shape
+from optgen.ir.algorithm import Algorithm, Hyper, State
 from optgen.ir.nodes import Call, Expr, If, Program
-from optgen.ir.ops import FACTS
-from optgen.ir.rank import RANK
 from optgen.spec.argument_order import order_error
 from optgen.spec.errors import did_you_mean
 from optgen.spec.scope import Scope

@@ -6,16 +6,8 @@ import ast
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from optgen.ir.algorithm import (
-    AT_LEAST_FLOAT32,
-    MATRIX_SHAPES,
-    NARROW_DTYPES,
-    QUANTIZED,
-    Bounds,
-    Hyper,
-    HyperType,
-    State,
-)
+from optgen.contract.states import AT_LEAST_FLOAT32, MATRIX_SHAPES, QUANTIZED
+from optgen.ir.algorithm import NARROW_DTYPES, Bounds, Hyper, HyperType, State
 from optgen.spec.constant_arithmetic import is_real
 from optgen.spec.extra_inputs import extra_inputs, is_given_call
 from optgen.spec.literals import BOOLEAN, NUMBER, TEXT, Option, literal, one_of, options

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from optgen import __version__, jit
+from optgen.contract.states import AT_LEAST_FLOAT32, QUANTIZED
 from optgen.ir import evaluate
-from optgen.ir.algorithm import AT_LEAST_FLOAT32, QUANTIZED, Algorithm, Hyper, State
+from optgen.ir.algorithm import Algorithm, Hyper, State
 from optgen.ir.evaluate import Member, evaluate_together
 from optgen.ir.meanings import MEANINGS
 from optgen.ir.ops import LINEAR_ALGEBRA

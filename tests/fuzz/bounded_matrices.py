@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fuzz.bounded_tensors import BoundedTensor, lift, operand_bound, result_in_range
-from optgen.ir.linear_algebra import ROUNDING
+from optgen.contract.numbers import EIGENVALUE_ROUNDING
 from optgen.ir.meanings import MEANINGS
 from optgen.ir.ops import LINEAR_ALGEBRA
 
@@ -86,7 +86,7 @@ def _inverse_root(x: Any, n: Any, least: Any, machine_eps: float) -> BoundedTens
     n, least = lift(n), lift(least)
     result = PLAIN["inverse_root"](v, n.v, least.v, machine_eps)
     largest = PLAIN["eigenvalues"](v).amax((-2, -1), keepdim=True)
-    lowest = ROUNDING * machine_eps * (largest + least.v - e)
+    lowest = EIGENVALUE_ROUNDING * machine_eps * (largest + least.v - e)
     lowest = lowest.maximum(least.v - operand_bound(least, eps))
     slope = lowest ** (-1.0 / n.v - 1.0) / n.v.abs()
     bound = 2 * slope * (e + operand_bound(least, eps)) + 8 * v.shape[-1] * eps * _norm(result)

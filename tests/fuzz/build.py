@@ -21,7 +21,8 @@ import torch
 import optgen
 from fuzz.eight_bits import with_float32_states
 from optgen import emit
-from optgen.ir.algorithm import AT_LEAST_FLOAT32, Algorithm
+from optgen.contract.states import AT_LEAST_FLOAT32
+from optgen.ir.algorithm import Algorithm
 from optgen.lowerings import LOWERINGS
 from optgen.passes.maximize import add_maximize
 from optgen.passes.outline_sweeps import outline_sweeps

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from optgen.ir.algorithm import QUANTIZED, QUANTIZED_MAPS, Algorithm, State
+from optgen.contract.states import QUANTIZED
+from optgen.ir.algorithm import QUANTIZED_MAPS, Algorithm, State
 from optgen.ir.quantization import nearest_shares
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError

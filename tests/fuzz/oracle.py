@@ -18,7 +18,8 @@ from fuzz.bounded_tensors import (
     unit_of_plain_tensors,
     watch_branches,
 )
-from optgen.ir.algorithm import AT_LEAST_FLOAT32, QUANTIZED, Algorithm, Shape
+from optgen.contract.states import AT_LEAST_FLOAT32, QUANTIZED, Shape
+from optgen.ir.algorithm import Algorithm
 from optgen.ir.compute_dtype import widens
 from optgen.ir.evaluate import Member, evaluate_together, properties_of
 from optgen.ir.nodes import Call, If, Program, Stmt

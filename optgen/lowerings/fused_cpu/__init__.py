@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 
-from optgen.ir.algorithm import QUANTIZED, Algorithm, Hyper, Shape
+from optgen.contract.states import QUANTIZED, Shape
+from optgen.ir.algorithm import Algorithm, Hyper
 from optgen.ir.binding_times import Axes
 from optgen.ir.generated_names import plural
 from optgen.ir.plan import Plan, Sweep

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from optgen.ir.algorithm import QUANTIZED
+from optgen.contract.states import QUANTIZED
 from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, assigns, refs
 from optgen.ir.plan import Stream, is_reduction

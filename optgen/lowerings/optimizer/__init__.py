@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
+from optgen.contract.states import StateEntry
 from optgen.ir.algorithm import AcrossGroups, Algorithm, ModeProgram, State
 from optgen.ir.compute_dtype import widens_in_python
 from optgen.ir.whole_matrices import updates_matrices_independently, why_not_in_triton, why_uncut
@@ -157,14 +159,10 @@ def _derived_rule(algorithm: Algorithm, base: Algorithm) -> dict[str, str]:
 
 def _state(state: State) -> str:
     """Return a `State` as Python text, with the options that are not their defaults."""
-    default = State(state.symbol, state.key)
     options = [
-        f"{name}={literal(getattr(state, name))}"
-        for name in (
-            *("init", "shape", "dtype", "when", "eager", "rows", "written", "on_device"),
-            *("of_group", "of_all", "step_argument", "block", "map", "min_elements"),
-        )
-        if getattr(state, name) != getattr(default, name)
+        f"{entry.name}={literal(getattr(state, entry.name))}"
+        for entry in fields(StateEntry)
+        if entry.name != "key" and getattr(state, entry.name) != entry.default
     ]
     return f"State({', '.join([literal(state.key), *options])})"
 

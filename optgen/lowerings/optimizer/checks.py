@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from optgen.contract.states import RANK
 from optgen.ir.algorithm import Algorithm, Bounds, Hyper, Require
 from optgen.ir.nodes import Call, Const, Expr, Ref, rebuild
-from optgen.ir.rank import RANK
 from optgen.lowerings.python.expression_printer import PythonPrinter
 from optgen.lowerings.python.literals import fill_fields, literal, message
 

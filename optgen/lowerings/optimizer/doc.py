@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 
-from optgen.ir.algorithm import MATRIX_SHAPES, Algorithm, Bounds, Hyper, Shape, State
+from optgen.contract.states import MATRIX_SHAPES, Shape
+from optgen.ir.algorithm import Algorithm, Bounds, Hyper, State
 from optgen.ir.nodes import assigns
 from optgen.lowerings.optimizer.arguments import Argument
 from optgen.lowerings.optimizer.hyperparameter_roles import role

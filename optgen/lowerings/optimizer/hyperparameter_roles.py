@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from optgen.contract.states import RANK
 from optgen.ir.algorithm import Algorithm, Hyper
 from optgen.ir.nodes import Assign, Call, Const, Expr, Ref, assigns, children, expressions, refs
-from optgen.ir.rank import RANK
 
 _NONZERO_OPS = ("+", "sqrt", "*", "**", "maximum")
 """Ops on a divisor whose result is nonzero, because a positive number is added to their operand."""

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from optgen.runtime.rule import FACTS, Rule
+from optgen.contract.states import FACTS
+from optgen.runtime.rule import Rule
 from optgen.runtime.tensors.real_views import all_plain
 from optgen.runtime.tensors.sharding import Sharding, sharding_of
 from optgen.runtime.torch_private import is_plain_class
@@ -60,9 +61,8 @@ def dispatch_keys(
         keys = [key._replace(sharding=sharding) for key, sharding in pairs]
     if not rule.facts:
         return keys
-    facts_by_param = zip(
-        *(map(FACTS[fact], seen_params or members) for fact in rule.facts), strict=True
-    )
+    shapes = [param.shape for param in seen_params or members]
+    facts_by_param = zip(*(map(FACTS[fact], shapes) for fact in rule.facts), strict=True)
     pairs_by_param = list(zip(keys, facts_by_param, strict=True))
     # Make each key once: thousands of parameters have few different pairs.
     keys_by_pair = {(key, facts): key._replace(facts=facts) for key, facts in set(pairs_by_param)}

@@ -11,13 +11,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from optgen.contract.numbers import EIGENVALUE_ROUNDING
 from optgen.runtime import matrix_ops
 from optgen.runtime.eager.tensor_lists import TensorList, batched
 
 Value = TypeVar("Value", Tensor, TensorList)
-
-ROUNDING = 8.0
-"""Machine epsilons of the largest eigenvalue that an eigenvalue of 0 may become by rounding."""
 
 
 def transpose(x: Value) -> Value:
@@ -83,14 +81,17 @@ def permuted_columns(x: Value, order: Value) -> Value:
 def inverse_root(x: Value, n: float | Tensor, eps: float | Tensor) -> Value:
     """Return (x + eps I)^(-1/n) of a symmetric matrix; a negative eigenvalue of x is taken as 0.
 
-    Rounding hides eigenvalues that are small beside the largest one: they count as `ROUNDING`
-    machine epsilons of it. The root of a matrix without positive eigenvalues is 0 if eps is 0.
+    Rounding hides eigenvalues that are small beside the largest one: they count as
+    `EIGENVALUE_ROUNDING` machine epsilons of it. The root of a matrix without positive eigenvalues
+    is 0 if eps is 0.
     """
 
     def root(tensor: Tensor) -> Tensor:
         values, vectors = _eigh(tensor)
         values = values.clamp(min=0.0) + eps
-        values = values.maximum(values[..., -1:] * (ROUNDING * torch.finfo(values.dtype).eps))
+        values = values.maximum(
+            values[..., -1:] * (EIGENVALUE_ROUNDING * torch.finfo(values.dtype).eps)
+        )
         roots = (values ** (-1.0 / n)).masked_fill(values == 0, 0.0)
         return (vectors * roots.unsqueeze(-2)) @ vectors.mT
 

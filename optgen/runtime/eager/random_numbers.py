@@ -15,6 +15,14 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from optgen.contract.numbers import (
+    KEY_INCREMENT,
+    THREEFRY_PARITY,
+    THREEFRY_ROTATIONS,
+    THREEFRY_ROUNDS,
+    TRIPLE32_MULTIPLIERS,
+    TRIPLE32_SHIFTS,
+)
 from optgen.runtime.eager import elements_at_once
 from optgen.runtime.eager.tensor_lists import TensorList
 
@@ -23,12 +31,8 @@ if TYPE_CHECKING:
 
 Number: TypeAlias = float | Tensor
 Value = TypeVar("Value", Tensor, TensorList)
-_ROUNDS = 13
-_ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
-_PARITY = 0x1BD11BDA
-_MULTIPLIERS = (0xED5AD4BB - 2**32, 0xAC4C1B51 - 2**32, 0x31848BAB)  # as numbers of int32
-_SHIFTS = (17, 11, 15, 14)
-_KEY_STEP = 0x9E3779B9 - 2**32  # added to the key once for every 2**32 counters
+_MULTIPLIERS = [multiplier - (multiplier >> 31 << 32) for multiplier in TRIPLE32_MULTIPLIERS]
+_KEY_INCREMENT = KEY_INCREMENT - 2**32  # all as numbers of int32
 
 
 def random(
@@ -168,14 +172,14 @@ def _word(number: int | Tensor, like: Tensor) -> Tensor:
 
 def _threefry(key: tuple[Tensor, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return the two words of the block of each counter; `x` and `y` are the counter's words."""
-    words = (*key, key[0] ^ key[1] ^ _PARITY)
+    words = (*key, key[0] ^ key[1] ^ THREEFRY_PARITY)
     x, y = x + words[0], y + words[1]
-    for rounds in range(_ROUNDS):
+    for rounds in range(THREEFRY_ROUNDS):
         if rounds and rounds % 4 == 0:
             group = rounds // 4
             x += words[group % 3]
             y += words[(group + 1) % 3] + group
-        distance = _ROTATIONS[rounds % 8]
+        distance = THREEFRY_ROTATIONS[rounds % 8]
         x += y
         y = (y << distance).bitwise_or_(_shift_right(y, 32 - distance)).bitwise_xor_(x)
     return x, y
@@ -183,12 +187,20 @@ def _threefry(key: tuple[Tensor, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor,
 
 def _permute(counters: Tensor, key: tuple[Tensor, Tensor]) -> Tensor:
     """Permute 64-bit counters under a key, to a word of 32 bits each."""
-    first = (counters >> 32).to(torch.int32).mul_(_KEY_STEP).add_(key[0])
+    first = (counters >> 32).to(torch.int32).mul_(_KEY_INCREMENT).add_(key[0])
     x = counters.to(torch.int32) + first
-    x = x.bitwise_xor_(_shift_right(x, _SHIFTS[0])).bitwise_xor_(key[1]).mul_(_MULTIPLIERS[0])
-    x = x.bitwise_xor_(_shift_right(x, _SHIFTS[1])).bitwise_xor_(first).mul_(_MULTIPLIERS[1])
-    x = x.bitwise_xor_(_shift_right(x, _SHIFTS[2])).mul_(_MULTIPLIERS[2])
-    return x.bitwise_xor_(_shift_right(x, _SHIFTS[3]))
+    x = (
+        x.bitwise_xor_(_shift_right(x, TRIPLE32_SHIFTS[0]))
+        .bitwise_xor_(key[1])
+        .mul_(_MULTIPLIERS[0])
+    )
+    x = (
+        x.bitwise_xor_(_shift_right(x, TRIPLE32_SHIFTS[1]))
+        .bitwise_xor_(first)
+        .mul_(_MULTIPLIERS[1])
+    )
+    x = x.bitwise_xor_(_shift_right(x, TRIPLE32_SHIFTS[2])).mul_(_MULTIPLIERS[2])
+    return x.bitwise_xor_(_shift_right(x, TRIPLE32_SHIFTS[3]))
 
 
 def _shift_right(x: Tensor, distance: int) -> Tensor:

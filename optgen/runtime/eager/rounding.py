@@ -15,13 +15,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from optgen.contract.numbers import FORMATS
 from optgen.runtime.eager.tensor_lists import TensorList
 
 T = TypeVar("T", Tensor, TensorList)
-_DTYPES = {
-    torch.finfo(dtype).eps: dtype
-    for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64)
-}
+_DTYPES = {f.eps: getattr(torch, name) for name, f in FORMATS.items()}
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by itemsize
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from optgen.contract.states import AT_LEAST_FLOAT32
 from optgen.runtime.protocols import Group
-from optgen.runtime.rule import AT_LEAST_FLOAT32, Rule, State
+from optgen.runtime.rule import Rule, State
 from optgen.runtime.state.scalars import as_scalar, as_scalars
 from optgen.runtime.tensors.dtensor import is_dtensor
 from optgen.runtime.tensors.group_view import seen_params

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-SMALLEST_SCALE, TOO_LARGE_SCALE = 2.0**-100, 2.0**126
+from optgen.contract.numbers import SMALLEST_SCALE, TOO_LARGE_SCALE
+
 _ONE = 0x3F800000  # the bits of 1.0
 _ROOT_OFFSET = _ONE - (_ONE >> 2)  # the bits of a fourth root, less a quarter of the number's bits
 

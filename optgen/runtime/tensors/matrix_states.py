@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.runtime.rule import RANK, State
+from optgen.contract.states import RANK
+from optgen.runtime.rule import State
 from optgen.runtime.tensors.dtensor import is_dtensor, placement_text
 from optgen.runtime.tensors.sharding import Sharding, sharded_dim_of, zeros_on_mesh
 from optgen.runtime.torch_private import dtensor_spec

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from optgen.ir.algorithm import AT_LEAST_FLOAT32, NARROW_DTYPES, QUANTIZED
+from optgen.contract.states import AT_LEAST_FLOAT32, QUANTIZED
+from optgen.ir.algorithm import NARROW_DTYPES
 from optgen.spec.composition.names import CompositionError
 from optgen.spec.composition.parts import Part, declared_key
 from optgen.spec.errors import did_you_mean

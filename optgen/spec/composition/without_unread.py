@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection
 
-from optgen.ir.rank import RANK
+from optgen.contract.states import RANK
 from optgen.spec.composition.parts import Part
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from textwrap import indent
 
-from optgen.ir.ops import FACTS
+from optgen.contract.states import FACTS
 from optgen.spec.composition.guard import AssignmentGuard
 from optgen.spec.composition.moments import reads, rest_after
 from optgen.spec.composition.names import NamedParts

@@ -14,13 +14,14 @@ from runtime.fused_cpu.test_phases import Shape, load_rule, many_reductions, res
 from torch import Tensor
 from torch.nn import Parameter
 
+from optgen.contract.states import FACTS
 from optgen.ir.algorithm import Algorithm
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.dispatch_key import DispatchKey
 from optgen.runtime.fused_cpu import kernel_loader
 from optgen.runtime.fused_cpu.kernel.fill_table import fill_table
 from optgen.runtime.fused_cpu.kernel.suspending_kernel import SuspendingKernel
-from optgen.runtime.rule import FACTS, State
+from optgen.runtime.rule import State
 from optgen.runtime.sharded.all_reduce import PartialReduction
 from optgen.runtime.sharded.driver import Update
 from optgen.runtime.tensors.sharding import Sharding
@@ -97,7 +98,7 @@ class Rank:
         """Yield batches; the parameters of a batch have equal shardings and facts."""
         indices_by_key: dict[DispatchKey, list[int]] = {}
         for index, member in enumerate(self.members):
-            facts = tuple(FACTS[fact](member) for fact in kernel.rule.facts)
+            facts = tuple(FACTS[fact](member.shape) for fact in kernel.rule.facts)
             indices_by_key.setdefault(
                 DispatchKey(facts=facts, sharding=self.sharding_of(member)), []
             ).append(index)

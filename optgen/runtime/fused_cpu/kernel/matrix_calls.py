@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from optgen.contract.states import FACTS
 from optgen.runtime import matrix_ops
-from optgen.runtime.rule import FACTS
 
 _CALL = re.compile(r"(\w+) = (\w+)\((\w+)((?:, [^,]+)*?)\)(?: if ([\w ]+))?")
 
@@ -34,7 +34,7 @@ class MatrixCall:
         return [
             index
             for index, param in enumerate(params)
-            if not fact or FACTS[fact](param) is (fact == self.condition)
+            if not fact or FACTS[fact](param.shape) is (fact == self.condition)
         ]
 
     def __call__(self, group: Mapping[str, Any], tensors: Sequence[Tensor]) -> list[Tensor]:

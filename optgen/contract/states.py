@@ -1,0 +1,74 @@
+"""Define an entry of a parameter's state, which specs declare and generated classes hand on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Shape = Literal["like", "row", "col", "scalar"] | tuple[str, str]
+
+RANK: Final = "rank"
+"""The hyperparameter that limits the width of thin matrices, and a size in shapes of states."""
+
+MATRIX_SHAPES: Final = (
+    *(("rows", "rows"), ("cols", "cols"), (RANK, RANK)),
+    *(("rows", RANK), ("cols", RANK), (RANK, "rows"), (RANK, "cols")),
+)
+"""Shapes of states that are matrices, in the last two axes: squares first, then thin ones."""
+
+AT_LEAST_FLOAT32: Final = "at_least_float32"
+"""The dtype of a state that is float32 for a parameter of 16 bits, and else the parameter's."""
+
+QUANTIZED: Final = "8bit"
+"""The dtype of a quantized state: codes of 8 bits, and a float32 scale for each block of them."""
+
+FACTS: Final[Mapping[str, Callable[[Sequence[int]], bool]]] = {
+    "factored": lambda shape: len(shape) > 1,
+    "tall": lambda shape: len(shape) > 1 and shape[-2] >= shape[-1],
+}
+"""Predicates of a parameter's shape: `when=` may name them, and plans are made for their values."""
+
+
+@dataclass(frozen=True)
+class StateEntry:
+    """An entry of a parameter's state, with the name that it has in checkpoints.
+
+    * `shape`: "like" the parameter; "row", the parameter's shape with size 1 in the last axis;
+      "col", with size 1 in the last axis but one; "scalar", one number per parameter; or a matrix,
+      one of `MATRIX_SHAPES`, with the parameter's leading axes.
+    * `init`: the value before the first step: a number, a hyperparameter's name, "p" for a copy of
+      the parameter, or "index" for the parameter's number in the optimizer, counted from 0.
+    * `when`: the condition under which it exists: a hyperparameter ("amsgrad", "not amsgrad") or
+      a shape predicate ("factored": the parameter has rows and columns). None: always.
+    * `dtype`: None for the parameter's dtype. For a "scalar", None is torch's choice: float32, or
+      float64 if that is the default dtype.
+    * `eager`: created by the constructor instead of the first step.
+    * `rows`: if False, the state changes as a whole, and a sparse gradient is used as a dense one.
+    * `written`: if False, the rule only reads it, and it keeps its initial value.
+    * `on_device`: a "scalar" that the rule computes from a reduction. It lives on the parameter's
+      device, and no step copies it to the host.
+    * `of_group`: an `on_device` scalar that all parameters of a group share, and the group keeps.
+    * `of_all`: an `of_group` state that all groups share. Each of them keeps it.
+    * `step_argument`: for an extra input, the argument of `step` that passes it; else "". An extra
+      input is not kept.
+    * `block`, `map`, `min_elements`: for the dtype "8bit". `block` is the number of elements of a
+      block, and `map` says which values the codes stand for. A parameter with fewer elements than
+      `min_elements` has a float32 state instead.
+    """
+
+    key: str
+    init: float | str = 0.0
+    shape: Shape = "like"
+    dtype: str | None = None
+    when: str | None = None
+    eager: bool = False
+    rows: bool = True
+    written: bool = True
+    on_device: bool = False
+    of_group: bool = False
+    of_all: bool = False
+    step_argument: str = ""
+    block: int = 256
+    map: str = "dynamic"
+    min_elements: int = 4096
