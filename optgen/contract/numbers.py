@@ -16,7 +16,7 @@ THREEFRY_PARITY: Final = 0x1BD11BDA
 TRIPLE32_MULTIPLIERS: Final = (0xED5AD4BB, 0xAC4C1B51, 0x31848BAB)
 TRIPLE32_SHIFTS: Final = (17, 11, 15, 14)
 KEY_INCREMENT: Final = 0x9E3779B9
-"""What is added to the key of triple32 once for each 2**32 counters."""
+"""The number added to the key of triple32 once for each 2**32 counters."""
 
 SMALLEST_SCALE: Final = 2.0**-100
 """A block of a quantized state whose largest magnitude is smaller becomes zeros."""
