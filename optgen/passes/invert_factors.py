@@ -32,8 +32,7 @@ from optgen.ir.nodes import (
     walk,
 )
 from optgen.ir.plan import Finish, Phase, Plan, Sweep
-from optgen.passes.nonnegative_states import proven_ranges
-from optgen.passes.ranges import Range, is_not_negative, range_of
+from optgen.passes.ranges import Range, is_not_negative, proven_ranges, range_of
 from optgen.passes.rewrite import map_values
 from optgen.passes.scalar_arithmetic import ONE
 

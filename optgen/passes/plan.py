@@ -10,8 +10,10 @@ from typing import Literal, TypeAlias
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.binding_times import Kind
 from optgen.ir.copies import is_self_copy
+from optgen.ir.errors import RuleError
 from optgen.ir.identity_key import IdentityKey
-from optgen.ir.nodes import Assign, Call, Program, Ref, assigns, expressions, refs
+from optgen.ir.nodes import Assign, Call, Program, Ref, assigns, expressions, refs, walk
+from optgen.ir.ops import MATRIX_OPS
 from optgen.ir.plan import (
     Finish,
     MatrixCall,
@@ -39,7 +41,6 @@ from optgen.passes.name_items import name_items
 from optgen.passes.name_products import name_products
 from optgen.passes.name_properties import name_properties
 from optgen.passes.name_reductions import name_reductions
-from optgen.passes.plan_errors import changes_nothing, circular_matrix_op
 from optgen.passes.rename import rename
 from optgen.passes.rewrite import filter_assigns
 from optgen.passes.specialize_shape import Facts, fact_combinations, specialize
@@ -255,3 +256,27 @@ def used_scalars(scalars: Program, programs: Iterable[Program], algorithm: Algor
     read = {r for p in (scalars, *programs) for e in expressions(p) for r in refs(e)}
     shorter = filter_assigns(scalars, lambda a: a.target.name in stored or a.target in read)
     return scalars if shorter == scalars else used_scalars(shorter, programs, algorithm)
+
+
+def circular_matrix_op(program: Program) -> RuleError | None:
+    """Return the error for a circular dependency; None if the program has no matrix op."""
+    for stmt in assigns(program):
+        for call in walk(stmt.value):
+            if isinstance(call, Call) and call.op in MATRIX_OPS:
+                return RuleError(
+                    call.place,
+                    f"`{call.op}` and a value that is read after it depend on each other",
+                    f"numbers, rows and columns are not kept across `{call.op}`: assign a row or "
+                    f"column state after `{call.op}`",
+                )
+    return None
+
+
+def changes_nothing(algorithm: Algorithm, facts: Facts) -> RuleError:
+    """Return the error for a rule that gives no tensor a new value."""
+    cases = " and ".join(fact if holds else f"not {fact}" for fact, holds in facts.items())
+    return RuleError(
+        algorithm.place,
+        "the rule changes no tensor" + (f" of parameters that are {cases}" if cases else ""),
+        f"{algorithm.param} = …, the update",
+    )

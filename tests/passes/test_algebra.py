@@ -15,7 +15,7 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref
 from optgen.ir.plan import Plan
 from optgen.passes.maximize import add_maximize
-from optgen.passes.nonnegative_states import proven_ranges
+from optgen.passes.ranges import proven_ranges
 from optgen.passes.rename import rename
 
 Symbols = dict[str, Any]

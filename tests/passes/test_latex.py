@@ -14,8 +14,7 @@ from strategies import specs
 
 from optgen.ir.algorithm import Algorithm
 from optgen.passes.derive import derive
-from optgen.passes.latex import to_latex
-from optgen.passes.latex_symbols import read_letter
+from optgen.passes.latex import read_letter, to_latex
 from optgen.spec.base_spec import read_base
 from optgen.spec.declare import Spec
 from optgen.spec.read_spec import read_spec
