@@ -51,14 +51,14 @@ from optgen.lowerings.python.whole_printer import (
     with_typed_numbers,
     write_lines,
 )
+from optgen.passes.convert_branches import if_convert
 from optgen.passes.hoist_scalars import hoist_scalars
-from optgen.passes.if_conversion import if_convert
 from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.instructions import numbers_read
 from optgen.passes.name_random import draw_first, name_random
 from optgen.passes.plan import Order, plan
 from optgen.passes.select_instructions import select_instructions
-from optgen.passes.specialize_shape import Facts, fact_combinations
+from optgen.passes.specialize import Facts, fact_combinations
 from optgen.passes.truths_to_bool import truths_to_bool
 from optgen.passes.use_ieee_operators import use_ieee_operators
 

@@ -26,8 +26,8 @@ from optgen.ir.nodes import (
     rebuild,
 )
 from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Stream, Sweep, reads
+from optgen.passes.linear import ONE, add, divide, multiply, negate, split_sign
 from optgen.passes.name_reductions import ends_phase
-from optgen.passes.scalar_arithmetic import ONE, add, divide, multiply, negate, split_sign
 
 Arms = tuple[tuple[Expr, bool], ...]
 """Branches around a statement, outermost first: each condition, and whether the arm is `then`."""

@@ -18,8 +18,8 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.plan import Plan
 from optgen.passes.definitions import definitions
+from optgen.passes.linear import is_number
 from optgen.passes.rewrite import filter_assigns, map_values
-from optgen.passes.scalar_arithmetic import is_number
 
 _MAX_OPERATORS = 2
 

@@ -11,9 +11,8 @@ from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term
 from optgen.ir.ops import STORAGE_OPS
 from optgen.ir.plan import Plan, Sweep
 from optgen.passes.instructions import Op, Operand, Operation
-from optgen.passes.linear import lerp_terms
+from optgen.passes.linear import ONE, is_number, lerp_terms, negate
 from optgen.passes.repeated_subexpressions import repeated_subexpressions
-from optgen.passes.scalar_arithmetic import ONE, is_number, negate
 from optgen.passes.tensor_variables import variables_before
 
 ALWAYS_NEW = ("<", "<=", ">", ">=", "==", "!=", "where", "clone", "full_like", *STORAGE_OPS)

@@ -32,9 +32,9 @@ from optgen.ir.nodes import (
     walk,
 )
 from optgen.ir.plan import Finish, Phase, Plan, Sweep
+from optgen.passes.linear import ONE
 from optgen.passes.ranges import Range, is_not_negative, proven_ranges, range_of
 from optgen.passes.rewrite import map_values
-from optgen.passes.scalar_arithmetic import ONE
 
 _POWER_NAMES = {Fraction(1, 2): "sqrt", Fraction(-1, 2): "rsqrt", Fraction(-1): "inverse"}
 _INVERSE = Fraction(-1)

@@ -12,7 +12,7 @@ from optgen.ir.nodes import Assign, Const, Expr, If, Linear, Program, Ref, Term
 from optgen.ir.plan import Plan
 from optgen.passes.algebra import sums_to_one
 from optgen.passes.definitions import definitions, expand_definitions
-from optgen.passes.scalar_arithmetic import ONE
+from optgen.passes.linear import ONE
 
 
 def use_lerp_form(plan: Plan) -> Plan:

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from optgen.ir.nodes import Call, Expr, Linear, Term, rebuild
 from optgen.ir.plan import Plan
+from optgen.passes.linear import ONE
 from optgen.passes.ranges import Ranges, is_not_negative, proven_ranges
 from optgen.passes.rewrite import map_values
-from optgen.passes.scalar_arithmetic import ONE
 
 
 def merge_square_roots(plan: Plan) -> Plan:

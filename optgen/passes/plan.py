@@ -28,8 +28,7 @@ from optgen.ir.plan import (
 from optgen.ir.verify import StaleReadError, verify_plan
 from optgen.ir.whole_matrices import is_wide, why_uncut
 from optgen.passes.copy_overwritten_scalars import copy_overwritten_scalars
-from optgen.passes.cut_at_matrix_ops import cut_at_matrix_ops
-from optgen.passes.cut_phases import RulePhases, as_one_phase
+from optgen.passes.cut_phases import RulePhases, as_one_phase, cut_at_matrix_ops
 from optgen.passes.dependency_depth import CyclicDependencyError, kinds_of
 from optgen.passes.drop_redundant_stores import drop_redundant_stores
 from optgen.passes.drop_unused_hypers import drop_unused_hypers
@@ -43,11 +42,10 @@ from optgen.passes.name_properties import name_properties
 from optgen.passes.name_reductions import name_reductions
 from optgen.passes.rename import rename
 from optgen.passes.rewrite import filter_assigns
-from optgen.passes.specialize_shape import Facts, fact_combinations, specialize
+from optgen.passes.specialize import Facts, fact_combinations, specialize
 from optgen.passes.split_live_ranges import split_live_ranges
-from optgen.passes.split_scalars import Splitter
+from optgen.passes.split_scalars import Splitter, rounded_refs
 from optgen.passes.ssa import to_ssa
-from optgen.passes.values_from_rounding import rounded_refs
 
 Order: TypeAlias = Literal["late", "early", "whole"]
 """Choice of the sweep that stores a state.
@@ -182,7 +180,7 @@ def _phases(
 
     `programs` has the bodies of all sweeps, then those of the finishes, then the matrix ops. Empty
     phases are left out. A `Finish` reads no number, row or column from before the matrix ops of its
-    sweep: see `cut_at_matrix_ops`.
+    sweep: see `cut_phases`.
     """
     num_sweeps = len(cut.sweeps)
     sweeps, finishes, calls = (

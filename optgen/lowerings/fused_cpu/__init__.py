@@ -41,8 +41,8 @@ from optgen.passes.lerp_form import use_lerp_form
 from optgen.passes.load_device_scalars import load_device_scalars
 from optgen.passes.merge_square_roots import merge_square_roots
 from optgen.passes.plan import plan, plans
-from optgen.passes.scatter_add import is_scatter_add
-from optgen.passes.specialize_unit_matrices import specialize_unit_matrices
+from optgen.passes.recognize_rules import is_scatter_add
+from optgen.passes.specialize import specialize_unit_matrices
 from optgen.passes.zero_gradients import zero_gradients
 
 _PASSES = (

@@ -21,7 +21,7 @@ from optgen.lowerings.fused_cpu.number_printer import number_printer
 from optgen.lowerings.fused_cpu.random_keys import RandomKeys
 from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
 from optgen.lowerings.fused_cpu.statements import Statements, masks
-from optgen.passes.flatten_branches import BranchFlattener
+from optgen.passes.convert_branches import BranchFlattener
 from optgen.passes.rewrite import map_values
 
 _COLUMN = 8  # at which constants are declared

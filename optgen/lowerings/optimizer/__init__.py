@@ -20,12 +20,10 @@ from optgen.lowerings.optimizer.doc import docstring
 from optgen.lowerings.python import literals
 from optgen.lowerings.python.literals import literal
 from optgen.passes.flat_sweeps import codes_readers
-from optgen.passes.gradient_scale import scale_is_ignored
 from optgen.passes.outline_sweeps import outline_sweeps
 from optgen.passes.plan import plans
-from optgen.passes.scatter_add import is_scatter_add
-from optgen.passes.skip_count import skip_count
-from optgen.passes.specialize_shape import facts_read
+from optgen.passes.recognize_rules import is_scatter_add, scale_is_ignored, skip_count
+from optgen.passes.specialize import facts_read
 
 
 def optimizer_context(algorithm: Algorithm, base: Algorithm | None = None) -> Mapping[str, Any]:

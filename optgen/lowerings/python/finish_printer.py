@@ -12,7 +12,7 @@ from optgen.lowerings.python.collectives import collective_points, completion_li
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.phase_syntax import PhaseSyntax
 from optgen.lowerings.python.small_values import SmallValues
-from optgen.passes.if_conversion import use_tensor_logic
+from optgen.passes.convert_branches import use_tensor_logic
 
 
 @dataclass(frozen=True)

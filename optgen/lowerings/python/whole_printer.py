@@ -32,7 +32,7 @@ from optgen.lowerings.python.function import Body, guarded_lines, indented
 from optgen.lowerings.python.permutations import permute_by_index
 from optgen.lowerings.python.random_calls import defaults_before_draws
 from optgen.lowerings.python.signature import list_names
-from optgen.passes.if_conversion import use_tensor_logic
+from optgen.passes.convert_branches import use_tensor_logic
 from optgen.passes.name_random import draws_of
 from optgen.passes.rewrite import map_values
 
