@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.compute_dtype import widens_in_python
+from optgen.ir.execution import is_wide, why_uncut, widens_in_python
 from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Assign, Call, names_read
 from optgen.ir.ops import MATRIX_OPS
 from optgen.ir.plan import Plan
-from optgen.ir.whole_matrices import is_wide, why_uncut
 from optgen.lowerings.lowering import Context, Lowering
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.function import (

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, count
 
-from optgen.ir.binding_times import Kind, Stage, kind_of
+from optgen.ir.kinds import Kind, Stage, kind_of
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -30,6 +30,7 @@ from optgen.ir.nodes import (
     assigns,
     expressions,
     map_expressions,
+    map_values,
     names_read,
     rebuild,
     refs,
@@ -37,7 +38,6 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import OPS
 from optgen.ir.plan import HostCall, Plan
-from optgen.passes.rewrite import map_values
 
 CAPTURABLE = Ref("capturable")
 _TENSOR_LOGIC = {"and": "both", "or": "either", "not": "opposite"}

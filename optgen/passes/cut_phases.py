@@ -6,12 +6,13 @@ than arithmetic. So a state is stored by the last sweep that needs its old value
 it back, as torch does; a state whose old value a later sweep needs is still stored late.
 
 A step continues with values before rounding. So if a rule computes in a wider dtype than it stores
-(`optgen/ir/compute_dtype.py`), a sweep recomputes even what an earlier sweep has stored.
+(`optgen/ir/execution.py`), a sweep recomputes even what an earlier sweep has stored.
 
 No small value stays alive across a matrix op. The op runs for many parameters at once, on whole
 tensors that a sweep has stored. Only tensors are kept across it; numbers, rows and columns are not.
 So a small value that is read after the op is also reduced after it, from tensors that the later
-sweep recomputes."""
+sweep recomputes.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +20,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.binding_times import Axes, Stage
-from optgen.ir.compute_dtype import widens
-from optgen.ir.errors import RuleError
-from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, expressions
+from optgen.ir.execution import widens
+from optgen.ir.kinds import Axes, Stage
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Expr,
+    Program,
+    Ref,
+    RuleError,
+    assigns,
+    expressions,
+    filter_assigns,
+)
 from optgen.ir.plan import reads
 from optgen.passes.dependency_depth import Depths, Kinds, depths_of, needs_sweep
-from optgen.passes.rewrite import filter_assigns
 
 
 def cut_at_matrix_ops(

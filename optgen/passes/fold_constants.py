@@ -14,8 +14,8 @@ from functools import reduce
 from typing import TypeGuard
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.binding_times import Axes, Kind, KindLookup, declared_kinds, kind_of
 from optgen.ir.evaluate_numbers import evaluate_numbers
+from optgen.ir.kinds import Axes, Kind, KindLookup, declared_kinds, kind_of
 from optgen.ir.nodes import (
     Assign,
     Call,

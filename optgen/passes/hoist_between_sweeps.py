@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from optgen.ir.binding_times import Axes, Kind, Stage, kind_of
 from optgen.ir.generated_names import free_name
+from optgen.ir.kinds import Axes, Kind, Stage, kind_of
 from optgen.ir.nodes import (
     Assign,
     Const,

@@ -12,8 +12,8 @@ import itertools
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
-from optgen.ir.binding_times import Kind, kind_of
 from optgen.ir.generated_names import is_free, numbered
+from optgen.ir.kinds import Kind, kind_of
 from optgen.ir.nodes import (
     Assign,
     Call,

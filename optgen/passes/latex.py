@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.binding_times import Stage, declared_kinds, kind_of
+from optgen.ir.kinds import Stage, declared_kinds, kind_of
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -22,7 +22,7 @@ from optgen.ir.nodes import (
     rebuild,
 )
 from optgen.ir.ops import FACTS, OPS, PROPERTIES, RANDOM_OPS, WIDE_OPS
-from optgen.passes.maximize import add_maximize
+from optgen.passes.prepare_rule import add_maximize
 
 # Precedence of each op, and the least precedence of each operand without parentheses.
 _PRECEDENCE: dict[str, tuple[int, tuple[int, ...]]] = {

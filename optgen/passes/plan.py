@@ -7,12 +7,22 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
-from optgen.ir.algorithm import Algorithm
-from optgen.ir.binding_times import Kind
-from optgen.ir.copies import is_self_copy
-from optgen.ir.errors import RuleError
-from optgen.ir.identity_key import IdentityKey
-from optgen.ir.nodes import Assign, Call, Program, Ref, assigns, expressions, refs, walk
+from optgen.ir.algorithm import Algorithm, IdentityKey
+from optgen.ir.execution import is_wide, why_uncut
+from optgen.ir.kinds import Kind
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Program,
+    Ref,
+    RuleError,
+    assigns,
+    expressions,
+    filter_assigns,
+    is_self_copy,
+    refs,
+    walk,
+)
 from optgen.ir.ops import MATRIX_OPS
 from optgen.ir.plan import (
     Finish,
@@ -26,22 +36,18 @@ from optgen.ir.plan import (
     streams_of_sweep,
 )
 from optgen.ir.verify import StaleReadError, verify_plan
-from optgen.ir.whole_matrices import is_wide, why_uncut
 from optgen.passes.copy_overwritten_scalars import copy_overwritten_scalars
 from optgen.passes.cut_phases import RulePhases, as_one_phase, cut_at_matrix_ops
 from optgen.passes.dependency_depth import CyclicDependencyError, kinds_of
 from optgen.passes.drop_redundant_stores import drop_redundant_stores
-from optgen.passes.drop_unused_hypers import drop_unused_hypers
 from optgen.passes.expand_reductions import expand_reductions
 from optgen.passes.fold_constants import fold_constants
 from optgen.passes.hoist_between_sweeps import hoist_between_sweeps
-from optgen.passes.maximize import add_maximize
 from optgen.passes.name_items import name_items
 from optgen.passes.name_products import name_products
 from optgen.passes.name_properties import name_properties
 from optgen.passes.name_reductions import name_reductions
-from optgen.passes.rename import rename
-from optgen.passes.rewrite import filter_assigns
+from optgen.passes.prepare_rule import add_maximize, drop_unused_hypers, rename
 from optgen.passes.specialize import Facts, fact_combinations, specialize
 from optgen.passes.split_live_ranges import split_live_ranges
 from optgen.passes.split_scalars import Splitter, rounded_refs

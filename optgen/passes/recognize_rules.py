@@ -1,6 +1,6 @@
 """Recognize rules that a step may treat in a special way.
 
-There are three such kinds: rules that only scatter-add sparse gradients, rules that skip steps whose
+There are three kinds: rules that only scatter-add sparse gradients, rules that skip steps whose
 gradients are not finite, and rules that scale all gradients together and then ignore their sizes.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.execution import why_uncut
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -25,8 +26,7 @@ from optgen.ir.nodes import (
     walk,
 )
 from optgen.ir.ops import WIDE_OPS
-from optgen.ir.whole_matrices import why_uncut
-from optgen.passes.maximize import add_maximize
+from optgen.passes.prepare_rule import add_maximize
 
 
 class Form(Enum):

@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.binding_times import Kind, declared_kinds, kind_of
-from optgen.ir.copies import is_self_copy
+from optgen.ir.kinds import Kind, declared_kinds, kind_of
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -32,6 +31,7 @@ from optgen.ir.nodes import (
     assigns,
     children,
     expressions,
+    is_self_copy,
     rebuild,
     refs,
 )

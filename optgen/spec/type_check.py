@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from optgen.ir.binding_times import Axes
-from optgen.ir.matrix_axes import SHAPES
+from optgen.ir.kinds import SHAPES, Axes
 from optgen.ir.nodes import Call, Const, Expr, Ref
 from optgen.ir.ops import FACTS, OPS
 from optgen.spec.constant_arithmetic import is_real

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from fuzz.bounded_tensors import BoundedTensor, lift, operand_bound, result_in_range
-from optgen.ir.linear_algebra import ROUNDING
-from optgen.ir.meanings import MEANINGS
+from optgen.ir.meanings import MEANINGS, ROUNDING
 from optgen.ir.ops import LINEAR_ALGEBRA
 
 PLAIN = {name: MEANINGS[name] for name in LINEAR_ALGEBRA}

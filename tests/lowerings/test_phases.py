@@ -16,8 +16,7 @@ from torch import Tensor
 
 from optgen import emit
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.evaluate import evaluate, properties_of
-from optgen.ir.state_values import exists
+from optgen.ir.evaluate import evaluate, exists, properties_of
 from optgen.lowerings.foreach import FOREACH
 from optgen.lowerings.forloop import FORLOOP
 from optgen.lowerings.lowering import Lowering

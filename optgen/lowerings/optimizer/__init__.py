@@ -6,8 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from optgen.ir.algorithm import AcrossGroups, Algorithm, ModeProgram, State
-from optgen.ir.compute_dtype import widens_in_python
-from optgen.ir.whole_matrices import updates_matrices_independently, why_not_in_triton, why_uncut
+from optgen.ir.execution import (
+    updates_matrices_independently,
+    why_not_in_triton,
+    why_uncut,
+    widens_in_python,
+)
 from optgen.lowerings.lowering import Lowering
 from optgen.lowerings.optimizer.arguments import (
     arguments,
@@ -19,7 +23,7 @@ from optgen.lowerings.optimizer.checks import checks, param_checks
 from optgen.lowerings.optimizer.doc import docstring
 from optgen.lowerings.python import literals
 from optgen.lowerings.python.literals import literal
-from optgen.passes.flat_sweeps import codes_readers
+from optgen.passes.kernel_plans import codes_readers
 from optgen.passes.outline_sweeps import outline_sweeps
 from optgen.passes.plan import plans
 from optgen.passes.recognize_rules import is_scatter_add, scale_is_ignored, skip_count
