@@ -10,13 +10,13 @@ from optgen.bench.variants import USER_CLASSES
 from optgen.cli.locate_specs import spec_path, specs_folder
 from optgen.contract.states import Shape
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.binding_times import Axes
+from optgen.ir.execution import why_uncut
+from optgen.ir.kinds import Axes
 from optgen.ir.nodes import assigns, expressions
 from optgen.ir.plan import Finish, MatrixCall, Plan, Stream, Sweep, reads
-from optgen.ir.whole_matrices import why_uncut
-from optgen.passes.derive import derive
+from optgen.passes.kernel_plans import zero_gradients
 from optgen.passes.plan import plans
-from optgen.passes.zero_gradients import zero_gradients
+from optgen.passes.prepare_rule import derive
 from optgen.spec.base_spec import read_base
 from optgen.spec.read_spec import read_spec
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from optgen import emit
 from optgen.cli.locate_specs import is_catalogued, specs_folder
 from optgen.ir.algorithm import Algorithm
-from optgen.passes.derive import derive
+from optgen.passes.prepare_rule import derive
 from optgen.spec.base_spec import read_base
 from optgen.spec.errors import SpecError, spec_errors
 from optgen.spec.read_spec import read_specs

@@ -11,10 +11,10 @@ from optgen.cli.locate_specs import is_catalogued, spec_path, specs_folder
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.print_ir import to_text
 from optgen.lowerings import LOWERINGS, Lowering
-from optgen.passes.derive import derive
 from optgen.passes.latex import to_latex
 from optgen.passes.outline_sweeps import with_sweeps
 from optgen.passes.plan import plan
+from optgen.passes.prepare_rule import derive
 from optgen.spec.base_spec import read_base
 from optgen.spec.errors import spec_errors
 from optgen.spec.read_spec import read_spec

@@ -13,7 +13,7 @@ from optgen.lowerings.optimizer.arguments import Argument, annotation
 from optgen.lowerings.optimizer.checks import checks
 from optgen.lowerings.optimizer.doc import function_docstring
 from optgen.lowerings.python.literals import docstring, literal
-from optgen.passes.rename import rename
+from optgen.passes.prepare_rule import rename
 
 
 def function_context(algorithm: Algorithm) -> Mapping[str, Any]:

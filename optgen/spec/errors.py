@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.errors import RuleError
-from optgen.ir.nodes import NOWHERE, Assign, Call, If, Linear, Place, Ref
+from optgen.ir.nodes import NOWHERE, Assign, Call, If, Linear, Place, Ref, RuleError
 from optgen.spec.forbidden_characters import printable
 from optgen.spec.time_limit import MAX_SECONDS, TooSlowError, limited_time
 

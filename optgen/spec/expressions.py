@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from optgen.contract.states import FACTS
 from optgen.ir.algorithm import Hyper
-from optgen.ir.matrix_axes import AxesError
+from optgen.ir.kinds import AxesError
 from optgen.ir.nodes import Call, Const, Expr, Place, Ref, refs
 from optgen.ir.ops import OPS
 from optgen.spec.argument_ranges import check_arguments

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Sequence
 from typing import NoReturn
 
-from optgen.ir.matrix_axes import SHAPES, height, width
+from optgen.ir.kinds import SHAPES, height, width
 from optgen.ir.nodes import Assign, Call, Expr, Ref, walk
 from optgen.ir.ops import (
     CALLABLE_OPS,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.binding_times import Axes, Kind, declared_kinds, kind_of
+from optgen.ir.kinds import Axes, Kind, declared_kinds, kind_of
 from optgen.ir.nodes import Expr, Place, Stmt
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import NoReturn
 
-from optgen.ir.binding_times import Axes, Kind, declared_kinds
+from optgen.ir.kinds import Axes, Kind, declared_kinds
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Program, Ref, refs
 from optgen.spec.expressions import BINARY
 from optgen.spec.implications import implied

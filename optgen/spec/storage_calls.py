@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from optgen.ir.binding_times import Axes
+from optgen.ir.kinds import Axes
 from optgen.ir.nodes import Call, Expr, Ref
 from optgen.ir.ops import DRAWING_OPS, OPS, STORAGE_OPS
 from optgen.spec.type_check import SHAPE_NAMES

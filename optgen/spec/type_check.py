@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from optgen.contract.states import FACTS
-from optgen.ir.binding_times import Axes
-from optgen.ir.matrix_axes import SHAPES
+from optgen.ir.kinds import SHAPES, Axes
 from optgen.ir.nodes import Call, Const, Expr, Ref
 from optgen.ir.ops import OPS
 from optgen.spec.constant_arithmetic import is_real

@@ -24,8 +24,8 @@ from optgen import emit
 from optgen.contract.states import AT_LEAST_FLOAT32
 from optgen.ir.algorithm import Algorithm
 from optgen.lowerings import LOWERINGS
-from optgen.passes.maximize import add_maximize
 from optgen.passes.outline_sweeps import outline_sweeps
+from optgen.passes.prepare_rule import add_maximize
 from optgen.runtime.fused_cpu import kernel_loader
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.signature import KernelSignature

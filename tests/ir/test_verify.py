@@ -13,9 +13,8 @@ from optgen.ir.nodes import Assign, Call, Const, If, Linear, Program, Ref, Stmt,
 from optgen.ir.plan import Plan
 from optgen.ir.verify import VerifyError, verify_algorithm, verify_plan
 from optgen.passes.hoist_scalars import hoist_scalars
-from optgen.passes.maximize import add_maximize
 from optgen.passes.plan import plan
-from optgen.passes.rename import rename
+from optgen.passes.prepare_rule import add_maximize, rename
 from optgen.passes.ssa import to_ssa
 
 G, P, LR = Ref("grad"), Ref("param"), Ref("lr")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from optgen.ir.binding_times import Axes
+from optgen.ir.kinds import Axes
 from optgen.lowerings.fused_cpu.pass_schedule import (
     WHOLE_COLUMNS,
     WHOLE_MATRICES,

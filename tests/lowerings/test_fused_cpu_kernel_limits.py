@@ -6,7 +6,7 @@ import pytest
 
 from optgen.emit import render
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.errors import RuleError
+from optgen.ir.nodes import RuleError
 from optgen.lowerings.fused_cpu import FUSED_CPU
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec

@@ -12,7 +12,7 @@ from lowerings.test_fused_cpu import VECTORIZED_REMARK, compiler_output, cpp_of,
 
 from optgen import emit
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.binding_times import Axes
+from optgen.ir.kinds import Axes
 from optgen.ir.plan import Plan
 from optgen.lowerings.fused_cpu import _PASSES, FUSED_CPU
 from optgen.lowerings.fused_cpu.pass_schedule import (

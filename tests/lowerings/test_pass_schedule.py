@@ -12,8 +12,8 @@ from planning import WITH_PHASES
 
 import optgen.lowerings.fused_cpu as fused_cpu
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.errors import RuleError
-from optgen.ir.whole_matrices import why_uncut
+from optgen.ir.execution import why_uncut
+from optgen.ir.nodes import RuleError
 from optgen.lowerings.fused_cpu import step_tables
 from optgen.lowerings.fused_cpu.pass_schedule import Pass, PassScheduler, tiling_strategies
 from optgen.lowerings.fused_cpu.step import Step

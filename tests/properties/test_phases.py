@@ -25,8 +25,8 @@ from optgen.ir.verify import VerifyError, verify_algorithm, verify_plan
 from optgen.passes.expand_reductions import expand_reductions
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
-from optgen.passes.maximize import add_maximize
 from optgen.passes.plan import Order, plans
+from optgen.passes.prepare_rule import add_maximize
 from optgen.passes.ssa import to_ssa
 from optgen.runtime.eager import elements_at_once
 from optgen.spec import Spec

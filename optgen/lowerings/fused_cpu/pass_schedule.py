@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from optgen.ir.binding_times import Axes
+from optgen.ir.kinds import Axes
 from optgen.lowerings.fused_cpu.step import Step
 
 WHOLE_MATRICES = (Axes.TENSOR, Axes.ROW, Axes.COLUMN, Axes.MATRIX)

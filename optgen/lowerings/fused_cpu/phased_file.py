@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from optgen.ir.binding_times import Axes
-from optgen.ir.errors import RuleError
-from optgen.ir.nodes import Call, Const, Expr, Ref
+from optgen.ir.kinds import Axes
+from optgen.ir.nodes import Call, Const, Expr, Ref, RuleError
 from optgen.ir.plan import HostCall, MatrixCall, Phase, Plan
 from optgen.lowerings.fused_cpu.line_layout import indented, wrapped_list
 from optgen.lowerings.fused_cpu.phased_rule import PhasedRule

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from optgen.ir.binding_times import Axes
+from optgen.ir.kinds import Axes
 from optgen.lowerings.fused_cpu.expression_printer import constant
 from optgen.lowerings.fused_cpu.line_layout import indented, wrapped_list
 from optgen.lowerings.fused_cpu.pass_schedule import Pass, tiling_strategies

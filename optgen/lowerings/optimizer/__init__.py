@@ -8,8 +8,12 @@ from typing import Any
 
 from optgen.contract.states import StateEntry
 from optgen.ir.algorithm import AcrossGroups, Algorithm, ModeProgram, State
-from optgen.ir.compute_dtype import widens_in_python
-from optgen.ir.whole_matrices import updates_matrices_independently, why_not_in_triton, why_uncut
+from optgen.ir.execution import (
+    updates_matrices_independently,
+    why_not_in_triton,
+    why_uncut,
+    widens_in_python,
+)
 from optgen.lowerings.lowering import Lowering
 from optgen.lowerings.optimizer.arguments import (
     arguments,
@@ -21,13 +25,11 @@ from optgen.lowerings.optimizer.checks import checks, param_checks
 from optgen.lowerings.optimizer.doc import docstring
 from optgen.lowerings.python import literals
 from optgen.lowerings.python.literals import literal
-from optgen.passes.flat_sweeps import codes_readers
-from optgen.passes.gradient_scale import scale_is_ignored
+from optgen.passes.kernel_plans import codes_readers
 from optgen.passes.outline_sweeps import outline_sweeps
 from optgen.passes.plan import plans
-from optgen.passes.scatter_add import is_scatter_add
-from optgen.passes.skip_count import skip_count
-from optgen.passes.specialize_shape import facts_read
+from optgen.passes.recognize_rules import is_scatter_add, scale_is_ignored, skip_count
+from optgen.passes.specialize import facts_read
 
 
 def optimizer_context(algorithm: Algorithm, base: Algorithm | None = None) -> Mapping[str, Any]:

@@ -1,6 +1,6 @@
 """Round to the dtype that a parameter is stored in, and compute in a wider dtype.
 
-Some rules must compute more precisely than they store (`optgen/ir/compute_dtype.py`). An example is
+Some rules must compute more precisely than they store (`optgen/ir/execution.py`). An example is
 a rule that rounds its results itself: the results must have more digits than the stored dtype, or
 nothing is left to round. The generated code of such a rule takes its tensors through
 `in_wider_dtype`: it computes in float32 for 16-bit tensors, and rounds once when it writes back.

@@ -1,4 +1,7 @@
-"""Define the axes of values, and the axes of operands and results in linear algebra.
+"""Infer the kind of every value: the stage at which it is known (its binding time), and its axes.
+
+The kind of a result is the latest stage and the union of the axes of its operands. Exceptions are
+ops of one fixed kind, such as properties; reductions; tests for 0 and None; and linear algebra.
 
 Each of the last two axes of a value has the size `rows`, `cols`, `rank` or 1. Sizes are symbols
 here: two shapes fit if they fit for every parameter. The rank is a hyperparameter; its value for a
@@ -7,8 +10,14 @@ parameter is at most the number of rows, and at most the number of columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
+
+from optgen.contract.states import FACTS, Shape
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.nodes import Call, Const, Expr, Ref, children
+from optgen.ir.ops import LINEAR_ALGEBRA, PROPERTIES, RANDOM_OPS, REDUCTIONS, WIDE_OPS
 
 _HEIGHT_ROWS, _WIDTH_COLS, _HEIGHT_COLS, _WIDTH_ROWS, _HEIGHT_RANK, _WIDTH_RANK = (
     2**bit for bit in range(1, 7)
@@ -117,7 +126,7 @@ def axes_of_linear_algebra(op: str, operands: Sequence[Axes]) -> Axes:
     if first is Axes.NONE:
         raise AxesError(f"`{op}` of a number", "it takes a matrix")
     if op == "@":
-        return _product(first, operands[1])
+        return _axes_of_product(first, operands[1])
     if op == "gaussian":
         return first
     if op == "singular_vectors":
@@ -138,7 +147,7 @@ def axes_of_linear_algebra(op: str, operands: Sequence[Axes]) -> Axes:
     return _ROW_VALUES[first] if op in ("diag", "eigenvalues") else first
 
 
-def _product(a: Axes, b: Axes) -> Axes:
+def _axes_of_product(a: Axes, b: Axes) -> Axes:
     """Return the axes of `a @ b`."""
     if b is Axes.NONE:
         raise AxesError("`@` by a number", "write * for a product with a number")
@@ -164,3 +173,116 @@ def _axes_of_permutation(row_values: Axes) -> Axes:
             return square
     hint = "it takes one number per row of a square matrix: diag(x), or eigenvalues(x)"
     raise AxesError(f"`descending` of a matrix of shape {SHAPES[row_values]}", hint)
+
+
+class Stage(IntEnum):
+    """Binding time: when a value is known, from early to late."""
+
+    STATIC = 0  # flags, choices, whether a hyperparameter is 0 or None: known before the step
+    GROUP = 1  # a number of the param group
+    PARAM = 2  # a number of one parameter: computed from its step count and scalar states
+    DEVICE = 3  # a tensor, or computed from one by a reduction: it stays on the device
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Stage and axes of a value."""
+
+    stage: Stage
+    axes: Axes = Axes.NONE
+
+    @property
+    def is_tensor(self) -> bool:
+        """Tell whether the value may have more than one number per parameter."""
+        return self.axes is not Axes.NONE
+
+    @property
+    def is_scalar(self) -> bool:
+        """Tell whether the value is one number per parameter, known without reading a tensor."""
+        return self.axes is Axes.NONE and self.stage < Stage.DEVICE
+
+    def join(self, other: Kind) -> Kind:
+        """Return the kind of a value computed, element by element, from a value of each kind.
+
+        Raises:
+            AxesError: the shapes do not fit.
+        """
+        if self is other or self == other:
+            return self
+        return Kind(max(self.stage, other.stage), union(self.axes, other.axes))
+
+
+STATIC = Kind(Stage.STATIC)
+GROUP = Kind(Stage.GROUP)
+PARAM = Kind(Stage.PARAM)
+DEVICE_NUMBER = Kind(Stage.DEVICE)
+TENSOR = Kind(Stage.DEVICE, Axes.TENSOR)
+
+KindLookup = Callable[[Ref], Kind]
+"""Function from a name to its kind."""
+
+_STATE_KINDS = {
+    "like": TENSOR,
+    "row": Kind(Stage.DEVICE, Axes.ROW),
+    "col": Kind(Stage.DEVICE, Axes.COLUMN),
+    "scalar": PARAM,
+}
+_KINDS_OF_OPS = {
+    **dict.fromkeys(WIDE_OPS, DEVICE_NUMBER),
+    **dict.fromkeys(RANDOM_OPS, TENSOR),
+    **dict.fromkeys(PROPERTIES, PARAM),
+    "fresh": PARAM,
+    **dict.fromkeys(FACTS, STATIC),
+}
+"""The kinds of the ops whose kind does not depend on their operands."""
+_KEPT_BY_PREFIX = {"row": Axes.MATRIX | HEIGHT, "col": Axes.MATRIX | WIDTH}
+_KEPT_AXES = {name: _KEPT_BY_PREFIX.get(name.partition("_")[0], 0) for name in REDUCTIONS}
+"""For each reduction, the mask of the axes that it keeps."""
+
+
+def declared_kinds(algorithm: Algorithm) -> dict[str, Kind]:
+    """Return the kinds of the names in a rule's signature."""
+    kinds = {algorithm.param: TENSOR, algorithm.grad: TENSOR}
+    if algorithm.step:
+        kinds[algorithm.step] = PARAM
+    for state in algorithm.states:
+        kinds[state.symbol] = DEVICE_NUMBER if state.on_device else _kind_of_state(state.shape)
+    for hyper in algorithm.hypers:
+        kinds[hyper.name] = STATIC if hyper.type in ("flag", "choice") else GROUP
+    return kinds
+
+
+def _kind_of_state(shape: Shape) -> Kind:
+    """Return the kind of a state that has this shape."""
+    if isinstance(shape, str):
+        return _STATE_KINDS[shape]
+    return Kind(Stage.DEVICE, axes_of_sizes(*shape))
+
+
+def kind_of(expr: Expr, kinds: KindLookup) -> Kind:
+    """Return the kind of an expression, given the kinds of the names it reads.
+
+    Raises:
+        AxesError: shapes do not fit.
+    """
+    match expr:
+        case Const():
+            return STATIC
+        case Ref():
+            return kinds(expr)
+        case Call(op, _) if op in _KINDS_OF_OPS:
+            return _KINDS_OF_OPS[op]
+        case Call(op, (arg,)) if op in _KEPT_AXES:
+            return Kind(Stage.DEVICE, Axes(kind_of(arg, kinds).axes & _KEPT_AXES[op]))
+        case Call(op, args) if op in LINEAR_ALGEBRA:
+            operands = [kind_of(arg, kinds).axes for arg in args]
+            return Kind(Stage.DEVICE, axes_of_linear_algebra(op, operands))
+        case Call("truth" | "is_none", (Ref() | Call("item") as operand,)) if (
+            kind_of(operand, kinds).stage <= Stage.GROUP
+        ):
+            return STATIC
+        case _:
+            result = STATIC
+            for child in children(expr):
+                result = result.join(kind_of(child, kinds))
+            return result

@@ -1,4 +1,4 @@
-"""Rename a paper's letters to the names that readers of PyTorch know."""
+"""Prepare a rule for planning: complete it, drop what it does not read, and rename its names."""
 
 from __future__ import annotations
 
@@ -6,10 +6,76 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 
-from optgen.ir.algorithm import Algorithm
+from optgen.ir.algorithm import Algorithm, Hyper
 from optgen.ir.generated_names import is_free
-from optgen.ir.nodes import Call, assigns, expressions, rename_program, walk
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    If,
+    Ref,
+    assigns,
+    expressions,
+    names_read,
+    rename_program,
+    walk,
+)
 from optgen.ir.ops import SHADOWABLE_FUNCTIONS
+from optgen.passes.expand_reductions import expand_reductions
+
+
+def derive(algorithm: Algorithm, base: Algorithm) -> Algorithm:
+    """Return the complete algorithm of a spec with `base=`, which takes the base's rule and states.
+
+    All hyperparameters are in the base's order.
+    """
+    return replace(
+        algorithm,
+        states=base.states,
+        hypers=tuple(_own_or_of_base(algorithm, hyper) for hyper in base.hypers),
+        rule=base.rule,
+        requires=(*base.requires, *algorithm.requires),
+        gradient=base.gradient,
+        sparse_hint=algorithm.sparse_hint or base.sparse_hint,
+        group=algorithm.group or base.group,
+        keywords=algorithm.keywords,
+        param=base.param,
+        grad=base.grad,
+        step=base.step,
+        counter=base.counter,
+        scalar_device=base.scalar_device,
+        compute_dtype=base.compute_dtype,
+        zero_grad=algorithm.zero_grad or base.zero_grad,
+    )
+
+
+def _own_or_of_base(algorithm: Algorithm, of_base: Hyper) -> Hyper:
+    """Return a hyperparameter; what its groups must share follows from the base's rule."""
+    own = algorithm.hyper(of_base.name)
+    return replace(own, groups=of_base.groups) if own else of_base
+
+
+def add_maximize(algorithm: Algorithm) -> Algorithm:
+    """Return the algorithm with the flag `maximize`, which negates the gradient before the rule.
+
+    An `@elementwise` function stays as it is.
+    """
+    if algorithm.is_function:
+        return algorithm
+    grad = Ref(algorithm.grad)
+    negation = Assign(grad, Call("neg", (grad,)), (f"{grad.name} = -{grad.name}",))
+    flag = Hyper("maximize", "flag", False)
+    branch = If(Ref("maximize"), (negation,), (), ("if maximize:",))
+    return replace(algorithm, hypers=(*algorithm.hypers, flag), rule=(branch, *algorithm.rule))
+
+
+def drop_unused_hypers(algorithm: Algorithm) -> Algorithm:
+    """Return the algorithm with only the hyperparameters that its rule reads.
+
+    For example, a hyperparameter may only initialize a state.
+    """
+    rule = expand_reductions(algorithm).rule if algorithm.has_rank else algorithm.rule
+    read = names_read(rule)  # a mean over an axis of the rank's size reads the rank
+    return replace(algorithm, hypers=tuple(h for h in algorithm.hypers if h.name in read))
 
 
 def rename(algorithm: Algorithm) -> Algorithm:
