@@ -23,7 +23,7 @@ from optgen.emit import ToolchainError
 from optgen.jit import load
 from optgen.runtime.toolchain.compiler import CompileError
 from optgen.runtime.toolchain.library_cache import NoCompilerError
-from optgen.spec.files import module_name
+from optgen.spec.source import module_name
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 USUAL_LISTS = ("1e6", "resnet50", "2000x256")

@@ -10,12 +10,12 @@ from optgen.cli.locate_specs import spec_path
 from optgen.cli.read_and_render import complete, read, render
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Place, assigns
-from optgen.spec.batches import batch_warning
-from optgen.spec.composition.names import CompositionError
+from optgen.spec.composition.check_parts import CompositionError
 from optgen.spec.composition.parts import is_modifier
 from optgen.spec.declare import Spec, hypers_of
 from optgen.spec.errors import InternalError, SpecError
 from optgen.spec.read_spec import read_spec
+from optgen.spec.semantic_checks import batch_warning
 
 _PLAIN_RULE = '''from optgen.spec import optimizer, sqrt, state, hyper
 

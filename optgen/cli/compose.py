@@ -21,7 +21,7 @@ from optgen.compositions import (
 )
 from optgen.emit import find_ruff, format_python
 from optgen.modifiers import load
-from optgen.spec.composition.names import CompositionError
+from optgen.spec.composition.check_parts import CompositionError
 from optgen.spec.declare import Modifier
 from optgen.spec.errors import did_you_mean
 from optgen.spec.read_spec import read_spec

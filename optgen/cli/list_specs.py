@@ -9,7 +9,7 @@ from inspect import signature
 from optgen.cli.locate_specs import catalogue
 from optgen.compositions import list_modifiers, modifier
 from optgen.ir.algorithm import Algorithm, State
-from optgen.spec.composition.check_modifier import modifier_part
+from optgen.spec.composition.check_parts import modifier_part
 from optgen.spec.read_spec import read_specs
 
 _OPTIMIZER_HEADER = ("name", "class", "state", "paper")

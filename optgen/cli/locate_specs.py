@@ -11,7 +11,7 @@ from pathlib import Path
 import typer
 
 from optgen.ir.algorithm import Algorithm
-from optgen.spec.files import catalogue_name, module_name
+from optgen.spec.source import catalogue_name, module_name
 
 
 @dataclass(frozen=True)

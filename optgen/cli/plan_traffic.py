@@ -16,8 +16,7 @@ from optgen.ir.whole_matrices import why_uncut
 from optgen.passes.derive import derive
 from optgen.passes.plan import plans
 from optgen.passes.zero_gradients import zero_gradients
-from optgen.spec.base_spec import read_base
-from optgen.spec.read_spec import read_spec
+from optgen.spec.read_spec import read_base, read_spec
 
 _SHAPE_BY_AXES = {Axes.ROW: "row", Axes.COLUMN: "col"}
 

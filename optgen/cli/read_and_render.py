@@ -9,9 +9,8 @@ from optgen import emit
 from optgen.cli.locate_specs import is_catalogued, specs_folder
 from optgen.ir.algorithm import Algorithm
 from optgen.passes.derive import derive
-from optgen.spec.base_spec import read_base
 from optgen.spec.errors import SpecError, spec_errors
-from optgen.spec.read_spec import read_specs
+from optgen.spec.read_spec import read_base, read_specs
 
 
 def read(paths: Iterable[Path]) -> tuple[Algorithm, ...]:

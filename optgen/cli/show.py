@@ -15,9 +15,8 @@ from optgen.passes.derive import derive
 from optgen.passes.latex import to_latex
 from optgen.passes.outline_sweeps import with_sweeps
 from optgen.passes.plan import plan
-from optgen.spec.base_spec import read_base
 from optgen.spec.errors import spec_errors
-from optgen.spec.read_spec import read_spec
+from optgen.spec.read_spec import read_base, read_spec
 
 
 def source(name: str) -> str:
