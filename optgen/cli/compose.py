@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from optgen.cli.locate_specs import spec_path
+from optgen.cli.catalogue import spec_path
 from optgen.compositions import (
     StateDtype,
     composed_spec,

@@ -13,7 +13,7 @@ import torch
 
 import optgen.modifiers
 from optgen import optim
-from optgen.cli.plan_traffic import traffic_of
+from optgen.cli.bench import traffic_of
 from optgen.compositions import compose, list_modifiers, modifier
 from optgen.spec.composition.check_parts import modifier_part
 from optgen.spec.composition.parts import STAGES, Part, declared_key
