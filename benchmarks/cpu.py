@@ -30,9 +30,8 @@ from optgen.bench.targets import targets_of_machine
 from optgen.bench.tensor_lists import LISTS
 from optgen.bench.variants import CLASSES
 from optgen.bench.verdict import verdicts
-from optgen.cli.bench import is_memory_bound
-from optgen.cli.list_specs import columns
-from optgen.cli.plan_traffic import traffic
+from optgen.cli.bench import is_memory_bound, traffic
+from optgen.cli.catalogue import columns
 
 ROOT = Path(__file__).resolve().parents[1]
 README, RESULTS = ROOT / "README.md", ROOT / "benchmarks" / "results" / "cpu.json"

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import typer
 
-from optgen.cli.list_specs import columns
-from optgen.cli.locate_specs import spec_path
+from optgen.cli.catalogue import columns, spec_path
 from optgen.emit import ToolchainError, write_atomically
 from optgen.optim._create_optimizer import known_name
 from optgen.runtime.toolchain.compiler import CompileError

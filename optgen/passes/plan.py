@@ -35,7 +35,8 @@ from optgen.ir.plan import (
     streams_of,
     streams_of_sweep,
 )
-from optgen.ir.verify import StaleReadError, verify_plan
+from optgen.ir.verify import verify_plan
+from optgen.ir.verify_versions import StaleReadError
 from optgen.passes.copy_overwritten_scalars import copy_overwritten_scalars
 from optgen.passes.cut_phases import RulePhases, as_one_phase, cut_at_matrix_ops
 from optgen.passes.dependency_depth import CyclicDependencyError, kinds_of

@@ -22,8 +22,7 @@ from optgen.ir.evaluate import Member, evaluate_together
 from optgen.ir.meanings import MEANINGS
 from optgen.ir.ops import LINEAR_ALGEBRA
 from optgen.runtime.rule import Rule
-from optgen.spec.base_spec import read_base
-from optgen.spec.read_spec import read_spec
+from optgen.spec.read_spec import read_base, read_spec
 from optgen.verification.case import BOUND, STEPS, Case
 from optgen.verification.compare import (
     larger_error,

@@ -25,8 +25,7 @@ from optgen.bench.results import Cell
 from optgen.bench.suite import ONE_GROUP, PARTS, Suite
 from optgen.bench.tensor_lists import LISTS, TensorList
 from optgen.bench.variants import CLASSES, DEFAULT, FUSED, LIMIT, OURS, forms, make_optimizer
-from optgen.cli.bench import is_memory_bound
-from optgen.cli.plan_traffic import traffic
+from optgen.cli.bench import is_memory_bound, traffic
 
 SUITE = Suite(traffic, Budget(0.0, max_samples=1, min_samples=1))
 SMALL = TensorList("small", "three", [(3, 4), (5,), (2, 2, 1, 1)])

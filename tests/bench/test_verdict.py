@@ -7,8 +7,8 @@ import pytest
 from optgen.bench.report import missed_target_lines, verdict_table
 from optgen.bench.results import Cell, Figures, Results
 from optgen.bench.target_figures import fraction_of_limit, geometric_mean, speedup
-from optgen.bench.targets import ELEMENTWISE, FACTORED, VECTOR_CLASSES, targets_of_machine
-from optgen.bench.variants import DEFAULT, FUSED, LIMIT, OURS
+from optgen.bench.targets import ELEMENTWISE, VECTOR_CLASSES, targets_of_machine
+from optgen.bench.variants import DEFAULT, FACTORED, FUSED, LIMIT, OURS
 from optgen.bench.verdict import Target, verdicts
 
 
