@@ -14,6 +14,7 @@ from optgen.emit import ToolchainError
 from optgen.ir.algorithm import Algorithm
 from optgen.lowerings import LOWERINGS
 from optgen.passes.outline_sweeps import outline_sweeps, with_sweeps
+from optgen.passes.plan import plans
 from optgen.runtime.fused_cpu.kernel import suspending_kernel
 from optgen.runtime.toolchain import dtype_variants, library_cache, sweep_library
 from optgen.runtime.toolchain.compiler import CompileError
@@ -52,6 +53,9 @@ def _compile(algorithm: Algorithm) -> str:
 def _build_libraries(algorithm: Algorithm) -> None:
     """Build the libraries for float32 parameters, and those that other dtypes may need."""
     source = inline_includes(emit.render(algorithm, _FUSED_CPU, None))
+    extra_bits = dtype_variants.matrix_op_dtypes(
+        any(plan.matrix_calls for plan in plans(algorithm))
+    )
     dtype_bits_of_source = {source: dtype_variants.bits_of_dtypes([torch.float32])}
     if suspending_kernel.MACRO in source:
         dtype_bits_of_source[f"#define {suspending_kernel.MACRO}\n{source}"] = (
@@ -62,11 +66,8 @@ def _build_libraries(algorithm: Algorithm) -> None:
             *dtype_bits_of_source.items(),
             (source, dtype_variants.ALL_DTYPE_BITS),
         ]:
-            wait_for_sweeps = sweep_library.start_build(executor, variant_source, dtype_bits)
-            dtype_variants.library(
-                algorithm.module,
-                variant_source,
-                dtype_bits,
-                dtype_variants.matrix_op_dtypes(variant_source),
+            wait_for_sweeps = sweep_library.start_build(
+                executor, variant_source, dtype_bits, extra_bits
             )
+            dtype_variants.library(algorithm.module, variant_source, dtype_bits, extra_bits)
             wait_for_sweeps()

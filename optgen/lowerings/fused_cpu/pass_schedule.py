@@ -102,7 +102,7 @@ def _passes(
 
 
 class TileSchedule:
-    """Which steps run on the tiles of each pass. Steps are known by their indices."""
+    """The steps that run on the tiles of each pass. Steps are known by their indices."""
 
     def __init__(
         self,
