@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 
+from optgen.contract.states import StateEntry
 from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.compute_dtype import widens_in_python
 from optgen.ir.errors import RuleError
@@ -128,14 +130,10 @@ def _facts_of_groups(algorithm: Algorithm) -> dict[str, object]:
 
 def _state(state: State) -> _Text:
     """Return a `State` with the options that are not their defaults."""
-    default = State(state.symbol, state.key)
     options = [
-        f"{name}={literal(getattr(state, name))}"
-        for name in (
-            *("init", "shape", "dtype", "when", "eager", "rows", "written", "on_device"),
-            *("of_group", "of_all", "step_argument", "block", "map", "min_elements"),
-        )
-        if getattr(state, name) != getattr(default, name)
+        f"{entry.name}={literal(getattr(state, entry.name))}"
+        for entry in fields(StateEntry)
+        if entry.name != "key" and getattr(state, entry.name) != entry.default
     ]
     return _Text(f"State({', '.join([literal(state.key), *options])})")
 
