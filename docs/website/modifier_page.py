@@ -11,7 +11,7 @@ from optgen.compositions import composed_spec, spec_of
 from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.execution import why_uncut
 from optgen.lowerings import LOWERINGS
-from optgen.lowerings.optimizer.arguments import COMMON_ARGUMENTS, arguments
+from optgen.lowerings.optimizer.constructor import COMMON_ARGUMENTS, arguments
 from optgen.lowerings.optimizer.doc import docstring
 from optgen.passes.latex import to_latex
 from optgen.spec.composition.check_parts import CompositionError

@@ -13,6 +13,7 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Place, assigns
 from optgen.lowerings import LOWERINGS
 from optgen.passes.outline_sweeps import outline_sweeps, with_sweeps
+from optgen.passes.plan import plans
 from optgen.spec.composition.check_parts import CompositionError
 from optgen.spec.composition.parts import is_modifier
 from optgen.spec.declare import Spec, hypers_of
@@ -128,6 +129,9 @@ def _build_libraries(algorithm: Algorithm) -> None:
     from optgen.runtime.toolchain.source import inline_includes
 
     source = inline_includes(emit.render(algorithm, _FUSED_CPU, None))
+    extra_bits = dtype_variants.matrix_op_dtypes(
+        any(plan.matrix_calls for plan in plans(algorithm))
+    )
     dtype_bits_of_source = {source: dtype_variants.bits_of_dtypes([torch.float32])}
     if suspending_kernel.MACRO in source:
         dtype_bits_of_source[f"#define {suspending_kernel.MACRO}\n{source}"] = (
@@ -138,11 +142,8 @@ def _build_libraries(algorithm: Algorithm) -> None:
             *dtype_bits_of_source.items(),
             (source, dtype_variants.ALL_DTYPE_BITS),
         ]:
-            wait_for_sweeps = sweep_library.start_build(executor, variant_source, dtype_bits)
-            dtype_variants.library(
-                algorithm.module,
-                variant_source,
-                dtype_bits,
-                dtype_variants.matrix_op_dtypes(variant_source),
+            wait_for_sweeps = sweep_library.start_build(
+                executor, variant_source, dtype_bits, extra_bits
             )
+            dtype_variants.library(algorithm.module, variant_source, dtype_bits, extra_bits)
             wait_for_sweeps()

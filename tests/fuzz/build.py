@@ -86,9 +86,7 @@ class BuiltRule:
         if self.cls.rule.why_uncut:
             return bool(self.sweeps)
         rule = self.cls.rule
-        return not (
-            why_too_many_states(rule, self.source) or rule.why_codes_are_not_read("fused_cpu")
-        )
+        return not (why_too_many_states(rule) or rule.why_codes_are_not_read("fused_cpu"))
 
     @property
     def suspends(self) -> bool:

@@ -124,8 +124,8 @@ def _pass_table(name: str, passes: Sequence[Pass]) -> list[str]:
     lines = [f"static constexpr Pass {name}[] = {{"]
     for each in passes:
         fields = (
-            [step.index_name for step in each.steps],
-            [step.index_name for step in each.finish],
+            [step.index_name for step in each.on_tiles],
+            [step.index_name for step in each.after_tiles],
             [constant(value) for value in each.stores],
         )
         sets = [line for names in fields for line in wrapped_list("set(", names, "),", column=16)]

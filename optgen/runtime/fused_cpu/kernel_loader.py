@@ -71,7 +71,7 @@ def _load(
     lowered: HasLowerings, module: ModuleType, suspends: bool, dtype_bits: int
 ) -> Kernel | str:
     """Return a kernel, or the reason why there is none; warn once about a failed build."""
-    if reason := why_too_many_states(lowered.rule, _source(module)):
+    if reason := why_too_many_states(lowered.rule):
         return reason
     try:
         return _build(lowered, module, suspends, dtype_bits)
@@ -88,17 +88,16 @@ def _build(lowered: HasLowerings, module: ModuleType, suspends: bool, dtype_bits
     """Build the libraries of a kernel in two threads, and load the kernel."""
     kernel_class, define = _kernel_class_and_define(suspends)
     name, source = lowered.rule.name, define + inline_includes(_source(module))
+    extra_bits = dtype_variants.matrix_op_dtypes(bool(lowered.rule.matrix_calls))
     # Two compilers at once take no longer than one. On two cores, a third one would have to wait.
     with ThreadPoolExecutor(1) as executor:
         try:
-            wait_for_sweeps = sweep_library.start_build(executor, source, dtype_bits)
+            wait_for_sweeps = sweep_library.start_build(executor, source, dtype_bits, extra_bits)
             if lowered.rule.gradient == "sparse_only":
                 executor.submit(sparse_gradients.library, name, source)
             if not tensor_reader.is_built():
                 executor.submit(tensor_reader.reader)  # the next step uses it
-            path, known_dtype_bits = dtype_variants.library(
-                name, source, dtype_bits, dtype_variants.matrix_op_dtypes(source)
-            )
+            path, known_dtype_bits = dtype_variants.library(name, source, dtype_bits, extra_bits)
             return kernel_class(lowered, path, known_dtype_bits, source, wait_for_sweeps())
         except KeyboardInterrupt:
             end_all_compilers()  # the other thread would wait for its compiler

@@ -72,9 +72,9 @@ _MATRIX_OP_RESULT = 1 << DTYPE_CODES[torch.bfloat16]
 ALL_DTYPE_BITS = bits_of_dtypes(DTYPE_CODES)
 
 
-def matrix_op_dtypes(source: str) -> int:
-    """Return the bits of the dtypes of matrix ops' results, if a kernel's source has such ops."""
-    return _MATRIX_OP_RESULT if "optgen_calls" in source else 0
+def matrix_op_dtypes(has_matrix_ops: bool) -> int:
+    """Return the bits of the dtypes of matrix ops' results, if a rule has such ops."""
+    return _MATRIX_OP_RESULT if has_matrix_ops else 0
 
 
 def library(name: str, source: str, dtype_bits: int, extra_bits: int = 0) -> tuple[Path, int]:

@@ -24,7 +24,9 @@ A macro is 1 if the source needs it, else 0. The library builds faster with zero
 """
 
 
-def start_build(executor: Executor, source: str, dtype_bits: int) -> Callable[[], Path | None]:
+def start_build(
+    executor: Executor, source: str, dtype_bits: int, extra_bits: int
+) -> Callable[[], Path | None]:
     """Start to build the library that a kernel's source needs for tensors of these dtypes.
 
     Returns:
@@ -39,7 +41,7 @@ def start_build(executor: Executor, source: str, dtype_bits: int) -> Callable[[]
         "sweeps",
         defines + _source(),
         dtype_bits,
-        dtype_variants.matrix_op_dtypes(source),
+        extra_bits,
     )
     # The caller will search the cache for the kernel's library in this thread. So this search runs
     # here too: searches in two threads would wait for each other. Only a build runs elsewhere.

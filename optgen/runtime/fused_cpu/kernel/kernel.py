@@ -1,15 +1,20 @@
 """Run a compiled rule over a table of tensors."""
 
 import ctypes
+from collections.abc import Sequence
 from ctypes import c_void_p
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
+from optgen.runtime import matrix_ops
+from optgen.runtime.batch.batch import Batch
 from optgen.runtime.fused_cpu.kernel import threads
-from optgen.runtime.fused_cpu.kernel.matrix_calls import MatrixCall
 from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
 from optgen.runtime.fused_cpu.kernel.table import Table
 from optgen.runtime.protocols import HasLowerings
+from optgen.runtime.rule import MatrixCall
 from optgen.runtime.toolchain import sweep_library
 
 
@@ -34,6 +39,10 @@ class Kernel(KernelSignature):
         self.dtype_bits, self.source = dtype_bits, source
         if sweep_path:
             sweep_library.connect(self._library, sweep_path)
+        if self._exports("optgen_calls"):  # earlier versions listed the calls in C++
+            raise RuntimeError(
+                f"the C++ of rule {self.rule.name!r} is of an earlier optgen: generate it again"
+            )
         symbols = [
             "optgen_step",
             *(f"optgen_step_{segment}" for segment in range(2, len(self.matrix_calls) + 2)),
@@ -68,7 +77,7 @@ class Kernel(KernelSignature):
         source, target = self.streams_of(call)
         for index, (batch, columns) in enumerate(zip(table.batches, table.columns, strict=True)):
             indices = call.selected_indices(columns[0])
-            results = call(batch.group, [columns[source][i] for i in indices])
+            results = matrix_op_results(call, batch, [columns[source][i] for i in indices])
             table.set_results(target, index, dict(zip(indices, results, strict=True)), source)
 
     def streams_of(self, call: MatrixCall) -> tuple[int, int]:
@@ -76,3 +85,12 @@ class Kernel(KernelSignature):
         first_local = 2 + len(self.shaped_states)
         source, target = map(self.local_names.index, (call.source, call.target))
         return first_local + source, first_local + target
+
+
+def matrix_op_results(call: MatrixCall, batch: Batch, matrices: Sequence[Tensor]) -> list[Tensor]:
+    """Apply a matrix op to matrices of a batch, with the arguments of its group."""
+    arguments = (
+        batch.group[value] if isinstance(value, str) else float(value) for value in call.arguments
+    )
+    results: list[Tensor] = getattr(matrix_ops, call.op)(matrices, *arguments)
+    return results

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.fused_cpu.kernel import threads
-from optgen.runtime.fused_cpu.kernel.kernel import Kernel
-from optgen.runtime.fused_cpu.kernel.matrix_calls import MatrixCall
+from optgen.runtime.fused_cpu.kernel.kernel import Kernel, matrix_op_results
 from optgen.runtime.fused_cpu.kernel.table import ShardsStruct, Table
 from optgen.runtime.protocols import HasLowerings
+from optgen.runtime.rule import MatrixCall
 from optgen.runtime.sharded.all_reduce import PartialReduction
 from optgen.runtime.sharded.collectives import AXES, Collectives, index_in_axes
 from optgen.runtime.sharded.driver import Request, Update, run
@@ -175,7 +175,7 @@ class SuspendingKernel(Kernel):
             each.gather(shards) for each, shards in zip(collectives, operands, strict=True)
         ]
         computed = [
-            call(table.batches[index].group, matrices)
+            matrix_op_results(call, table.batches[index], matrices)
             for (index, _), matrices in zip(operand_groups, gathered, strict=True)
         ]
         scattered = yield [
