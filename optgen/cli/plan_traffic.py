@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-from optgen.bench.memory_traffic import Access, Traffic
+from optgen.bench.roofline import Access, Traffic
 from optgen.bench.variants import USER_CLASSES
 from optgen.cli.locate_specs import spec_path, specs_folder
 from optgen.ir.algorithm import Algorithm
