@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from itertools import accumulate, chain, islice
 from math import prod
 from operator import itemgetter, mul
@@ -263,13 +264,20 @@ class Bucket:
 
     def repeat(self, update: Callable[[Bucket], None], groups: Sequence[Mapping[str, Any]]) -> None:
         """Update tensors like those of an earlier step, whose addresses are in the table."""
-        self._groups = groups
-        try:
-            with launch_context(self.key.device):
-                update(self)
-        finally:
-            self._groups = ()
-            self._locals.clear()
+        # Matrix ops stand between launches, and the tensors of a gradient scaler may be others.
+        is_fixed = self.loss_scale is None and self.found_inf is None and not self._local_names
+        with launch_context(self.key.device):
+            if is_fixed and self.launch.repeat():
+                return
+            self._groups = groups
+            try:
+                if is_fixed:
+                    self.launch.record(partial(update, self))
+                else:
+                    update(self)
+            finally:
+                self._groups = ()
+                self._locals.clear()
 
     def wide_update(
         self,
