@@ -214,7 +214,11 @@ def _graph_memory(batches: Sequence[Batch]) -> GraphMemory:
 def _scaler_tensors(bucket: Bucket, optimizer: HasLowerings) -> AbstractContextManager[None]:
     """Give a bucket the tensors of a gradient scaler, if there is one, for one update."""
     scaler_tensors = grad_scaler.scaler_tensors_on(bucket.key.device, optimizer)
-    return _NO_SCALER if not any(each is not None for each in scaler_tensors) else _given(bucket, *scaler_tensors)
+    return (
+        _NO_SCALER
+        if not any(each is not None for each in scaler_tensors)
+        else _given(bucket, *scaler_tensors)
+    )
 
 
 @contextmanager
