@@ -77,7 +77,7 @@ class Launcher:
     def repeat(self) -> bool:
         """Launch the kernels of the last recorded update; or none, and return False."""
         recorded = self._recorded
-        if not recorded or any([launch.kernel.pre_run_hooks for launch in recorded]):
+        if not recorded or any(launch.kernel.pre_run_hooks for launch in recorded):
             return False
         for launch in recorded:
             launch.run(*launch.args, *launch.named_args)
