@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from math import prod
 from operator import itemgetter
@@ -327,7 +327,9 @@ class Bucket:
         return copy_like(tensor, param)
 
 
+@cache
 def triton_type(dtype: torch.dtype | None) -> Any:
+    """Return Triton's type for a dtype of torch."""
     from triton import language
 
     return getattr(language, str(dtype).removeprefix("torch."))
