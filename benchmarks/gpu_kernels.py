@@ -34,7 +34,7 @@ IN_CACHE = 1 << 27
 EVENT_STEPS = 2 if IS_SMALL else 5
 """Steps that are timed by events, if the profiler gives nothing."""
 FILLER = 1 << (12 if IS_SMALL else 30)
-"""Bytes of a tensor whose halves are copied: the device is busy until the host has queued a step."""
+"""Bytes of a tensor. Copies of its halves keep the device busy while the host queues a step."""
 FILLER_COPIES = 8
 
 
