@@ -27,7 +27,8 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Stream, Sweep, reads
 from optgen.passes.linear import ONE, add, divide, multiply, negate, split_sign
-from optgen.passes.name_reductions import ends_phase
+from optgen.passes.name_values import ends_phase
+from optgen.passes.names import LINE_FACTORS, reduced_coefficient
 
 Arms = tuple[tuple[Expr, bool], ...]
 """Branches around a statement, outermost first: each condition, and whether the arm is `then`."""
@@ -103,7 +104,7 @@ class _Hoister:
         def term(t: Term, outermost: bool) -> Term:
             coefficient = t.coefficient
             if self._is_device_value(coefficient):
-                name = _coefficient_name(target, t.factors) if outermost else f"{target}_scale"
+                name = reduced_coefficient(target, t.factors) if outermost else f"{target}_scale"
                 coefficient = with_name(coefficient, name)
             factors, divisors = self._with_merged_lines(t, with_name)
             return Term(coefficient, tuple(map(inner, factors)), tuple(map(inner, divisors)))
@@ -121,7 +122,7 @@ class _Hoister:
         merged: dict[str, list[tuple[Expr, bool]]] = {}
         for expr, multiplies in _factors_and_divisors(term):
             if self._is_small(expr):
-                name = _FACTOR_NAMES[self._kind(expr).axes]
+                name = LINE_FACTORS[self._kind(expr).axes]
                 merged.setdefault(name, []).append((expr, multiplies))
         matrix_factors = merged.pop("matrix_factor", [])
         if matrix_factors:  # merged into the row or column factor, if there is one
@@ -152,17 +153,6 @@ class _Hoister:
         self.known[expr, arms] = ref
         self.hoisted.append(inside_arms(arms, Assign(ref, expr, stmt.quote)))
         return ref
-
-
-def _coefficient_name(target: str, factors: tuple[Expr, ...]) -> str:
-    """Return a name for the coefficient of a term of the target's new value."""
-    if target != "param":
-        return f"{target}_scale"
-    is_of_param = any(isinstance(factor, Ref) and factor.name == target for factor in factors)
-    return "decay_factor" if is_of_param else "step_size"
-
-
-_FACTOR_NAMES = {Axes.ROW: "row_factor", Axes.COLUMN: "col_factor", Axes.MATRIX: "matrix_factor"}
 
 
 def as_plain_arithmetic(expr: Expr) -> Expr:

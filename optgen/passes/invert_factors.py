@@ -34,9 +34,9 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.plan import Finish, Phase, Plan, Sweep
 from optgen.passes.linear import ONE
+from optgen.passes.names import POWERS
 from optgen.passes.ranges import Range, is_not_negative, proven_ranges, range_of
 
-_POWER_NAMES = {Fraction(1, 2): "sqrt", Fraction(-1, 2): "rsqrt", Fraction(-1): "inverse"}
 _INVERSE = Fraction(-1)
 
 
@@ -161,7 +161,7 @@ class _Inverter:
         if power == 1:
             return ref
         if (ref, power) not in self.power_names:
-            wanted = f"{ref.name}_{_POWER_NAMES.get(power, 'power')}"
+            wanted = f"{ref.name}_{POWERS.get(power, 'power')}"
             name = Ref(free_name(wanted, {other.name for other in self.kinds}))
             self.kinds[name] = self.kinds[ref]
             self.power_names[ref, power] = name

@@ -37,11 +37,10 @@ from optgen.ir.plan import Plan
 from optgen.passes.hoist_between_sweeps import as_plain_arithmetic
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.name_matrix_words import MatrixWordNamer, is_fusable
-from optgen.passes.name_random import draw_first
+from optgen.passes.name_values import draw_first
 from optgen.passes.plan import plans
+from optgen.passes.python_operators import truths_to_bool, use_ieee_operators
 from optgen.passes.sweep_function import SweepBuilder, SweepFunction
-from optgen.passes.truths_to_bool import truths_to_bool
-from optgen.passes.use_ieee_operators import use_ieee_operators
 
 EMPTY_LIKE = "empty_like"
 """The op that creates the list into which a function writes."""
