@@ -152,9 +152,8 @@ def name_reductions(algorithm: Algorithm) -> Algorithm:
     declared = set(declared_kinds(algorithm))
     used_names = {a.target.name for a in assigns(algorithm.rule)} | declared
     assign_counts = Counter(a.target for a in assigns(algorithm.rule))
-    namer = _ReductionNamer(
-        used_names, declared, {ref for ref, count in assign_counts.items() if count > 1}
-    )
+    joined = {ref for ref, count in assign_counts.items() if count > 1}
+    namer = _ReductionNamer(used_names, declared=declared, joined=joined)
     return replace(algorithm, rule=namer.program(algorithm.rule, {}))
 
 
@@ -175,38 +174,64 @@ def _drop_reductions(known: dict[Expr, Ref]) -> None:
 
 
 @dataclass
-class _ReductionNamer:
-    """Namer of reductions and matrix ops. `known` in its methods maps them to their names."""
+class _Namer:
+    """Namer of equal values. `known` in its methods maps values to their names."""
 
     used_names: set[str]
-    declared: set[str]
-    joined: set[Ref]  # names that both arms of a branch assign
     new_statements: list[Assign] = field(default_factory=list)  # before the present statement
-    matrix_results: set[str] = field(default_factory=set)  # names
 
     def program(self, program: Program, known: dict[Expr, Ref]) -> Program:
-        """Rewrite a block. Names that an arm gives to reductions are not known after the branch."""
+        """Rewrite a block. Names that an arm gives to values are not known after the branch."""
         out: list[Stmt] = []
         for stmt in program:
             self.new_statements = []
             if isinstance(stmt, Assign):
-                value = self._statement_value(stmt.value, known)
-                # The target of a reduction or matrix op may have no other assignment.
-                has_other_values = stmt.target in self.joined or stmt.target.name in self.declared
-                if ends_phase(value) and has_other_values:
-                    value = self._named(value, known)
-                if is_matrix_op(value):
-                    self.matrix_results.add(stmt.target.name)
-                out += [replace(s, quote=stmt.quote, place=stmt.place) for s in self.new_statements]
-                out.append(replace(stmt, value=value))
-                if ends_phase(value):
-                    known[value] = stmt.target
-                continue
-            condition = self._with_named_ops(stmt.condition, known)
-            out += [replace(s, place=stmt.place) for s in self.new_statements]
-            then, orelse = (self.program(arm, dict(known)) for arm in (stmt.then, stmt.orelse))
-            out.append(replace(stmt, condition=condition, then=then, orelse=orelse))
+                rewritten: Stmt = replace(stmt, value=self.assigned_value(stmt, known))
+            else:
+                rewritten = replace(stmt, condition=self.named_inside(stmt.condition, known))
+            out += [replace(s, quote=stmt.quote, place=stmt.place) for s in self.new_statements]
+            if isinstance(rewritten, If):
+                arms = (rewritten.then, rewritten.orelse)
+                then, orelse = (self.program(arm, dict(known)) for arm in arms)
+                rewritten = replace(rewritten, then=then, orelse=orelse)
+            out.append(rewritten)
         return tuple(out)
+
+    def assigned_value(self, stmt: Assign, known: dict[Expr, Ref]) -> Expr:
+        """Return the new value of a statement."""
+        raise NotImplementedError
+
+    def named_inside(self, expr: Expr, known: dict[Expr, Ref]) -> Expr:
+        """Return an expression with names for values in it."""
+        raise NotImplementedError
+
+    def assign(self, wanted_name: str, value: Expr) -> Ref:
+        """Assign a value to a new name, before the present statement."""
+        ref = Ref(free_name(wanted_name, self.used_names))
+        self.used_names.add(ref.name)
+        self.new_statements.append(Assign(ref, value))
+        return ref
+
+
+@dataclass
+class _ReductionNamer(_Namer):
+    """Namer of reductions and matrix ops."""
+
+    declared: set[str] = field(default_factory=set)
+    joined: set[Ref] = field(default_factory=set)  # names that both arms of a branch assign
+    matrix_results: set[str] = field(default_factory=set)  # names
+
+    def assigned_value(self, stmt: Assign, known: dict[Expr, Ref]) -> Expr:
+        value = self._statement_value(stmt.value, known)
+        # The target of a reduction or matrix op may have no other assignment.
+        has_other_values = stmt.target in self.joined or stmt.target.name in self.declared
+        if ends_phase(value) and has_other_values:
+            value = self._named(value, known)
+        if is_matrix_op(value):
+            self.matrix_results.add(stmt.target.name)
+        if ends_phase(value):
+            known[value] = stmt.target
+        return value
 
     def _statement_value(self, value: Expr, known: dict[Expr, Ref]) -> Expr:
         """Rewrite a statement's value.
@@ -221,7 +246,7 @@ class _ReductionNamer:
         may_be_shared = ends_phase(inner) and not is_wide(inner)
         return known.get(inner, inner) if may_be_shared else inner
 
-    def _with_named_ops(self, expr: Expr, known: dict[Expr, Ref]) -> Expr:
+    def named_inside(self, expr: Expr, known: dict[Expr, Ref]) -> Expr:
         return self._with_named_reductions(self._with_named_matrix_ops(expr, known), known)
 
     def _with_named_matrix_ops(self, expr: Expr, known: dict[Expr, Ref]) -> Expr:
@@ -236,35 +261,24 @@ class _ReductionNamer:
 
     def _with_local_operand(self, op: Expr, known: dict[Expr, Ref]) -> Expr:
         """Return a matrix op whose operand is a local; any other operand is assigned to one."""
-        op = rebuild(op, lambda child: self._with_named_ops(child, known))
+        op = rebuild(op, lambda child: self.named_inside(child, known))
         assert isinstance(op, Call)
         first, *rest = op.args
         # Between two matrix ops lies a sweep, which stores the operand of the second op. So if this
         # operand is the result of another matrix op, it is assigned to a local, too.
         if not isinstance(first, Ref) or first.name in self.declared | self.matrix_results:
-            local = Ref(self._free_name(description(first) + "_matrix"))
-            self.new_statements.append(Assign(local, first))
-            op = replace(op, args=(local, *rest))
+            op = replace(op, args=(self.assign(description(first) + "_matrix", first), *rest))
         if op not in known:
             _drop_reductions(known)
         return op
 
     def _named(self, expr: Expr, known: dict[Expr, Ref]) -> Ref:
         if expr not in known:
-            known[expr] = Ref(self._name(expr))
-            self.new_statements.append(Assign(known[expr], expr))
+            assert isinstance(expr, Call)
+            known[expr] = self.assign(f"{description(expr.args[0])}_{expr.op}", expr)
             if is_matrix_op(expr):
                 self.matrix_results.add(known[expr].name)
         return known[expr]
-
-    def _name(self, expr: Expr) -> str:
-        assert isinstance(expr, Call)
-        return self._free_name(f"{description(expr.args[0])}_{expr.op}")
-
-    def _free_name(self, wanted: str) -> str:
-        name = free_name(wanted, self.used_names)
-        self.used_names.add(name)
-        return name
 
 
 _VIEWS = ("transpose", "diag")  # they compute nothing
@@ -279,7 +293,8 @@ def name_products(algorithm: Algorithm) -> Algorithm:
     """
     kinds = declared_kinds(algorithm)
     used_names = {a.target.name for a in assigns(algorithm.rule)} | set(kinds)
-    namer = _ProductNamer(_repeated_products(expressions(algorithm.rule)), kinds, used_names)
+    repeated = _repeated_products(expressions(algorithm.rule))
+    namer = _ProductNamer(used_names, repeated=repeated, kinds=kinds)
     return replace(algorithm, rule=namer.program(algorithm.rule, {}))
 
 
@@ -308,58 +323,31 @@ def _is_product(expr: Expr) -> bool:
 
 
 @dataclass
-class _ProductNamer:
-    """Namer of repeated products. `known` in its methods maps products to their names."""
+class _ProductNamer(_Namer):
+    """Namer of repeated products."""
 
-    repeated: frozenset[Expr]
-    kinds: Mapping[str, Kind]
-    used_names: set[str]
-    new_statements: list[Assign] = field(default_factory=list)  # before the present statement
+    repeated: frozenset[Expr] = frozenset()
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
 
-    def program(self, program: Program, known: dict[Expr, Ref]) -> Program:
-        """Rewrite a block. Names that an arm gives to products are not known after the branch."""
-        out: list[Stmt] = []
-        for stmt in program:
-            self.new_statements = []
-            if isinstance(stmt, Assign):
-                rewritten: Stmt = replace(stmt, value=self._statement_value(stmt, known))
-            else:
-                rewritten = replace(stmt, condition=self._with_names(stmt.condition, known))
-            out += [replace(s, quote=stmt.quote, place=stmt.place) for s in self.new_statements]
-            if isinstance(rewritten, If):
-                then, orelse = (
-                    self.program(arm, dict(known)) for arm in (rewritten.then, rewritten.orelse)
-                )
-                rewritten = replace(rewritten, then=then, orelse=orelse)
-            out.append(rewritten)
-        return tuple(out)
-
-    def _statement_value(self, stmt: Assign, known: dict[Expr, Ref]) -> Expr:
+    def assigned_value(self, stmt: Assign, known: dict[Expr, Ref]) -> Expr:
         """Rewrite a statement's value.
 
         A repeated product without a name stays the value, and is known by the statement's target.
         """
         if stmt.value not in self.repeated or stmt.value in known:
-            return self._with_names(stmt.value, known)
+            return self.named_inside(stmt.value, known)
         known[stmt.value] = stmt.target
-        return rebuild(stmt.value, lambda child: self._with_names(child, known))
+        return rebuild(stmt.value, lambda child: self.named_inside(child, known))
 
-    def _with_names(self, expr: Expr, known: dict[Expr, Ref]) -> Expr:
+    def named_inside(self, expr: Expr, known: dict[Expr, Ref]) -> Expr:
         if expr in known:
             return known[expr]
-        inner = rebuild(expr, lambda child: self._with_names(child, known))
+        inner = rebuild(expr, lambda child: self.named_inside(child, known))
         if expr not in self.repeated:
             return inner
-        known[expr] = Ref(self._unused_name(expr))
-        self.new_statements.append(Assign(known[expr], inner))
-        return known[expr]
-
-    def _unused_name(self, expr: Expr) -> str:
-        """Return an unused name for a product or a decomposition."""
         assert isinstance(expr, Call)
-        name = free_name(matrix_word_name(expr, self.kinds), self.used_names)
-        self.used_names.add(name)
-        return name
+        known[expr] = self.assign(matrix_word_name(expr, self.kinds), inner)
+        return known[expr]
 
 
 Draws = Mapping[str, Call]

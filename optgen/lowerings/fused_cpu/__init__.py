@@ -32,8 +32,8 @@ from optgen.lowerings.fused_cpu.phased_file import phased_context
 from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
 from optgen.lowerings.fused_cpu.template_variants import dispatch_call
 from optgen.lowerings.lowering import Context, Lowering
+from optgen.passes.hoist_between_sweeps import invert_factors
 from optgen.passes.hoist_scalars import hoist_scalars
-from optgen.passes.invert_factors import invert_factors
 from optgen.passes.kernel_plans import (
     codes_readers,
     encode_choices,

@@ -32,8 +32,8 @@ from optgen.lowerings.fused_triton.sweep_printer import (
     print_sweep,
 )
 from optgen.lowerings.lowering import Lowering
+from optgen.passes.hoist_between_sweeps import invert_factors
 from optgen.passes.hoist_scalars import hoist_scalars
-from optgen.passes.invert_factors import invert_factors
 from optgen.passes.kernel_plans import (
     addresses_of,
     encode_choices,
