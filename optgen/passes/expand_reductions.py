@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 
 from optgen.contract.states import RANK
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.kinds import Axes, Kind, declared_kinds, height, kind_of, width
+from optgen.ir.kinds import Axes, Kind, declared_kinds, effective_rank, height, kind_of, width
 from optgen.ir.nodes import Assign, Call, Const, Expr, Ref, map_statements, rebuild
-from optgen.ir.rank import effective_rank
 
 
 def expand_reductions(algorithm: Algorithm) -> Algorithm:
