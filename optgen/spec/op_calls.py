@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from optgen.contract.states import RANK
 from optgen.ir.algorithm import Algorithm, Hyper
-from optgen.ir.kinds import SHAPES, Axes, height, width
+from optgen.ir.kinds import SHAPES, Axes, effective_rank, height, width
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -35,7 +35,6 @@ from optgen.ir.ops import (
     REDUCTIONS,
     STORAGE_OPS,
 )
-from optgen.ir.rank import effective_rank
 from optgen.spec import op_stubs
 from optgen.spec.errors import did_you_mean
 from optgen.spec.expressions import Expressions
