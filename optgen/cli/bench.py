@@ -10,12 +10,12 @@ from pathlib import Path
 
 import typer
 
-from optgen.bench import report, results, select_cells
+from optgen.bench import report, results
 from optgen.bench.measure import Budget
-from optgen.bench.memory_traffic import Access, Traffic
-from optgen.bench.plot import PANELS, draw
+from optgen.bench.report import PANELS, draw
 from optgen.bench.results import Cell, Results
-from optgen.bench.suite import Suite
+from optgen.bench.roofline import Access, Traffic
+from optgen.bench.suite import Suite, combinations
 from optgen.bench.tensor_lists import LISTS
 from optgen.bench.variants import CLASSES, USER_CLASSES
 from optgen.cli.catalogue import columns, spec_path, specs_folder
@@ -61,12 +61,12 @@ class Request:
         if self.dtype not in DTYPES:
             raise typer.BadParameter(f"no dtype {self.dtype}; there are {', '.join(DTYPES)}")
         settings = (self.lists, is_memory_bound, [self.dtype], [self.threads])
-        cells = list(select_cells.combinations("step", names, *settings))
+        cells = list(combinations("step", names, *settings))
         if self.compiled:
             # The process that compiles imports classes of the catalogue only.
             catalogue_names = [name for name in names if name not in USER_CLASSES]
             settings = ([_COMPILED_LIST], *settings[1:])
-            cells += select_cells.combinations("compile", catalogue_names, *settings)
+            cells += combinations("compile", catalogue_names, *settings)
         return cells
 
     def suite(self) -> Suite:

@@ -1,35 +1,31 @@
-"""List the cells to measure: combinations of settings, or all that are published for a machine."""
+"""The cells that are published for a machine's CPU, and what measures each part of them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import product
 
+from benchmarks.cpu_contention import quiet_and_busy_times
+from benchmarks.cpu_first_step import first_steps
+from benchmarks.cpu_peak_memory import extra_memory
+from benchmarks.cpu_thread_determinism import count_different_tensors
+from optgen.bench import suite
 from optgen.bench.results import Cell
-from optgen.bench.tensor_lists import LISTS, LISTS_FOR_ALL
-from optgen.bench.variants import CLASSES, FACTORED, accepted_tensors
+from optgen.bench.suite import IsMemoryBound, Measure, combinations
+from optgen.bench.tensor_lists import LISTS_FOR_ALL
+from optgen.bench.variants import CLASSES, FACTORED
 
-_MANY_ELEMENTS = 5_000_000  # elements; with more, a step that multiplies matrices takes seconds
+PARTS: Mapping[str, Measure] = {
+    "step": suite.PARTS["step"],
+    "first step": lambda suite, cell: first_steps(cell),
+    "memory": lambda suite, cell: extra_memory(cell),
+    "busy": lambda suite, cell: quiet_and_busy_times(cell),
+    "bits": lambda suite, cell: count_different_tensors(cell),
+    "compile": suite.PARTS["compile"],
+}
+
 _BUSY_CLASSES = ("SGD", "AdamW", "Adafactor")  # measured while another process keeps a core busy
 # Pairs of a class and a list of tensors.
 _COMPILED_STEPS = (("SGD", "1e6"), ("AdamW", "1e6"), ("AdamW", "2.5e7"), ("AdamW", "resnet50"))
 _FIRST_STEPS = (("AdamW", "1e6"), ("AdamW", "resnet50"), ("Adafactor", "resnet50"))
-
-IsMemoryBound = Callable[[str], bool]
-"""Tells whether memory limits a class's step: it does unless the step multiplies matrices."""
-
-
-def combinations(
-    part: str,
-    names: Sequence[str],
-    lists: Sequence[str],
-    is_memory_bound: IsMemoryBound,
-    dtypes: Sequence[str] = ("float32",),
-    thread_counts: Sequence[int] = (1,),
-) -> Iterator[Cell]:
-    """Yield every combination, except lists that are too large or have no tensor for a class."""
-    for count, dtype, tensors, name in product(thread_counts, dtypes, lists, names):
-        accepted = accepted_tensors(name, LISTS[tensors])
-        if accepted.shapes and (is_memory_bound(name) or accepted.num_elements <= _MANY_ELEMENTS):
-            yield Cell(part, name, tensors, dtype, count)
 
 
 def published_cells(is_memory_bound: IsMemoryBound) -> Iterator[Cell]:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from optgen.bench.report import missed_target_lines, verdict_table
+from benchmarks.cpu_targets import (
+    ELEMENTWISE,
+    FACTORED,
+    VECTOR_CLASSES,
+    Target,
+    fraction_of_limit,
+    geometric_mean,
+    missed_target_lines,
+    speedup,
+    targets_of_machine,
+    verdict_table,
+    verdicts,
+)
 from optgen.bench.results import Cell, Figures, Results
-from optgen.bench.target_figures import fraction_of_limit, geometric_mean, speedup
-from optgen.bench.targets import ELEMENTWISE, VECTOR_CLASSES, targets_of_machine
 from optgen.bench.variants import DEFAULT, FACTORED, FUSED, LIMIT, OURS
-from optgen.bench.verdict import Target, verdicts
 
 
 def figures(ours: float, **others: float) -> Figures:

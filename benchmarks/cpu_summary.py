@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 from textwrap import fill
 
-from optgen.bench.first_step import COLD, WARM
+from benchmarks.cpu_first_step import COLD, WARM
+from benchmarks.cpu_targets import MEAN_LISTS, VECTOR_CLASSES, geometric_mean, speedup
 from optgen.bench.report import ratio, torch_ratio
 from optgen.bench.results import Cell, Figures, Results
-from optgen.bench.target_figures import geometric_mean, speedup
-from optgen.bench.targets import MEAN_LISTS, VECTOR_CLASSES
+from optgen.bench.suite import COMPILED
 from optgen.bench.tensor_lists import LISTS
-from optgen.bench.torch_compile import COMPILED
 from optgen.bench.variants import DEFAULT, FUSED, LIMIT, OURS
 
 _TABLE_CELLS = (

@@ -1,28 +1,30 @@
-"""Define the targets of a step on a CPU. Only the parts `busy` and `bits` use several threads."""
+"""The targets of a step on a CPU, and the verdicts on measured figures.
 
-from collections.abc import Iterator, Mapping
+Only the parts `busy` and `bits` use several threads.
+"""
 
-from optgen.bench.first_step import COLD, WARM
-from optgen.bench.results import Figures
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, log
+from statistics import fmean
+
+from benchmarks.cpu_first_step import COLD, WARM
+from optgen.bench.report import ratio, torch_ratio
+from optgen.bench.results import Cell, Figures, Results
 from optgen.bench.suite import ONE_GROUP
-from optgen.bench.target_figures import (
-    figures_of_part,
-    figures_of_steps,
-    fraction_of_limit,
-    geometric_mean,
-    speedup,
-)
 from optgen.bench.tensor_lists import TensorList
 from optgen.bench.variants import (
     CLASSES,
     DEFAULT,
     FACTORED,
     FUSED,
+    LIMIT,
     OURS,
     accepted_tensors,
     class_of,
 )
-from optgen.bench.verdict import Target
 
 ELEMENTWISE = tuple(n for n in CLASSES if class_of(n).rule.elementwise)
 VECTOR_CLASSES = tuple(n for n in CLASSES if accepted_tensors(n, TensorList("", "", [(1,)])).shapes)
@@ -178,3 +180,146 @@ def _different_tensors(figures: Figures) -> float:
 def targets_of_machine(machine: Mapping[str, object]) -> tuple[Target, ...]:
     """Return the targets for the machine that results were measured on."""
     return targets(converts_bfloat16=bool(machine.get("converts_bfloat16")))
+
+
+Values = Mapping[str, float]
+"""Figures by class and list: "AdamW, 1e6"."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A bound that each of some figures must meet: at least `least`, or at most `most`."""
+
+    title: str
+    extract_values: Callable[[Results], Values]
+    least: float | None = None
+    most: float | None = None
+
+    @property
+    def bound(self) -> str:
+        """The bound as text, with its sign."""
+        return f"≤ {self.most:g}" if self.least is None else f"≥ {self.least:g}"
+
+    def admits(self, value: float) -> bool:
+        """Tell whether a figure meets the bound. NaN does not."""
+        return (self.least is None or value >= self.least) and (
+            self.most is None or value <= self.most
+        )
+
+    def judge(self, results: Results) -> Verdict:
+        """Compare results with the target."""
+        return Verdict(self, dict(self.extract_values(results)))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A target and the figures measured for it."""
+
+    target: Target
+    values: Values
+
+    @property
+    def missed_figures(self) -> Sequence[str]:
+        """The names of the figures that miss the target."""
+        return [name for name, value in self.values.items() if not self.target.admits(value)]
+
+    @property
+    def worst_figure(self) -> str:
+        """The name of the figure that misses the bound by most, or comes closest to missing it."""
+        if not self.values:
+            return ""
+        choose = max if self.target.least is None else min
+        return choose(self.values, key=self.values.__getitem__)
+
+    @property
+    def summary(self) -> str:
+        """The verdict as text: reached, missed or not measured, with the number of figures."""
+        if not self.values:
+            return "not measured"
+        if not self.missed_figures:
+            return "reached" if len(self.values) == 1 else f"reached by {len(self.values)}"
+        return (
+            "missed"
+            if len(self.values) == 1
+            else f"missed: {len(self.missed_figures)}/{len(self.values)}"
+        )
+
+
+def verdicts(targets: Sequence[Target], results: Results) -> list[Verdict]:
+    """Return the verdict on each target."""
+    return [target.judge(results) for target in targets]
+
+
+Extract = Callable[[Results], Values]
+Measure = Callable[[Figures], float | None]
+
+
+def figures_of_steps(
+    measure: Measure, names: Sequence[str], lists: Sequence[str], dtype: str = "float32"
+) -> Extract:
+    """Return a function that extracts one figure of each step on one thread."""
+
+    def extract(results: Results) -> Values:
+        cells = (Cell("step", name, tensors, dtype) for tensors in lists for name in names)
+        values = {_label(c): measure(results[c]) for c in cells if c in results}
+        return {label: value for label, value in values.items() if value is not None}
+
+    return extract
+
+
+def figures_of_part(
+    part: str, measure: Callable[[Figures], float], names: Sequence[str]
+) -> Extract:
+    """Return a function that extracts one figure of each cell of a part, such as `memory`."""
+
+    def extract(results: Results) -> Values:
+        cells = sorted(cell for cell in results if cell.part == part and cell.name in names)
+        return {_label(cell): measure(results[cell]) for cell in cells}
+
+    return extract
+
+
+def fraction_of_limit(
+    names: Sequence[str], lists: Sequence[str], dtype: str = "float32"
+) -> Extract:
+    """Return a function that extracts the speed of steps as a fraction of the memory limit's."""
+    return figures_of_steps(lambda figures: ratio(figures, LIMIT), names, lists, dtype)
+
+
+def speedup(names: Sequence[str], lists: Sequence[str], form: str | None = None) -> Extract:
+    """Return a function that divides torch's time by ours: a form's, or by default the fastest."""
+    if form is None:
+        return figures_of_steps(torch_ratio, names, lists)
+    return figures_of_steps(lambda figures: ratio(figures, form), names, lists)
+
+
+def geometric_mean(extract_figures: Extract, count: int) -> Extract:
+    """Return a function that extracts the geometric mean of some figures, labelled "n of count"."""
+
+    def extract(results: Results) -> Values:
+        values = extract_figures(results).values()
+        return {f"{len(values)} of {count}": exp(fmean(map(log, values)))} if values else {}
+
+    return extract
+
+
+def _label(cell: Cell) -> str:
+    threads = f", {cell.threads} threads" if cell.threads > 1 else ""
+    return f"{cell.name}, {cell.tensors}{threads}"
+
+
+def verdict_table(verdicts: Sequence[Verdict]) -> Iterator[tuple[str, ...]]:
+    """Yield a row for every target, with its worst figure and whether it is met."""
+    yield ("what", "worst", "of", "wanted", "")
+    for each in verdicts:
+        worst = each.worst_figure
+        measured = f"{each.values[worst]:.3g}" if worst else "-"
+        yield (each.target.title, measured, worst, each.target.bound, each.summary)
+
+
+def missed_target_lines(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """Yield a line for each missed target, with the figures that miss it."""
+    for each in verdicts:
+        if each.missed_figures:
+            figures = (f"{name} {each.values[name]:.3g}" for name in each.missed_figures)
+            yield f"{each.target.title}, wanted {each.target.bound}: {'; '.join(figures)}"
