@@ -20,9 +20,8 @@ from optgen.runtime import matrix_ops
 from optgen.runtime.backends import BACKENDS
 from optgen.runtime.toolchain import compiler
 from optgen.runtime.use_lowering import use_lowering
-from optgen.verification.case import Case
+from optgen.verification.case import Case, Inputs, LibraryReference, Reference
 from optgen.verification.patch_attribute import patch_attribute
-from optgen.verification.reference import Inputs, LibraryReference, Reference
 
 BY_HAND = "by_hand"
 """Key in place of the name of a lowering, for a class that is written by hand."""

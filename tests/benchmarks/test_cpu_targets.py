@@ -6,7 +6,6 @@ import pytest
 
 from benchmarks.cpu_targets import (
     ELEMENTWISE,
-    FACTORED,
     VECTOR_CLASSES,
     Target,
     fraction_of_limit,

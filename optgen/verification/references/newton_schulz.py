@@ -11,9 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.verification.case import MATRICES, Case
-from optgen.verification.problem import Problem
-from optgen.verification.reference import State, by_parameter
+from optgen.verification.case import MATRICES, Case, Problem, State, by_parameter
 
 POLAR_EXPRESS_COEFFICIENTS = (
     (8.156554524902461, -22.48329292557795, 15.878769915207462),
