@@ -14,7 +14,7 @@ from spec_files import spec_file
 
 import optgen
 import optgen.jit
-from optgen.runtime.cache import folders
+from optgen.runtime.cache import files
 from optgen.runtime.cache.texts import read_texts
 from optgen.runtime.eager import generated_functions
 
@@ -92,7 +92,7 @@ def test_a_damaged_program_is_written_anew(
             each.unlink()
         inner.rmdir()
     assert read_texts(folder) is None
-    monkeypatch.setattr(folders, "_warned_reasons", set())
+    monkeypatch.setattr(files, "_warned_reasons", set())
     is_link = damage == "a link"
     with pytest.warns(UserWarning, match="is a link") if is_link else nullcontext():
         check_change_of_mode()

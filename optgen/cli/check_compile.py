@@ -15,9 +15,9 @@ from optgen.ir.algorithm import Algorithm
 from optgen.lowerings import LOWERINGS
 from optgen.passes.outline_sweeps import outline_sweeps, with_sweeps
 from optgen.runtime.fused_cpu.kernel import suspending_kernel
-from optgen.runtime.toolchain import dtype_variants, library_cache, sweep_library
+from optgen.runtime.toolchain import dtype_variants, library_cache
 from optgen.runtime.toolchain.compiler import CompileError
-from optgen.runtime.toolchain.source import inline_includes
+from optgen.runtime.toolchain.library_cache import inline_includes
 from optgen.spec.composition.parts import is_modifier
 from optgen.spec.read_spec import read_spec
 
@@ -62,7 +62,7 @@ def _build_libraries(algorithm: Algorithm) -> None:
             *dtype_bits_of_source.items(),
             (source, dtype_variants.ALL_DTYPE_BITS),
         ]:
-            wait_for_sweeps = sweep_library.start_build(executor, variant_source, dtype_bits)
+            wait_for_sweeps = dtype_variants.start_sweep_build(executor, variant_source, dtype_bits)
             dtype_variants.library(
                 algorithm.module,
                 variant_source,

@@ -21,7 +21,7 @@ from optgen.generated.averaging.ema import ema
 from optgen.generated.averaging.swa import swa
 from optgen.optim.lr_scheduler.swa import SWALR
 from optgen.runtime.list_function_checks import UnfitError, obstacle
-from optgen.runtime.tensors.real_views import all_plain
+from optgen.runtime.tensors.dtensor import all_plain
 from optgen.runtime.torch_private import group_tensors
 
 __all__ = [

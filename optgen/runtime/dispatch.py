@@ -24,8 +24,7 @@ from optgen.runtime.forced_lowering import current_forced_lowering
 from optgen.runtime.rule import Rule
 from optgen.runtime.sharded.consensus import Consensus, note_batch, reach_consensus
 from optgen.runtime.sharded.place_gradients import placed_gradients
-from optgen.runtime.tensors.dtensor import advance_versions
-from optgen.runtime.tensors.real_views import all_plain
+from optgen.runtime.tensors.dtensor import advance_versions, all_plain
 from optgen.runtime.torch_private import data_ptr, numel
 
 

@@ -26,7 +26,7 @@ from optgen.runtime.choice import why_not
 from optgen.runtime.forced_lowering import current_forced_lowering
 from optgen.runtime.list_function_checks import UnfitError, obstacle
 from optgen.runtime.rule import Rule
-from optgen.runtime.tensors.real_views import all_plain, real_local_views
+from optgen.runtime.tensors.dtensor import all_plain, real_local_views
 from optgen.runtime.torch_private import foreach_devices, is_neg, set_grad_enabled
 
 _shape = attrgetter("shape")

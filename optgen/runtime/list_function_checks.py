@@ -6,7 +6,7 @@ from operator import attrgetter
 
 from torch import Tensor
 
-from optgen.runtime.tensors.real_views import all_plain
+from optgen.runtime.tensors.dtensor import all_plain
 
 _dtype = attrgetter("dtype")
 

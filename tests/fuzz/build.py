@@ -32,8 +32,8 @@ from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
 from optgen.runtime.fused_cpu.kernel.state_limit import why_too_many_states
 from optgen.runtime.fused_cpu.kernel.suspending_kernel import MACRO, SuspendingKernel
 from optgen.runtime.reader import tensor_reader
-from optgen.runtime.toolchain import compiler, dtype_variants, sweep_library
-from optgen.runtime.toolchain.source import inline_includes
+from optgen.runtime.toolchain import compiler, dtype_variants
+from optgen.runtime.toolchain.library_cache import inline_includes
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
@@ -274,7 +274,9 @@ def load_shared_libraries() -> None:
 def _sweep_library() -> Path:
     """Build, once, the library of sweeps that all rules share."""
     traits = "#define OPTGEN_HAS_AXES 1\n#define OPTGEN_HAS_MAX 1\n"
-    return dtype_variants.build("sweeps", traits + sweep_library._source(), DRAWN_DTYPE_BITS, 0)
+    return dtype_variants.build(
+        "sweeps", traits + dtype_variants._sweep_source(), DRAWN_DTYPE_BITS, 0
+    )
 
 
 @functools.cache

@@ -28,7 +28,7 @@ from optgen.lowerings.fused_cpu.step import Step
 from optgen.passes.plan import plans
 from optgen.runtime.fused_cpu.kernel.matrix_calls import parse_calls
 from optgen.runtime.toolchain import compiler
-from optgen.runtime.toolchain.source import inline_includes
+from optgen.runtime.toolchain.library_cache import inline_includes
 from optgen.spec.read_spec import read_spec
 
 ROOT = Path(__file__).parents[2]

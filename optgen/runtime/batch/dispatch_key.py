@@ -8,7 +8,7 @@ from torch import Tensor
 
 from optgen.contract.states import FACTS
 from optgen.runtime.rule import Rule
-from optgen.runtime.tensors.real_views import all_plain
+from optgen.runtime.tensors.dtensor import all_plain
 from optgen.runtime.tensors.sharding import Sharding, sharding_of
 from optgen.runtime.torch_private import is_plain_class
 

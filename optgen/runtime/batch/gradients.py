@@ -10,8 +10,8 @@ from torch import Tensor
 
 from optgen.runtime.batch import gradient_checks
 from optgen.runtime.protocols import Group, OptimizerLike
+from optgen.runtime.tensors.dtensor import all_plain, real_local_views
 from optgen.runtime.tensors.group_view import asked_view
-from optgen.runtime.tensors.real_views import all_plain, real_local_views
 
 _layout = attrgetter("layout")
 

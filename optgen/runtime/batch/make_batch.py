@@ -20,9 +20,8 @@ from optgen.runtime.protocols import Group, OptimizerLike
 from optgen.runtime.rule import Rule
 from optgen.runtime.state.create import state_keys
 from optgen.runtime.state.scalars import counts_as_tensors
-from optgen.runtime.tensors.dtensor import dtensor_signature
+from optgen.runtime.tensors.dtensor import dtensor_signature, real_local_views
 from optgen.runtime.tensors.group_view import seen_params, seen_view
-from optgen.runtime.tensors.real_views import real_local_views
 from optgen.runtime.torch_private import is_plain_class, numel
 
 _dtype = attrgetter("dtype")

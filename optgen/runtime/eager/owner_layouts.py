@@ -10,8 +10,12 @@ from torch import Tensor
 
 from optgen.runtime.rule import Rule, State
 from optgen.runtime.sharded.collectives import AXES, index_in_axes
-from optgen.runtime.tensors.matrix_states import matrix_placements, sharded_matrix_axis
-from optgen.runtime.tensors.sharding import ShardedAxis, Sharding
+from optgen.runtime.tensors.sharding import (
+    ShardedAxis,
+    Sharding,
+    matrix_placements,
+    sharded_matrix_axis,
+)
 
 Axes: TypeAlias = tuple[ShardedAxis, ...]
 

@@ -32,7 +32,7 @@ from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update
 from optgen.runtime.tensors.quantized import QuantizedTensor
 from optgen.runtime.toolchain import dtype_variants
-from optgen.runtime.toolchain.dtype_codes import DTYPE_CODES
+from optgen.runtime.toolchain.dtype_variants import DTYPE_CODES
 
 _dtype, _is_cpu = attrgetter("dtype"), attrgetter("is_cpu")
 

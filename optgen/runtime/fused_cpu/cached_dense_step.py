@@ -17,11 +17,10 @@ from optgen.runtime.fused_cpu.kernel import threads
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.table import ShardsStruct, Table
 from optgen.runtime.protocols import Group, OptimizerLike
-from optgen.runtime.reader.dtensor_specs import first_dtensor, specs_of
-from optgen.runtime.reader.step_reader import StepReader, can_read
+from optgen.runtime.reader.step_reader import StepReader, can_read, first_dtensor, specs_of
 from optgen.runtime.reader.tensor_reader import Answer, Reader, reader
 from optgen.runtime.state.create import CreatedState
-from optgen.runtime.toolchain.dtype_codes import DTYPE_CODES
+from optgen.runtime.toolchain.dtype_variants import DTYPE_CODES
 
 _dtype = attrgetter("dtype")
 _DONE = int(Answer.DONE)  # compared in each step; an enum takes longer

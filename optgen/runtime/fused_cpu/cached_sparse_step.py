@@ -23,11 +23,11 @@ from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.table import Table
 from optgen.runtime.fused_cpu.sparse_gradients import SparseGradientsStruct
 from optgen.runtime.protocols import Group, OptimizerLike
-from optgen.runtime.reader.group_values import GroupGetter, is_constant
-from optgen.runtime.reader.stream_codes import shifted_to_stream
+from optgen.runtime.reader.step_reader import GroupGetter, is_constant
+from optgen.runtime.reader.streams import shifted_to_stream
 from optgen.runtime.rule import truth
 from optgen.runtime.tensors.layout import all_fit_storage
-from optgen.runtime.toolchain.dtype_codes import DTYPE_CODES
+from optgen.runtime.toolchain.dtype_variants import DTYPE_CODES
 from optgen.runtime.torch_private import is_contiguous, is_inference, is_neg
 
 _PLAIN_CLASSES = {Tensor, torch.nn.Parameter}

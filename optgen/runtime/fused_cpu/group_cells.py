@@ -16,9 +16,9 @@ from torch import Tensor
 from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
 from optgen.runtime.fused_cpu.kernel.table import Table
 from optgen.runtime.protocols import Group
-from optgen.runtime.reader.stream_codes import shifted_to_stream
+from optgen.runtime.reader.streams import shifted_to_stream
 from optgen.runtime.tensors.layout import fits_storage
-from optgen.runtime.toolchain.dtype_codes import DTYPE_CODES
+from optgen.runtime.toolchain.dtype_variants import DTYPE_CODES
 from optgen.runtime.torch_private import is_inference
 
 

@@ -12,14 +12,9 @@ from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.state_limit import why_too_many_states
 from optgen.runtime.protocols import HasLowerings
 from optgen.runtime.reader import tensor_reader
-from optgen.runtime.toolchain import (
-    compiler,
-    dtype_variants,
-    library_cache,
-    sweep_library,
-)
-from optgen.runtime.toolchain.compiler_process import end_all_compilers
-from optgen.runtime.toolchain.source import inline_includes
+from optgen.runtime.toolchain import compiler, dtype_variants, library_cache
+from optgen.runtime.toolchain.compiler import end_all_compilers
+from optgen.runtime.toolchain.library_cache import inline_includes
 
 # By module: the kernels, or the reasons why there are none. The keys of the inner dictionary are:
 # whether steps suspend, and the bits of the dtypes that the kernel was asked for.
@@ -91,7 +86,7 @@ def _build(lowered: HasLowerings, module: ModuleType, suspends: bool, dtype_bits
     # Two compilers at once take no longer than one. On two cores, a third one would have to wait.
     with ThreadPoolExecutor(1) as executor:
         try:
-            wait_for_sweeps = sweep_library.start_build(executor, source, dtype_bits)
+            wait_for_sweeps = dtype_variants.start_sweep_build(executor, source, dtype_bits)
             if lowered.rule.gradient == "sparse_only":
                 executor.submit(sparse_gradients.library, name, source)
             if not tensor_reader.is_built():

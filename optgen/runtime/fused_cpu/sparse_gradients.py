@@ -27,8 +27,8 @@ from optgen.runtime.fused_cpu.kernel import threads
 from optgen.runtime.fused_cpu.kernel.fill_table import fill_table
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.protocols import HasLowerings
+from optgen.runtime.tensors.dtensor import real_local_views
 from optgen.runtime.tensors.layout import is_row_major
-from optgen.runtime.tensors.real_views import real_local_views
 from optgen.runtime.toolchain import compiler, library_cache
 
 _functions: WeakKeyDictionary[Kernel, Any] = WeakKeyDictionary()

@@ -7,19 +7,25 @@ The reader gives up if it cannot read a tensor, or if the step may need another 
 example if a parameter is listed twice, or has a dtype that no parameter of its group had before.
 """
 
+from __future__ import annotations
+
 import ctypes
 from array import array
 from collections.abc import Callable, Sequence
 from itertools import chain
-from operator import is_
-from typing import Any
+from operator import is_, itemgetter
+from typing import Any, NamedTuple
 
-from optgen.runtime.batch.dispatch_key import dtype_or_class
-from optgen.runtime.protocols import Group
-from optgen.runtime.reader.group_values import GroupGetter, GroupValues, is_constant
-from optgen.runtime.reader.rule_streams import RuleStreams
+from torch import Tensor
+
+from optgen.runtime.batch.dispatch_key import OPTIONS, dtype_or_class
+from optgen.runtime.protocols import Group, OptimizerLike
+from optgen.runtime.reader.streams import RuleStreams
 from optgen.runtime.reader.tensor_reader import Answer, Reader, RequestBuffers
-from optgen.runtime.tensors.group_view import seen_view
+from optgen.runtime.rule import Rule
+from optgen.runtime.tensors.dtensor import is_dtensor, same_sharding
+from optgen.runtime.tensors.group_view import VIEW, seen_view
+from optgen.runtime.torch_private import dtensor_spec
 
 _REFUSED = int(Answer.REFUSED)
 # The axes of a state by its shape, as tensor_request.h numbers them.
@@ -177,3 +183,78 @@ class StepReader:
         group_state_count = len(streams.rule.group_states)
         request.scalar_count = len(keys) - streams.stream_count - group_state_count
         request.by_matrix = by_matrix
+
+
+class GroupValues(NamedTuple):
+    """The values of a group that a step depends on."""
+
+    options: tuple[Any, ...]
+    params: list[Tensor]
+    hypers: tuple[Any, ...]
+
+
+class GroupGetter(NamedTuple):
+    """Getter of the values of groups that have certain keys."""
+
+    key_count: int  # how many keys the group has; a key that is added may be an option
+    get_items: Callable[[Group], tuple[Any, ...]]
+    option_count: int  # how many of the items are options; the parameters follow
+    has_view: bool  # whether the group has the option `view`
+
+    @classmethod
+    def of(cls, rule: Rule, group: Group) -> GroupGetter:
+        """Return the getter for groups with the same keys as this group."""
+        options = [key for key in (*OPTIONS, VIEW) if key in group]
+        hypers = [key for key in rule.hypers if key in group]
+        get_items = _items_of([*options, "params", *hypers])
+        return cls(len(group), get_items, len(options), VIEW in group)
+
+    def values(self, group: Group) -> GroupValues:
+        """Return a group's values.
+
+        Raise a `KeyError` if a key is missing, or if the group has gained or lost its view.
+        """
+        if (VIEW in group) is not self.has_view:
+            raise KeyError(VIEW)
+        items, count = self.get_items(group), self.option_count
+        return GroupValues(items[:count], items[count], items[count + 1 :])
+
+
+def _items_of(keys: list[str]) -> Callable[[Group], tuple[Any, ...]]:
+    """Return a function that returns a group's values of these keys, also of one key as a tuple."""
+    first, *others = keys
+    return itemgetter(first, *others) if others else lambda group: (group[first],)
+
+
+def is_constant(value: Any) -> bool:
+    """Tell whether a value is immutable; a tensor or a list is not."""
+    if isinstance(value, tuple):
+        return all(map(is_constant, value))
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def first_dtensor(groups: list[dict[str, Any]]) -> Tensor | None:
+    """Return the first parameter that is a DTensor; None if there is none."""
+    params = list(chain.from_iterable(group["params"] for group in groups))
+    classes = set(filter(is_dtensor, set(map(type, params))))
+    return next((param for param in params if type(param) in classes), None) if classes else None
+
+
+def specs_of(optimizer: OptimizerLike, keys: Sequence[str]) -> list[list[Any]]:
+    """Return the sharding specs of a step's tensors, by stream and parameter; None if not sharded.
+
+    The streams are the parameters, the gradients, and the states of `keys[2:]`.
+    """
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    columns: list[list[Any]] = [params, [param.grad for param in params]]
+    for key in keys[2:]:
+        columns.append([optimizer.state.get(param, {}).get(key) for param in params])
+    return [
+        [_spec(param, value) for param, value in zip(params, column, strict=True)]
+        for column in columns
+    ]
+
+
+def _spec(param: Tensor, value: Any) -> Any:
+    """Return the spec of a state or gradient if it is sharded as its parameter is; else None."""
+    return dtensor_spec(value) if is_dtensor(type(value)) and same_sharding(param, value) else None

@@ -10,7 +10,7 @@ from optgen.runtime.fused_cpu.kernel.matrix_calls import MatrixCall
 from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
 from optgen.runtime.fused_cpu.kernel.table import Table
 from optgen.runtime.protocols import HasLowerings
-from optgen.runtime.toolchain import sweep_library
+from optgen.runtime.toolchain import dtype_variants
 
 
 class Kernel(KernelSignature):
@@ -33,7 +33,7 @@ class Kernel(KernelSignature):
         super().__init__(lowered, ctypes.CDLL(str(library)))
         self.dtype_bits, self.source = dtype_bits, source
         if sweep_path:
-            sweep_library.connect(self._library, sweep_path)
+            dtype_variants.connect_sweeps(self._library, sweep_path)
         symbols = [
             "optgen_step",
             *(f"optgen_step_{segment}" for segment in range(2, len(self.matrix_calls) + 2)),

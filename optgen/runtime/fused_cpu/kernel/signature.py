@@ -5,7 +5,7 @@ import ctypes
 from optgen.runtime.batch.hyperparameters import HyperConverter
 from optgen.runtime.fused_cpu.kernel.matrix_calls import parse_calls
 from optgen.runtime.protocols import HasLowerings
-from optgen.runtime.reader.rule_streams import RuleStreams
+from optgen.runtime.reader.streams import RuleStreams
 
 
 class KernelSignature(RuleStreams):

@@ -2,7 +2,7 @@
 
 import re
 
-from optgen.runtime.reader.rule_streams import shaped_states_and_scalar_keys
+from optgen.runtime.reader.streams import shaped_states_and_scalar_keys
 from optgen.runtime.rule import Rule
 
 # A 64-bit integer has four bits for each of 16 streams: parameter, gradient and 14 states.

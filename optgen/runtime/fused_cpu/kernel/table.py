@@ -11,10 +11,9 @@ from torch import Tensor
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
 from optgen.runtime.protocols import HasLowerings
-from optgen.runtime.reader.stream_codes import STREAM_BITS, shifted_to_stream
-from optgen.runtime.reader.table_arrays import TableArrays
+from optgen.runtime.reader.streams import STREAM_BITS, TableArrays, shifted_to_stream
 from optgen.runtime.tensors import layout
-from optgen.runtime.toolchain.dtype_codes import DTYPE_CODES
+from optgen.runtime.toolchain.dtype_variants import DTYPE_CODES
 from optgen.runtime.torch_private import data_ptr
 
 
