@@ -77,7 +77,7 @@ class Gradients:
         }
         sharded = {groups: power for groups, power in powers.items() if groups}
         if sharded:
-            from optgen.runtime.sharded.all_reduce import PartialReduction, batched_all_reduce
+            from optgen.runtime.sharded.reductions import PartialReduction, batched_all_reduce
 
             batched_all_reduce(
                 PartialReduction(power, groups, is_max_norm) for groups, power in sharded.items()

@@ -15,7 +15,7 @@ from optgen.contract.states import MATRIX_SHAPES
 from optgen.optim._chained import Assignment, ChainedOptimizer, Split
 from optgen.optim._param_groups import matching_names
 from optgen.optim._parameter_roles import HIDDEN, OUTPUT, Role, parameter_roles
-from optgen.runtime.batch.view_checks import check_viewed
+from optgen.runtime.batch.params import check_viewed
 from optgen.runtime.optimizer import GeneratedOptimizer
 from optgen.runtime.tensors.group_view import VIEW, View, in_view
 

@@ -6,10 +6,13 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.backends import BACKENDS, FUSED, backend_of
-from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.code_order import codes_in_other_order
-from optgen.runtime.batch.dispatch_key import OPTIONS, dtype_or_class
-from optgen.runtime.batch.forloop_only import why_forloop_only
+from optgen.runtime.batch.batch import (
+    OPTIONS,
+    Batch,
+    codes_in_other_order,
+    dtype_or_class,
+    why_forloop_only,
+)
 from optgen.runtime.forced_lowering import current_forced_lowering
 from optgen.runtime.protocols import HasLowerings
 from optgen.runtime.rule import Rule

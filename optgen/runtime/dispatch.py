@@ -10,20 +10,22 @@ from torch import Tensor
 from optgen.runtime import wide_step
 from optgen.runtime.backends import BACKENDS, FUSED, PreparedUpdate, backend_of
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.context import CachedStep, OptimizerWithContext
-from optgen.runtime.batch.gather import finish, gather_batches, roll_back, snapshot
+from optgen.runtime.batch.context import CachedStep, OptimizerWithContext, Refusal
+from optgen.runtime.batch.gather import finish, gather_batches, roll_back, snapshot, write_back
 from optgen.runtime.batch.grad_scaler import is_skipped, must_unscale
 from optgen.runtime.batch.gradients import zero_gradients
 from optgen.runtime.batch.group_states import store_group_states
 from optgen.runtime.batch.hyperparameters import check_groups_agree, why_groups_differ
-from optgen.runtime.batch.refusal import Refusal
 from optgen.runtime.batch.sparse_rows import check_rows
-from optgen.runtime.batch.view_tensors import write_back
 from optgen.runtime.choice import choose
 from optgen.runtime.forced_lowering import current_forced_lowering
 from optgen.runtime.rule import Rule
-from optgen.runtime.sharded.consensus import Consensus, note_batch, reach_consensus
-from optgen.runtime.sharded.place_gradients import placed_gradients
+from optgen.runtime.sharded.consensus import (
+    Consensus,
+    note_batch,
+    placed_gradients,
+    reach_consensus,
+)
 from optgen.runtime.tensors.dtensor import advance_versions, all_plain
 from optgen.runtime.torch_private import data_ptr, numel
 

@@ -17,11 +17,9 @@ from torch import Tensor, is_tensor
 from torch.autograd.graph import increment_version
 
 from optgen.runtime.backends import BACKENDS, FUSED, CachedCall, backend
-from optgen.runtime.batch.batch import Batch
+from optgen.runtime.batch.batch import Batch, dispatch_keys, why_forloop_only
 from optgen.runtime.batch.checks import check_storages
-from optgen.runtime.batch.dispatch_key import dispatch_keys
-from optgen.runtime.batch.forloop_only import why_forloop_only
-from optgen.runtime.batch.refusal import Refusal
+from optgen.runtime.batch.context import Refusal
 from optgen.runtime.choice import why_not
 from optgen.runtime.forced_lowering import current_forced_lowering
 from optgen.runtime.list_function_checks import UnfitError, obstacle

@@ -5,9 +5,9 @@ import torch
 from optgen.runtime.backends import BACKENDS
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import OptimizerWithContext
+from optgen.runtime.batch.gather import States, make_batch
 from optgen.runtime.batch.gradients import checked_gradients, params_and_gradients
-from optgen.runtime.batch.make_batch import States, make_batch
-from optgen.runtime.batch.view_checks import check_views
+from optgen.runtime.batch.params import check_views
 from optgen.runtime.choice import choose
 from optgen.runtime.eager.owner_layouts import travelling_axes
 from optgen.runtime.light_optimizer import LightOptimizer

@@ -23,9 +23,9 @@ from optgen.runtime.eager.owner_layouts import Layout
 from optgen.runtime.eager.scalar_states import advance
 from optgen.runtime.eager.working_copies import sublist_length
 from optgen.runtime.rule import Rule
-from optgen.runtime.sharded.all_reduce import PartialReduction
+from optgen.runtime.sharded.all_to_all import Gather, Scatter
 from optgen.runtime.sharded.driver import Update
-from optgen.runtime.sharded.matrix_requests import Gather, Scatter
+from optgen.runtime.sharded.reductions import PartialReduction
 from optgen.runtime.tensors.sharding import own_shard
 
 Columns: TypeAlias = Sequence[list[Tensor]]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.tensor_lists import TensorList
-from optgen.runtime.sharded.wide_reductions import WideReduction
+from optgen.runtime.sharded.reductions import WideReduction
 
 
 def group_sum(number: Any, count: int = 1) -> WideReduction:

@@ -10,8 +10,7 @@ from operator import attrgetter
 
 import torch
 
-from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.code_order import codes_obstacle
+from optgen.runtime.batch.batch import Batch, codes_obstacle
 from optgen.runtime.batch.context import CachedStep, OptimizerWithContext
 from optgen.runtime.batch.grad_scaler import is_skipped
 from optgen.runtime.fused_cpu import cached_first_step, sparse_gradients

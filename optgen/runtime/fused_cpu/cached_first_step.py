@@ -8,11 +8,14 @@ gradients, and Python reads only one parameter and its gradient for each pair of
 from collections.abc import Callable, Sequence
 from itertools import chain, compress
 
-from optgen.runtime.batch import flat_partitions
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.casts import check_params, note_narrow_params
 from optgen.runtime.batch.context import OptimizerWithContext
-from optgen.runtime.batch.view_checks import check_views
+from optgen.runtime.batch.params import (
+    check_not_flat,
+    check_params,
+    check_views,
+    note_narrow_params,
+)
 from optgen.runtime.fused_cpu.cached_dense_step import CachedDenseStep
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.protocols import Group
@@ -70,7 +73,7 @@ def _batch(optimizer: OptimizerWithContext, group: Group, dtype_codes: list[int]
 
     `dtype_codes` has an entry for each parameter of the group; 0 stands for no gradient.
     """
-    flat_partitions.check(optimizer, group, optimizer._context.original_params)
+    check_not_flat(optimizer, group, optimizer._context.original_params)
     params = group["params"]
     examples = [params[dtype_codes.index(code)] for code in sorted({*dtype_codes} - {0})]
     members = list(compress(params, dtype_codes))

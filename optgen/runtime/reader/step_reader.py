@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from optgen.runtime.batch.dispatch_key import OPTIONS, dtype_or_class
+from optgen.runtime.batch.batch import OPTIONS, dtype_or_class
 from optgen.runtime.protocols import Group, OptimizerLike
 from optgen.runtime.reader.streams import RuleStreams
 from optgen.runtime.reader.tensor_reader import Answer, Reader, RequestBuffers

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from optgen.runtime.sharded.all_reduce import PartialReduction
-from optgen.runtime.sharded.matrix_requests import Gather, Scatter
+from optgen.runtime.sharded.all_to_all import Gather, Scatter
+from optgen.runtime.sharded.reductions import PartialReduction
 from optgen.runtime.tensors.sharding import ShardedAxis
 
 if TYPE_CHECKING:

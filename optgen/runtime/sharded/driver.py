@@ -12,10 +12,13 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from optgen.runtime.sharded.all_reduce import PartialReduction, batched_all_reduce
-from optgen.runtime.sharded.all_to_all import gather, scatter
-from optgen.runtime.sharded.matrix_requests import Gather, Scatter
-from optgen.runtime.sharded.wide_reductions import WideReduction, reduce_wide
+from optgen.runtime.sharded.all_to_all import Gather, Scatter, gather, scatter
+from optgen.runtime.sharded.reductions import (
+    PartialReduction,
+    WideReduction,
+    batched_all_reduce,
+    reduce_wide,
+)
 
 Request: TypeAlias = (
     Sequence[PartialReduction | Gather | Scatter] | Gather | Scatter | WideReduction

@@ -22,10 +22,9 @@ from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.matrix_calls import MatrixCall
 from optgen.runtime.fused_cpu.kernel.table import ShardsStruct, Table
 from optgen.runtime.protocols import HasLowerings
-from optgen.runtime.sharded.all_reduce import PartialReduction
 from optgen.runtime.sharded.collectives import AXES, Collectives, index_in_axes
 from optgen.runtime.sharded.driver import Request, Update, run
-from optgen.runtime.sharded.wide_reductions import WideReduction
+from optgen.runtime.sharded.reductions import PartialReduction, WideReduction
 from optgen.runtime.tensors.matrix_shape import cols, rows
 from optgen.runtime.tensors.sharding import ShardedAxis
 
