@@ -106,9 +106,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 """The layers of optgen/runtime, the lowest first: a folder or module imports from lower layers."""
 FUSED_CPU: tuple[tuple[str, ...], ...] = (
     ("kernel",),
-    ("group_cells",),
-    ("chunks", "sparse_gradients", "cached_call", "cached_dense_step"),
-    ("cached_first_step", "cached_sparse_step", "kernel_loader"),
+    ("fill_table", "cached_step", "suspending_kernel"),
+    ("sparse_gradients",),
+    ("kernel_loader",),
     ("uncached_step",),
     ("backend", "__init__"),
 )

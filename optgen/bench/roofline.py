@@ -13,7 +13,7 @@ from torch import Tensor
 
 from optgen.bench.memory_traffic import Access, Traffic
 from optgen.contract.states import Shape
-from optgen.runtime.fused_cpu.kernel import threads
+from optgen.runtime.fused_cpu.kernel import thread_pool
 from optgen.runtime.toolchain import library_cache
 
 _MAX_STREAMS = 6  # of one loop; the same number as in roofline.cpp
@@ -75,7 +75,7 @@ class Roofline:
 
     def step(self) -> None:
         """Run all sweeps over all tensors once."""
-        self._run(ctypes.byref(self._struct), ctypes.byref(threads.current()))
+        self._run(ctypes.byref(self._struct), ctypes.byref(thread_pool()))
 
     def _sweeps(
         self, accesses: list[Access], param: Tensor, state: dict[str, Any], first_element: int

@@ -14,7 +14,7 @@ from optgen.emit import ToolchainError
 from optgen.ir.algorithm import Algorithm
 from optgen.lowerings import LOWERINGS
 from optgen.passes.outline_sweeps import outline_sweeps, with_sweeps
-from optgen.runtime.fused_cpu.kernel import suspending_kernel
+from optgen.runtime.fused_cpu.suspending_kernel import MACRO
 from optgen.runtime.toolchain import dtype_variants, library_cache
 from optgen.runtime.toolchain.compiler import CompileError
 from optgen.runtime.toolchain.library_cache import inline_includes
@@ -53,10 +53,8 @@ def _build_libraries(algorithm: Algorithm) -> None:
     """Build the libraries for float32 parameters, and those that other dtypes may need."""
     source = inline_includes(emit.render(algorithm, _FUSED_CPU, None))
     dtype_bits_of_source = {source: dtype_variants.bits_of_dtypes([torch.float32])}
-    if suspending_kernel.MACRO in source:
-        dtype_bits_of_source[f"#define {suspending_kernel.MACRO}\n{source}"] = (
-            dtype_variants.ALL_DTYPE_BITS
-        )
+    if MACRO in source:
+        dtype_bits_of_source[f"#define {MACRO}\n{source}"] = dtype_variants.ALL_DTYPE_BITS
     with ThreadPoolExecutor(max_workers=1) as executor:
         for variant_source, dtype_bits in [
             *dtype_bits_of_source.items(),

@@ -27,10 +27,9 @@ from optgen.lowerings import LOWERINGS
 from optgen.passes.maximize import add_maximize
 from optgen.passes.outline_sweeps import outline_sweeps
 from optgen.runtime.fused_cpu import kernel_loader
-from optgen.runtime.fused_cpu.kernel.kernel import Kernel
-from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
-from optgen.runtime.fused_cpu.kernel.state_limit import why_too_many_states
-from optgen.runtime.fused_cpu.kernel.suspending_kernel import MACRO, SuspendingKernel
+from optgen.runtime.fused_cpu.kernel import Kernel, KernelSignature
+from optgen.runtime.fused_cpu.kernel_loader import why_too_many_states
+from optgen.runtime.fused_cpu.suspending_kernel import MACRO, SuspendingKernel
 from optgen.runtime.reader import tensor_reader
 from optgen.runtime.toolchain import compiler, dtype_variants
 from optgen.runtime.toolchain.library_cache import inline_includes

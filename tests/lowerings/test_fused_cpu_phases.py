@@ -26,7 +26,7 @@ from optgen.lowerings.fused_cpu.pass_schedule import (
 from optgen.lowerings.fused_cpu.phase_steps import PhaseSteps
 from optgen.lowerings.fused_cpu.step import Step
 from optgen.passes.plan import plans
-from optgen.runtime.fused_cpu.kernel.matrix_calls import parse_calls
+from optgen.runtime.fused_cpu.kernel import parse_calls
 from optgen.runtime.toolchain import compiler
 from optgen.runtime.toolchain.library_cache import inline_includes
 from optgen.spec.read_spec import read_spec

@@ -1,6 +1,7 @@
 """Load the compiled kernels of a rule; build missing kernels."""
 
 import pkgutil
+import re
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -8,10 +9,11 @@ from types import ModuleType
 from weakref import WeakKeyDictionary
 
 from optgen.runtime.fused_cpu import sparse_gradients
-from optgen.runtime.fused_cpu.kernel.kernel import Kernel
-from optgen.runtime.fused_cpu.kernel.state_limit import why_too_many_states
+from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.protocols import HasLowerings
 from optgen.runtime.reader import tensor_reader
+from optgen.runtime.reader.streams import shaped_states_and_scalar_keys
+from optgen.runtime.rule import Rule
 from optgen.runtime.toolchain import compiler, dtype_variants, library_cache
 from optgen.runtime.toolchain.compiler import end_all_compilers
 from optgen.runtime.toolchain.library_cache import inline_includes
@@ -108,6 +110,31 @@ def _kernel_class_and_define(suspends: bool) -> tuple[type[Kernel], str]:
     """Return the class of a kernel, and the define that its source begins with."""
     if not suspends:
         return Kernel, ""
-    from optgen.runtime.fused_cpu.kernel.suspending_kernel import MACRO, SuspendingKernel
+    from optgen.runtime.fused_cpu.suspending_kernel import MACRO, SuspendingKernel
 
     return SuspendingKernel, f"#define {MACRO}\n"
+
+
+# A 64-bit integer has four bits for each of 16 streams: parameter, gradient and 14 states.
+_MAX_STATES = 14
+# A byte has a bit for each state that the rule calls `fresh` on.
+_MAX_FRESH = 8
+_LOCALS = re.compile(r'optgen_locals = "(.*)"')
+
+
+def why_too_many_states(rule: Rule, source: str = "") -> str:
+    """Return a short reason why a rule does not fit into a row of the table; "" if it fits.
+
+    Operands and results of matrix ops are streams too; `source`, the rule's C++, lists them.
+    """
+    if len(rule.fresh) > _MAX_FRESH:
+        return f"the rule calls `fresh` on more than {_MAX_FRESH} states"
+    shaped_states, scalar_keys = shaped_states_and_scalar_keys(rule)
+    state_count = len(shaped_states) + len(scalar_keys)
+    if state_count > _MAX_STATES:
+        return f"more than {_MAX_STATES} states"
+    match = _LOCALS.search(source)
+    matrix_count = len(match[1].split()) if match else 0
+    if state_count + matrix_count > _MAX_STATES:
+        return f"more than {_MAX_STATES} states and matrices"
+    return ""

@@ -10,7 +10,7 @@ from torch import Tensor
 from optgen import use_lowering
 from optgen.optim import SGD, Adafactor, Muon
 from optgen.runtime.fused_cpu import kernel_loader
-from optgen.runtime.fused_cpu.kernel.kernel import Kernel
+from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.toolchain import dtype_variants, library_cache
 from optgen.runtime.toolchain.dtype_variants import DTYPE_CODES
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
-from optgen.runtime.fused_cpu.kernel.table import Table
+from optgen.runtime.fused_cpu.kernel import KernelSignature, Table
 from optgen.runtime.reader.streams import SHAPE_SIZE, STREAM_BITS, shifted_to_stream
 from optgen.runtime.tensors import layout
 from optgen.runtime.tensors.matrix_shape import cols, rows

@@ -17,10 +17,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.fused_cpu.kernel import threads
-from optgen.runtime.fused_cpu.kernel.kernel import Kernel
-from optgen.runtime.fused_cpu.kernel.matrix_calls import MatrixCall
-from optgen.runtime.fused_cpu.kernel.table import ShardsStruct, Table
+from optgen.runtime.fused_cpu.kernel import Kernel, MatrixCall, ShardsStruct, Table, thread_pool
 from optgen.runtime.protocols import HasLowerings
 from optgen.runtime.sharded.collectives import AXES, Collectives, index_in_axes
 from optgen.runtime.sharded.driver import Request, Update, run
@@ -143,7 +140,7 @@ class SuspendingKernel(Kernel):
                 table.struct.grad_scale = None  # the first segment has unscaled the gradients
             if segment is None:
                 continue
-            segment(ctypes.addressof(table.struct), ctypes.addressof(threads.current()))
+            segment(ctypes.addressof(table.struct), ctypes.addressof(thread_pool()))
             if self._advance:
                 yield from self._run_step(shards)
 
