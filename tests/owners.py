@@ -10,8 +10,7 @@ import torch
 from sharded_step import RANKS, next_request
 from torch import Tensor
 
-from optgen.runtime.eager.owner_layouts import Axes, Layout, layouts, travelling_axes
-from optgen.runtime.eager.owner_step import OwnerStep
+from optgen.runtime.eager.owner_step import Axes, Layout, OwnerStep, layouts, travelling_axes
 from optgen.runtime.rule import Rule
 from optgen.runtime.sharded.all_to_all import Gather, Scatter, choose_owners
 from optgen.runtime.sharded.reductions import WideReduction

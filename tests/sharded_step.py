@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.sharded.all_to_all import Gather, Scatter
-from optgen.runtime.sharded.collectives import Collectives
+from optgen.runtime.sharded.driver import Collectives
 from optgen.runtime.sharded.reductions import PartialReduction
 from optgen.runtime.tensors.sharding import ShardedAxis
 

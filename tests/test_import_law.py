@@ -90,15 +90,14 @@ def may_import(part: str, name: str) -> bool:
 
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("torch_private", "rule", "forced_lowering", "matrix_ops", "cache"),
-    ("protocols", "light_optimizer", "tensors"),
+    ("torch_private", "rule", "lowerings", "matrix_ops", "cache"),
+    ("light_optimizer", "tensors"),
     ("state",),
     ("batch",),
     ("sharded", "toolchain"),
     ("reader",),
     ("eager", "fused_cpu", "fused_triton"),
     ("backends",),
-    ("choice", "list_function_checks", "use_lowering", "wide_step"),
     ("dispatch", "elementwise"),
     ("members", "optimizer"),
     ("__init__", "explain", "extra_inputs", "functional", "programs"),

@@ -16,7 +16,7 @@ import optgen
 import optgen.jit
 from optgen.runtime.cache import files
 from optgen.runtime.cache.texts import read_texts
-from optgen.runtime.eager import generated_functions
+from optgen.runtime.eager import call
 
 SPEC = spec_file("schedule_free_sgd")
 EVIL = "open(__import__('os').environ['RAN'], 'a').write(__name__)\n"
@@ -42,8 +42,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def check_change_of_mode() -> None:
     """Load the class as a new process would, and check a change from train() to eval()."""
     optgen.jit._loaded_classes.clear()
-    generated_functions.load.cache_clear()
-    generated_functions.find.cache_clear()
+    call.load_function.cache_clear()
+    call.find_function.cache_clear()
     for name in [name for name in sys.modules if name.startswith(f"optgen_{SPEC.stem}_")]:
         del sys.modules[name]
     importlib.invalidate_caches()

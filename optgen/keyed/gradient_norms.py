@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.slices import zip_slices
+from optgen.runtime.eager.parts import zip_slices
 from optgen.runtime.tensors.dtensor import is_dtensor, redistribute_gradients, to_local
 from optgen.runtime.tensors.sharding import sharding_of
 from optgen.runtime.torch_private import group_tensors, is_plain_class

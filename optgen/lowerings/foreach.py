@@ -46,7 +46,7 @@ from optgen.passes.truths_to_bool import truths_to_bool
 from optgen.passes.use_ieee_operators import use_ieee_operators
 
 _DEFAULT_LIVE_LISTS = 4
-"""Default of `live_lists` in optgen.runtime.eager.slices: the lists of temporaries at one time."""
+"""Default of `live_lists` in optgen.runtime.eager.parts: the lists of temporaries at one time."""
 _PASSES: tuple[PlanPass, ...] = (
     merge_square_roots,
     fold_denominators,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from optgen.runtime.backends import BACKENDS
+from optgen.runtime.lowerings import BACKENDS
 from optgen.verification.compare import BY_HAND
 from optgen.verification.evidence import Row
 from optgen.verification.references.sources import SOURCES

@@ -28,7 +28,7 @@ from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.maximize import add_maximize
 from optgen.passes.plan import Order, plans
 from optgen.passes.ssa import to_ssa
-from optgen.runtime.eager import elements_at_once
+from optgen.runtime.eager import parts
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
@@ -145,7 +145,7 @@ def test_rules_that_once_failed_agree_with_the_oracle(
     case: str, in_blocks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if in_blocks:
-        monkeypatch.setattr(elements_at_once, "CPU_ELEMENTS", 4)
+        monkeypatch.setattr(parts, "CPU_ELEMENTS", 4)
     text = MATRIX_HEADER + ONCE_FAILED[case] + "\n" + FOOTER + MATRIX_FOOTER
     for flag in (False, True):
         options = {"flag_a": flag, "flag_b": flag, "c": 0.5, "maximize": True}

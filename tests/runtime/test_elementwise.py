@@ -16,9 +16,9 @@ from optgen.generated.averaging import ema as ema_module
 from optgen.generated.averaging.ema import ema
 from optgen.optim import swa_utils
 from optgen.runtime.eager import backend
+from optgen.runtime.elementwise import UnfitError
 from optgen.runtime.fused_cpu import cached_step
 from optgen.runtime.fused_cpu.backend import FusedCpuBackend
-from optgen.runtime.list_function_checks import UnfitError
 
 LOWERINGS = ("forloop", "foreach", "fused_cpu")
 

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from optgen.contract.states import FACTS
-from optgen.runtime.protocols import Group
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import Group, Rule
 from optgen.runtime.tensors.dtensor import all_plain
 from optgen.runtime.tensors.layout import streams_to_copy
 from optgen.runtime.tensors.quantized import QuantizedTensor

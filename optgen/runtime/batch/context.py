@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.protocols import OptimizerLike
+from optgen.runtime.rule import OptimizerLike
 from optgen.runtime.state.create import CreatedState
 from optgen.runtime.tensors.dtensor import memory_version, to_local
 

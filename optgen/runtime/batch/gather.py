@@ -44,8 +44,7 @@ from optgen.runtime.batch.params import (
     check_views,
     note_narrow_params,
 )
-from optgen.runtime.protocols import Group, OptimizerLike
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import Group, OptimizerLike, Rule
 from optgen.runtime.state.create import create_missing, state_keys
 from optgen.runtime.state.scalars import counts_as_tensors, store_int_counts
 from optgen.runtime.tensors.dtensor import check_not_partial, dtensor_signature, real_local_views

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import OptimizerWithContext, SkipReport
-from optgen.runtime.protocols import OptimizerLike
+from optgen.runtime.rule import OptimizerLike
 
 
 def is_skipped(optimizer: Any) -> bool:

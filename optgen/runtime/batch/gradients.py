@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.params import rule_owner
-from optgen.runtime.protocols import Group, OptimizerLike
-from optgen.runtime.rule import truth
+from optgen.runtime.rule import Group, OptimizerLike, truth
 from optgen.runtime.tensors.dtensor import all_plain, real_local_views
 from optgen.runtime.tensors.group_view import asked_view
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.checks import check_storages
-from optgen.runtime.protocols import Group
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import Group, Rule
 from optgen.runtime.tensors.dtensor import is_dtensor, to_local
 from optgen.runtime.tensors.layout import span
 from optgen.runtime.torch_private import has_overlap, local_tensor

@@ -23,8 +23,7 @@ from typing import Any
 from torch import Tensor
 
 from optgen.runtime.batch.context import OptimizerWithContext, OriginalParams
-from optgen.runtime.protocols import Group, OptimizerLike
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import Group, OptimizerLike, Rule
 from optgen.runtime.tensors.group_view import asked_view, check_form, in_view
 from optgen.runtime.tensors.sharding import shard_sizes, sharding_of
 from optgen.runtime.torch_private import flattened_by_fsdp, is_flat_parameter, local_tensor

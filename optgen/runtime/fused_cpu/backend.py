@@ -31,7 +31,7 @@ from optgen.runtime.fused_cpu.uncached_step import (
     single_chunk,
     wide_update,
 )
-from optgen.runtime.protocols import HasLowerings
+from optgen.runtime.rule import HasLowerings
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update
 from optgen.runtime.tensors.quantized import QuantizedTensor

@@ -28,7 +28,6 @@ from optgen.runtime.batch.params import (
     check_views,
     note_narrow_params,
 )
-from optgen.runtime.forced_lowering import current_forced_lowering
 from optgen.runtime.fused_cpu.kernel import (
     Kernel,
     KernelSignature,
@@ -36,11 +35,12 @@ from optgen.runtime.fused_cpu.kernel import (
     Table,
     thread_pool,
 )
-from optgen.runtime.protocols import Group, OptimizerLike
+from optgen.runtime.lowerings import current_forced_lowering
 from optgen.runtime.reader import tensor_reader
 from optgen.runtime.reader.step_reader import StepReader, can_read, first_dtensor, specs_of
 from optgen.runtime.reader.streams import shifted_to_stream
 from optgen.runtime.reader.tensor_reader import Answer, Reader, reader
+from optgen.runtime.rule import Group, OptimizerLike
 from optgen.runtime.state.create import CreatedState, create_missing
 from optgen.runtime.tensors.layout import fits_storage
 from optgen.runtime.toolchain.dtype_variants import DTYPE_CODES

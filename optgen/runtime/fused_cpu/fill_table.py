@@ -12,9 +12,9 @@ from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.fused_cpu.kernel import KernelSignature, Table
+from optgen.runtime.matrix_ops import cols, rows
 from optgen.runtime.reader.streams import SHAPE_SIZE, STREAM_BITS, shifted_to_stream
 from optgen.runtime.tensors import layout
-from optgen.runtime.tensors.matrix_shape import cols, rows
 from optgen.runtime.toolchain.dtype_variants import STREAM_DTYPE_CODES
 from optgen.runtime.torch_private import data_ptr, numel
 

@@ -24,8 +24,8 @@ from optgen.contract.states import FACTS
 from optgen.runtime import matrix_ops
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.hyperparameters import HyperConverter
-from optgen.runtime.protocols import HasLowerings
 from optgen.runtime.reader.streams import STREAM_BITS, RuleStreams, TableArrays, shifted_to_stream
+from optgen.runtime.rule import HasLowerings
 from optgen.runtime.tensors import layout
 from optgen.runtime.toolchain import dtype_variants
 from optgen.runtime.toolchain.dtype_variants import DTYPE_CODES

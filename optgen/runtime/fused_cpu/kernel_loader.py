@@ -10,10 +10,9 @@ from weakref import WeakKeyDictionary
 
 from optgen.runtime.fused_cpu import sparse_gradients
 from optgen.runtime.fused_cpu.kernel import Kernel
-from optgen.runtime.protocols import HasLowerings
 from optgen.runtime.reader import tensor_reader
 from optgen.runtime.reader.streams import shaped_states_and_scalar_keys
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import HasLowerings, Rule
 from optgen.runtime.toolchain import compiler, dtype_variants, library_cache
 from optgen.runtime.toolchain.compiler import end_all_compilers
 from optgen.runtime.toolchain.library_cache import inline_includes

@@ -18,11 +18,10 @@ from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.fused_cpu.kernel import Kernel, MatrixCall, ShardsStruct, Table, thread_pool
-from optgen.runtime.protocols import HasLowerings
-from optgen.runtime.sharded.collectives import AXES, Collectives, index_in_axes
-from optgen.runtime.sharded.driver import Request, Update, run
+from optgen.runtime.matrix_ops import cols, rows
+from optgen.runtime.rule import HasLowerings
+from optgen.runtime.sharded.driver import AXES, Collectives, Request, Update, index_in_axes, run
 from optgen.runtime.sharded.reductions import PartialReduction, WideReduction
-from optgen.runtime.tensors.matrix_shape import cols, rows
 from optgen.runtime.tensors.sharding import ShardedAxis
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from optgen.runtime.fused_cpu import sparse_gradients
 from optgen.runtime.fused_cpu.fill_table import CopyPairs, check_states, fill_table
 from optgen.runtime.fused_cpu.kernel import Kernel, Table
 from optgen.runtime.fused_cpu.kernel_loader import load_kernel
-from optgen.runtime.protocols import HasLowerings
+from optgen.runtime.rule import HasLowerings
 from optgen.runtime.sharded.driver import Update
 from optgen.runtime.tensors import layout
 from optgen.runtime.toolchain import dtype_variants

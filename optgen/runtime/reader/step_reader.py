@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from optgen.runtime.batch.batch import OPTIONS, dtype_or_class
-from optgen.runtime.protocols import Group, OptimizerLike
 from optgen.runtime.reader.streams import RuleStreams
 from optgen.runtime.reader.tensor_reader import Answer, Reader, RequestBuffers
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import Group, OptimizerLike, Rule
 from optgen.runtime.tensors.dtensor import is_dtensor, same_sharding
 from optgen.runtime.tensors.group_view import VIEW, seen_view
 from optgen.runtime.torch_private import dtensor_spec

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from optgen.runtime.protocols import Group
-from optgen.runtime.rule import Rule, State
+from optgen.runtime.rule import Group, Rule, State
 
 STREAM_BITS = 15
 """All four bits of a stream."""

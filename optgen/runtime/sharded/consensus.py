@@ -24,8 +24,7 @@ from torch import Tensor, distributed
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.gradients import ParamsAndGradients, params_and_gradients
-from optgen.runtime.protocols import OptimizerLike
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import OptimizerLike, Rule
 from optgen.runtime.tensors.dtensor import (
     misplaced_gradients,
     placement_text,

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from optgen.runtime.protocols import Group, OptimizerLike
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import Group, OptimizerLike, Rule
 from optgen.runtime.state.create import as_stored, dtype_of
 from optgen.runtime.state.scalars import (
     as_scalar,

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from optgen.contract.states import AT_LEAST_FLOAT32
-from optgen.runtime.protocols import Group
-from optgen.runtime.rule import Rule, State
+from optgen.runtime.rule import Group, Rule, State
 from optgen.runtime.state.scalars import as_scalar, as_scalars
 from optgen.runtime.tensors.dtensor import all_plain, is_dtensor
 from optgen.runtime.tensors.group_view import seen_params

@@ -1,4 +1,4 @@
-"""How a DTensor and its states are sharded: mesh, placements and sharded dimensions.
+"""Sharding of DTensors and of their states: mesh, placements and sharded dimensions.
 
 A state that is a square or thin matrix has the mesh and the leading axes of its parameter. Each
 mesh dimension that shards rows or columns of the parameter shards one axis of the state, so every
