@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from optgen.bench.measure import Budget, StepTimes, compare
-from optgen.bench.memory_traffic import Access, Traffic
-from optgen.bench.roofline import Roofline
+from optgen.bench.roofline import Access, Roofline, Traffic
 from optgen.bench.tensor_lists import LISTS
 from optgen.bench.variants import Variant
 from optgen.optim import swa_utils

@@ -22,17 +22,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from optgen.bench import report, results, select_cells, suite
-from optgen.bench.markdown_summary import markdown
+from benchmarks import cpu_cells, cpu_targets
+from benchmarks.cpu_summary import markdown
+from benchmarks.cpu_targets import targets_of_machine, verdicts
+from optgen.bench import report, results
 from optgen.bench.measure import Budget
-from optgen.bench.plot import draw
-from optgen.bench.targets import targets_of_machine
+from optgen.bench.report import draw
+from optgen.bench.suite import Suite
 from optgen.bench.tensor_lists import LISTS
 from optgen.bench.variants import CLASSES
-from optgen.bench.verdict import verdicts
-from optgen.cli.bench import is_memory_bound
-from optgen.cli.list_specs import columns
-from optgen.cli.plan_traffic import traffic
+from optgen.cli.bench import is_memory_bound, traffic
+from optgen.cli.catalogue import columns
 
 ROOT = Path(__file__).resolve().parents[1]
 README, RESULTS = ROOT / "README.md", ROOT / "benchmarks" / "results" / "cpu.json"
@@ -55,7 +55,7 @@ def main() -> int:
 def run(cells: Sequence[results.Cell], arguments: argparse.Namespace) -> list[results.Cell]:
     """Measure cells, and return those that failed. A failure is printed, and the run goes on."""
     failed: list[results.Cell] = []
-    measurements = suite.Suite(traffic, Budget(arguments.seconds))
+    measurements = Suite(traffic, Budget(arguments.seconds), parts=cpu_cells.PARTS)
     begin = time.perf_counter()
     for number, cell in enumerate(cells, 1):
         try:
@@ -80,8 +80,8 @@ def compare_with_targets(path: Path) -> None:
     """
     known, machine = results.load(path), results.machine_of(path)
     all_verdicts = verdicts(targets_of_machine(machine), known)
-    print(columns(report.verdict_table(all_verdicts)))
-    print("\n".join(report.missed_target_lines(all_verdicts)))
+    print(columns(cpu_targets.verdict_table(all_verdicts)))
+    print("\n".join(cpu_targets.missed_target_lines(all_verdicts)))
     draw(known, path.with_suffix(".png"))
     if path == RESULTS:
         README.write_text(with_summary(README.read_text(encoding="utf-8"), known), encoding="utf-8")
@@ -100,7 +100,7 @@ def requested_cells(arguments: argparse.Namespace) -> list[results.Cell]:
     """Return the published cells that the arguments select."""
     return [
         cell
-        for cell in select_cells.published_cells(is_memory_bound)
+        for cell in cpu_cells.published_cells(is_memory_bound)
         if cell.part in arguments.parts
         and cell.name in arguments.only
         and cell.tensors in arguments.lists
@@ -111,7 +111,7 @@ def requested_cells(arguments: argparse.Namespace) -> list[results.Cell]:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parts = list(suite.PARTS)
+    parts = list(cpu_cells.PARTS)
     parser.add_argument("--parts", nargs="*", default=parts, choices=parts)
     parser.add_argument("--only", nargs="*", default=CLASSES, choices=CLASSES)
     parser.add_argument("--lists", nargs="*", default=list(LISTS), choices=list(LISTS))

@@ -15,7 +15,7 @@ from benchmarks.classes import accepted_parameters, accepts_argument, class_of
 from benchmarks.gpu_device import DEVICE, IS_SMALL
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
-from optgen.passes.maximize import add_maximize
+from optgen.passes.prepare_rule import add_maximize
 from optgen.spec.read_spec import read_spec
 
 Sizes = tuple[tuple[int, ...], ...]

@@ -20,6 +20,8 @@ def lines(name: str, result: Result) -> Iterator[str]:
         yield check_line(name, result)
     elif "kernels" in result:
         yield f"\n{name}: {result['ms']:.3f} ms in kernels, {result['elements']:,} elements"
+        if result["times_by"] != "profiler":
+            yield f"  times by {result['times_by']}"
         yield from map(kernel_line, result["kernels"])
     elif "variants" in result:
         yield f"\n{name}: {result['elements']:,} elements in {result['tensors']:,} tensors"

@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from torch import nn
 
+from benchmarks.cpu_peak_memory import peak_growth
 from optgen.bench import child_process
-from optgen.bench.peak_memory import peak_growth
 from optgen.keyed import FusedEmbeddingBag, UpdateInBackward
 from optgen.optim import Adagrad, AdamW
 

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from optgen import compose, modifiers, optim
-from optgen.bench.memory_traffic import Access, Traffic
-from optgen.bench.roofline import Roofline
+from optgen.bench.roofline import Access, Roofline, Traffic
 
 WARM_UP = 2  # untimed rounds
 LISTS = {"25 million": [(5000, 500)] * 10, "2,000 of 256": [(16, 16)] * 2000}

@@ -133,7 +133,8 @@ def composed_spec(
 ) -> Composition:
     """Return the spec of an optimizer with modifiers; see `compose`."""
     from optgen.ir.nodes import Place
-    from optgen.spec.composition.names import CompositionError, with_fitting_names
+    from optgen.spec.composition.check_parts import CompositionError
+    from optgen.spec.composition.names import with_fitting_names
     from optgen.spec.composition.write_spec import write_spec
     from optgen.spec.errors import located_errors
 
@@ -151,9 +152,12 @@ def composed_spec(
 
 def _parts(base: Spec, modifiers: tuple[Modifier | StateDtype, ...]) -> list[Part]:
     """Return the parts of a composition with their values, the optimizer first."""
-    from optgen.spec.composition.check_modifier import modifier_part
-    from optgen.spec.composition.complete import with_plain_update, with_values
-    from optgen.spec.composition.state_dtypes import with_state_dtypes
+    from optgen.spec.composition.check_parts import modifier_part
+    from optgen.spec.composition.prepare_parts import (
+        with_plain_update,
+        with_state_dtypes,
+        with_values,
+    )
 
     rule_modifiers = [each for each in modifiers if isinstance(each, Modifier)]
     parts = [with_values(modifier_part(each.spec), dict(each.values)) for each in rule_modifiers]
@@ -186,10 +190,9 @@ def errors_of_parts(spec: Composition, names_parts: bool = True) -> Iterator[Non
 
 def _optimizer_part(spec: Spec) -> Part:
     """Return the part of an optimizer's spec; a derived spec gets the rule of its base."""
-    from optgen.spec.base_spec import read_base
-    from optgen.spec.composition.complete import derived
     from optgen.spec.composition.parts import optimizer_part
-    from optgen.spec.read_spec import read_spec
+    from optgen.spec.composition.prepare_parts import derived
+    from optgen.spec.read_spec import read_base, read_spec
 
     (algorithm, *_) = read_spec(spec)  # a spec with a mistake is refused at its place
     part, specs = optimizer_part(spec), data_folder("specs")
@@ -269,7 +272,7 @@ def modifier(name: str) -> Modifier:
 
 def modifier_from_file(path: Path) -> Modifier:
     """Return the modifier of a spec file, after checking it."""
-    from optgen.spec.composition.check_modifier import modifier_part
+    from optgen.spec.composition.check_parts import modifier_part
 
     modifier = Modifier(named_spec(path))
     modifier_part(modifier.spec)

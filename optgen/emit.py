@@ -18,8 +18,8 @@ import jinja2
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.generated_names import plural
 from optgen.lowerings import LOWERINGS, Lowering
-from optgen.passes.derive import derive
 from optgen.passes.outline_sweeps import with_sweeps
+from optgen.passes.prepare_rule import derive
 
 RUFF = "0.17.5"
 """The formatter's version, on which generated files depend. The extra `build` pins it too."""

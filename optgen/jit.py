@@ -83,7 +83,7 @@ def _find_file(spec: str | os.PathLike[str]) -> Path:
     if path.suffix == ".py" or path.is_file():
         return path
     from optgen.spec.errors import did_you_mean
-    from optgen.spec.files import catalogue_name, module_name
+    from optgen.spec.source import catalogue_name, module_name
 
     spec_files = {path.stem: path for path in sorted(data_folder("specs").glob("[!_]*.py"))}
     name = catalogue_name(str(spec), spec_files)
@@ -97,7 +97,7 @@ def _find_file(spec: str | os.PathLike[str]) -> Path:
 
 
 def _read_spec_file(path: Path) -> Spec:
-    from optgen.spec.files import read_file
+    from optgen.spec.source import read_file
 
     return Spec(path.stem, read_file(path), str(path), 1)
 
@@ -147,9 +147,8 @@ def _import_generated(spec: Spec, key: str) -> ModuleType:
 
 def _generate(spec: Spec) -> dict[str, str]:
     from optgen import emit
-    from optgen.spec.base_spec import read_base
     from optgen.spec.errors import SpecError, spec_errors
-    from optgen.spec.read_spec import read_spec
+    from optgen.spec.read_spec import read_base, read_spec
 
     first, *others = read_spec(spec)
     if first.is_function:

@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 
-from optgen.ir.evaluate import properties_of
+from optgen.ir.evaluate import dtype_of, properties_of
 from optgen.ir.meanings import MEANINGS
 from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref
 from optgen.ir.ops import RANDOM_OPS
 from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep
 from optgen.ir.random_numbers import positions
-from optgen.ir.state_values import dtype_of
 
 Values = dict[str, Any]
 

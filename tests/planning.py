@@ -7,9 +7,8 @@ from collections.abc import Callable
 from spec_files import REPRESENTATIVES, TEST_SPECS, TORCH_SPECS, spec_file
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.compute_dtype import widens
+from optgen.ir.execution import why_uncut, widens
 from optgen.ir.plan import Plan
-from optgen.ir.whole_matrices import why_uncut
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.merge_square_roots import merge_square_roots

@@ -11,9 +11,8 @@ from typing import Any
 
 from optgen.ir.algorithm import Algorithm
 from optgen.optim._published import PUBLISHED
-from optgen.passes.derive import derive
-from optgen.spec.base_spec import read_base
-from optgen.spec.read_spec import read_spec
+from optgen.passes.prepare_rule import derive
+from optgen.spec.read_spec import read_base, read_spec
 
 ROOT = Path(__file__).resolve().parents[2]
 SPECS = ROOT / "specs"

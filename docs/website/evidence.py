@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from optgen.verification.libraries import LIBRARIES
-from optgen.verification.torch_classes import TORCH
+from optgen.verification.packages import LIBRARIES, TORCH
 from website.entries import ROOT, Entry
 from website.markdown_sections import relink
 from website.tables import table

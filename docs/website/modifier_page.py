@@ -9,12 +9,12 @@ from inspect import signature
 from optgen import emit, modifiers
 from optgen.compositions import composed_spec, spec_of
 from optgen.ir.algorithm import Algorithm, State
-from optgen.ir.whole_matrices import why_uncut
+from optgen.ir.execution import why_uncut
 from optgen.lowerings import LOWERINGS
-from optgen.lowerings.optimizer.arguments import COMMON_ARGUMENTS, arguments
+from optgen.lowerings.optimizer.constructor import COMMON_ARGUMENTS, arguments
 from optgen.lowerings.optimizer.doc import docstring
 from optgen.passes.latex import to_latex
-from optgen.spec.composition.names import CompositionError
+from optgen.spec.composition.check_parts import CompositionError
 from optgen.spec.errors import SpecError
 from optgen.spec.read_spec import read_spec
 from website.code_section import code_block, tab_block

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from optgen import modifiers
 from optgen.compositions import composed_spec, spec_of
 from optgen.ir.algorithm import Algorithm
-from optgen.spec.composition.names import CompositionError
+from optgen.spec.composition.check_parts import CompositionError
 from optgen.spec.errors import SpecError
 from optgen.spec.read_spec import read_spec
 from website.entries import SPECS, Entry

@@ -5,7 +5,7 @@
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from optgen.runtime import GeneratedOptimizer, Rule, State
+from optgen.runtime import GeneratedOptimizer, MatrixCall, Rule, State
 
 
 class AdaMuon(GeneratedOptimizer):
@@ -82,6 +82,12 @@ class AdaMuon(GeneratedOptimizer):
         tensor_hypers=(),
         elementwise=False,
         widens=True,
+        matrix_calls=(
+            MatrixCall(
+                "o_2", "orthogonalize", "sign_matrix", ("ns_coefficients", "ns_steps", 1e-7)
+            ),
+        ),
+        matrices=("sign_matrix", "o_2"),
         upper_bounds=(("momentum", 1), ("ns_steps", 100)),
     )
     lowerings = __name__

@@ -275,9 +275,6 @@ struct AdaMuonAfter : Rule {
 
 // Read by the runtime: the kernel takes a table of shapes.
 extern "C" const bool optgen_shapes = true;
-// Matrix ops between the parts of a step, and the streams of their operands and results.
-extern "C" const char* const optgen_calls = "o_2 = orthogonalize(sign_matrix, ns_coefficients, ns_steps, 1e-07)";
-extern "C" const char* const optgen_locals = "sign_matrix o_2";
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {
     optgen::step<optgen::AdaMuonBefore>(*table, *threads);

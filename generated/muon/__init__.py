@@ -5,7 +5,7 @@
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from optgen.runtime import GeneratedOptimizer, Rule, State
+from optgen.runtime import GeneratedOptimizer, MatrixCall, Rule, State
 
 
 class Muon(GeneratedOptimizer):
@@ -91,6 +91,10 @@ class Muon(GeneratedOptimizer):
         tensor_hypers=(),
         elementwise=False,
         by_matrix=True,
+        matrix_calls=(
+            MatrixCall("o", "orthogonalize", "u", ("ns_coefficients", "ns_steps", "eps")),
+        ),
+        matrices=("u", "o"),
         optional=(
             ("maximize", False),
             ("foreach", None),

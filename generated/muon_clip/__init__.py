@@ -5,7 +5,7 @@
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from optgen.runtime import Rule, State
+from optgen.runtime import MatrixCall, Rule, State
 from optgen.runtime.extra_inputs import InputOptimizer
 
 
@@ -94,6 +94,15 @@ class MuonClip(InputOptimizer):
         elementwise=False,
         widens=True,
         by_matrix=True,
+        matrix_calls=(
+            MatrixCall(
+                "o",
+                "orthogonalize",
+                "momentum_buffer_matrix",
+                ("ns_coefficients", "ns_steps", "eps"),
+            ),
+        ),
+        matrices=("momentum_buffer_matrix", "o"),
         optional=(("given_max_logits", False),),
         upper_bounds=(("momentum", 1), ("ns_steps", 100)),
     )

@@ -212,9 +212,6 @@ struct MuonClipAfter : Rule {
 
 // Read by the runtime: the kernel takes a table of shapes.
 extern "C" const bool optgen_shapes = true;
-// Matrix ops between the parts of a step, and the streams of their operands and results.
-extern "C" const char* const optgen_calls = "o = orthogonalize(momentum_buffer_matrix, ns_coefficients, ns_steps, eps)";
-extern "C" const char* const optgen_locals = "momentum_buffer_matrix o";
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {
     optgen::step<optgen::MuonClipBefore>(*table, *threads);

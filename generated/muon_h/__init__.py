@@ -5,7 +5,7 @@
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from optgen.runtime import GeneratedOptimizer, Rule, State
+from optgen.runtime import GeneratedOptimizer, MatrixCall, Rule, State
 
 
 class MuonH(GeneratedOptimizer):
@@ -63,6 +63,10 @@ class MuonH(GeneratedOptimizer):
         tensor_hypers=(),
         elementwise=False,
         widens=True,
+        matrix_calls=(
+            MatrixCall("o", "orthogonalize", "u", ("ns_coefficients", "ns_steps", "eps")),
+        ),
+        matrices=("u", "o"),
         upper_bounds=(("momentum", 1), ("ns_steps", 100)),
     )
     lowerings = __name__

@@ -281,9 +281,6 @@ struct MuonHAfter : Rule {
 
 // Read by the runtime: the kernel takes a table of shapes.
 extern "C" const bool optgen_shapes = true;
-// Matrix ops between the parts of a step, and the streams of their operands and results.
-extern "C" const char* const optgen_calls = "o = orthogonalize(u, ns_coefficients, ns_steps, eps)";
-extern "C" const char* const optgen_locals = "u o";
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {
     optgen::step<optgen::MuonHBefore>(*table, *threads);

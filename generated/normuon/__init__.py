@@ -5,7 +5,7 @@
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from optgen.runtime import GeneratedOptimizer, Rule, State
+from optgen.runtime import GeneratedOptimizer, MatrixCall, Rule, State
 
 
 class NorMuon(GeneratedOptimizer):
@@ -84,6 +84,10 @@ class NorMuon(GeneratedOptimizer):
         tensor_hypers=(),
         elementwise=False,
         widens=True,
+        matrix_calls=(
+            MatrixCall("o", "orthogonalize", "u", ("ns_coefficients", "ns_steps", "ns_eps")),
+        ),
+        matrices=("u", "o"),
         upper_bounds=(("momentum", 1), ("beta2", 1), ("ns_steps", 100)),
     )
     lowerings = __name__

@@ -431,9 +431,6 @@ struct NorMuonAfter : Rule {
 
 // Read by the runtime: the kernel takes a table of shapes, and works on matrices.
 extern "C" const bool optgen_shapes = true, optgen_by_matrix = true;
-// Matrix ops between the parts of a step, and the streams of their operands and results.
-extern "C" const char* const optgen_calls = "o = orthogonalize(u, ns_coefficients, ns_steps, ns_eps)";
-extern "C" const char* const optgen_locals = "u o";
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {
     optgen::step<optgen::NorMuonBefore>(*table, *threads);

@@ -1,8 +1,9 @@
-"""Run the memory limit (roofline): a C++ loop that reads and writes the tensors of a step."""
+"""The memory limit (roofline): a C++ loop that reads and writes the tensors of a step."""
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from ctypes import c_int64, c_uint32, c_void_p
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -11,10 +12,47 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.bench.memory_traffic import Access, Traffic
-from optgen.contract.states import Shape
+from optgen.contract.states import FACTS, Shape
 from optgen.runtime.fused_cpu.kernel import thread_pool
+from optgen.runtime.rule import State, truth
 from optgen.runtime.toolchain import library_cache
+
+
+@dataclass(frozen=True)
+class Access:
+    """A tensor that a sweep reads, and writes back if `stored`.
+
+    `key` is "param", "grad" or the key of a state. Any other key names temporary memory of a
+    step.
+    """
+
+    key: str
+    stored: bool = False
+    shape: Shape = "like"  # "like" the parameter, or one number per "row" or "col"
+    when: str | None = None  # key of a group value or extra input: no access if false
+
+    def shape_for(self, param: Tensor) -> list[int]:
+        """Return the shape of the tensor for a parameter."""
+        return State(self.key, shape=self.shape).shape_for(param)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """The accesses of each sweep of a step, for parameters to which the facts apply."""
+
+    sweeps: tuple[tuple[Access, ...], ...]
+    facts: Mapping[str, bool] = field(default_factory=dict)
+
+    def applies_to(self, param: Tensor) -> bool:
+        """Tell whether the facts apply to a parameter."""
+        return all(FACTS[fact](param.shape) is holds for fact, holds in self.facts.items())
+
+    def accesses_by_sweep(self, group: Mapping[str, object]) -> Iterator[list[Access]]:
+        """Yield the accesses of each sweep for the values of a group, stored tensors first."""
+        for sweep in self.sweeps:
+            accessed = [a for a in sweep if a.when is None or truth(group.get(a.when))]
+            yield sorted(accessed, key=lambda access: not access.stored)
+
 
 _MAX_STREAMS = 6  # of one loop; the same number as in roofline.cpp
 

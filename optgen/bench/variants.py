@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 import optgen.optim
-from optgen.bench.memory_traffic import Traffic
-from optgen.bench.roofline import Roofline
+from optgen.bench.roofline import Roofline, Traffic
 from optgen.bench.tensor_lists import TensorList
 from optgen.runtime import GeneratedOptimizer
 

@@ -109,9 +109,9 @@ def build(
 def list_() -> None:
     """Print the catalogue as a table."""
     with exit_codes():
-        from optgen.cli import list_specs
+        from optgen.cli import catalogue as command
 
-        typer.echo(list_specs.table())
+        typer.echo(command.table())
 
 
 @app.command()
@@ -135,7 +135,7 @@ def show(
     if len(options) > 1:
         raise typer.BadParameter("choose one of --lowering, --latex and --ir")
     with exit_codes():
-        from optgen.cli import show as command
+        from optgen.cli import catalogue as command
 
         if lowering:
             typer.echo(command.generated(name, lowering), nl=False)
@@ -154,9 +154,9 @@ def new(
     In a checkout of optgen it goes into specs/, elsewhere into the current folder.
     """
     with exit_codes():
-        from optgen.cli import new as command
+        from optgen.cli import build as command
 
-        path = command.write(name)
+        path = command.write_skeleton(name)
         typer.echo(f"wrote {path}")
 
 
@@ -205,9 +205,7 @@ def check(
         if exit_code:
             raise typer.Exit(exit_code)
         if compiled:
-            from optgen.cli.check_compile import compile_specs
-
-            for line in compile_specs(specs):
+            for line in command.compile_specs(specs):
                 typer.echo(line)
 
 

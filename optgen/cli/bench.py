@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import typer
 
-from optgen.bench import report, results, select_cells
+from optgen.bench import report, results
 from optgen.bench.measure import Budget
-from optgen.bench.plot import PANELS, draw
+from optgen.bench.report import PANELS, draw
 from optgen.bench.results import Cell, Results
-from optgen.bench.suite import Suite
+from optgen.bench.roofline import Access, Traffic
+from optgen.bench.suite import Suite, combinations
 from optgen.bench.tensor_lists import LISTS
 from optgen.bench.variants import CLASSES, USER_CLASSES
-from optgen.cli.list_specs import columns
-from optgen.cli.locate_specs import spec_path
-from optgen.cli.plan_traffic import traffic
+from optgen.cli.catalogue import columns, spec_path, specs_folder
+from optgen.contract.states import Shape
 from optgen.emit import ToolchainError
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.execution import why_uncut
+from optgen.ir.kinds import Axes
+from optgen.ir.nodes import assigns, expressions
+from optgen.ir.plan import Finish, MatrixCall, Plan, Stream, Sweep, reads
 from optgen.jit import load
+from optgen.passes.kernel_plans import zero_gradients
+from optgen.passes.plan import plans
+from optgen.passes.prepare_rule import derive
 from optgen.runtime.toolchain.compiler import CompileError
 from optgen.runtime.toolchain.library_cache import NoCompilerError
-from optgen.spec.files import module_name
+from optgen.spec.read_spec import read_base, read_spec
+from optgen.spec.source import module_name
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 USUAL_LISTS = ("1e6", "resnet50", "2000x256")
@@ -51,12 +61,12 @@ class Request:
         if self.dtype not in DTYPES:
             raise typer.BadParameter(f"no dtype {self.dtype}; there are {', '.join(DTYPES)}")
         settings = (self.lists, is_memory_bound, [self.dtype], [self.threads])
-        cells = list(select_cells.combinations("step", names, *settings))
+        cells = list(combinations("step", names, *settings))
         if self.compiled:
             # The process that compiles imports classes of the catalogue only.
             catalogue_names = [name for name in names if name not in USER_CLASSES]
             settings = ([_COMPILED_LIST], *settings[1:])
-            cells += select_cells.combinations("compile", catalogue_names, *settings)
+            cells += combinations("compile", catalogue_names, *settings)
         return cells
 
     def suite(self) -> Suite:
@@ -135,3 +145,71 @@ def _load_class(path: str) -> str:
     if USER_CLASSES.setdefault(cls.__name__, cls) is not cls:
         raise typer.BadParameter(f"{path}: two of these files hold a class {cls.__name__}")
     return str(cls.__name__)
+
+
+_SHAPE_BY_AXES: dict[Axes, Shape] = {Axes.ROW: "row", Axes.COLUMN: "col"}
+
+
+@cache
+def traffic(name: str) -> tuple[Traffic, ...] | None:
+    """Return the memory traffic of a class's step, for each plan of its rule.
+
+    Return None if the rule multiplies matrices, because memory does not limit such a step.
+    """
+    source = USER_CLASSES[name].spec if name in USER_CLASSES else spec_path(name)
+    (algorithm,) = (each for each in read_spec(source) if each.name == name)
+    base = read_base(algorithm, specs_folder())
+    return traffic_of(algorithm if base is None else derive(algorithm, base))
+
+
+def traffic_of(algorithm: Algorithm) -> tuple[Traffic, ...] | None:
+    """Return the memory traffic of a step of an algorithm, or None if it multiplies matrices."""
+    all_plans = list(map(zero_gradients, plans(algorithm)))
+    matrix_calls = (
+        phase for plan in all_plans for phase in plan.phases if isinstance(phase, MatrixCall)
+    )
+    if any(matrix_calls) or why_uncut(algorithm):
+        return None
+    return tuple(Traffic(tuple(_accesses(plan)), plan.facts) for plan in all_plans)
+
+
+def _accesses(plan: Plan) -> Iterator[tuple[Access, ...]]:
+    """Yield the tensors that each phase accesses.
+
+    A sweep reads streams, rows and columns. A finish updates row and column states. Sums, and
+    values that only the next sweep reads, need no memory traffic.
+    """
+    for phase in plan.phases:
+        if isinstance(phase, Sweep):
+            yield (*map(_stream_access, phase.streams), *_row_and_column_reads(plan, phase))
+        elif isinstance(phase, Finish):
+            updates = tuple(_row_and_column_updates(plan, phase))
+            if updates:
+                yield updates
+
+
+def _stream_access(stream: Stream) -> Access:
+    if stream.state:
+        key = stream.state.key
+    else:
+        key = stream.name if stream.role == "local" else stream.role
+    return Access(key, stored=stream.stored, when=stream.when)
+
+
+def _row_and_column_reads(plan: Plan, sweep: Sweep) -> Iterator[Access]:
+    """Yield the rows and columns that a sweep reads."""
+    assigned = {stmt.target.name for stmt in assigns(sweep.body)}
+    refs = (ref for expr in expressions(sweep.body) for ref in reads(expr))
+    axes = {ref.name: plan.kinds[ref].axes for ref in refs if ref.name not in assigned}
+    keys = {state.symbol: state.key for state in plan.algorithm.factor_states()}
+    for name, axis in axes.items():
+        if axis in _SHAPE_BY_AXES:
+            yield Access(keys.get(name, name), shape=_SHAPE_BY_AXES[axis])
+
+
+def _row_and_column_updates(plan: Plan, finish: Finish) -> Iterator[Access]:
+    """Yield the row and column states that a finish updates."""
+    assigned = {stmt.target.name for stmt in assigns(finish.body)}
+    for state in plan.algorithm.factor_states():
+        if state.symbol in assigned:
+            yield Access(state.key, stored=True, shape=state.shape)

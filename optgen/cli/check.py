@@ -1,21 +1,27 @@
-"""Implement `optgen check`, which reads and generates specs without writing anything."""
+"""Implement `optgen check`, which reads specs, generates and compiles them, and writes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import filterfalse
 from pathlib import Path
 
 from optgen import emit
-from optgen.cli.locate_specs import spec_path
-from optgen.cli.read_and_render import complete, read, render
+from optgen.cli.catalogue import complete, read, render, spec_path
+from optgen.emit import ToolchainError
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Place, assigns
-from optgen.spec.batches import batch_warning
-from optgen.spec.composition.names import CompositionError
+from optgen.lowerings import LOWERINGS
+from optgen.passes.outline_sweeps import outline_sweeps, with_sweeps
+from optgen.passes.plan import plans
+from optgen.runtime.fused_cpu.suspending_kernel import MACRO
+from optgen.runtime.toolchain import dtype_variants
+from optgen.spec.composition.check_parts import CompositionError
 from optgen.spec.composition.parts import is_modifier
 from optgen.spec.declare import Spec, hypers_of
 from optgen.spec.errors import InternalError, SpecError
 from optgen.spec.read_spec import read_spec
+from optgen.spec.semantic_checks import batch_warning
 
 _PLAIN_RULE = '''from optgen.spec import optimizer, sqrt, state, hyper
 
@@ -80,3 +86,62 @@ def _summary(algorithm: Algorithm) -> str:
     states = ", ".join(state.key for state in algorithm.checkpoint_states()) or "none"
     programs = ", ".join(f"{p.mode} by {p.function.name}" for p in algorithm.programs)
     return f"state: {states}; {programs}" if programs else f"state: {states}"
+
+
+(_FUSED_CPU,) = (lowering for lowering in LOWERINGS if lowering.name == "fused_cpu")
+
+
+def compile_specs(names: Iterable[str]) -> Iterator[str]:
+    """Build the C++ of specs into the cache, and yield a line for each algorithm.
+
+    The line says that the algorithm compiles, or why its steps on the CPU are not fused.
+
+    Raises:
+        ToolchainError: there is no compiler, or it failed; the message says why.
+    """
+    paths = dict.fromkeys(spec_path(name) for name in names)
+    for path in filterfalse(is_modifier, paths):
+        for algorithm in read_spec(path):
+            yield from map(_compile, filter(_FUSED_CPU.applies, with_sweeps(algorithm)))
+            if reason := outline_sweeps(algorithm).why_none:
+                yield f"{algorithm.name}: no fused step on the CPU: {reason}"
+
+
+def _compile(algorithm: Algorithm) -> str:
+    """Build the C++ of an algorithm, and return a line that says so."""
+    # Only this needs torch.
+    from optgen.runtime.toolchain.compiler import CompileError
+    from optgen.runtime.toolchain.library_cache import NoCompilerError
+
+    try:
+        _build_libraries(algorithm)
+    except (NoCompilerError, CompileError) as error:
+        raise ToolchainError(f"{algorithm.name}: {error}") from None
+    return f"{algorithm.name}: compiles"
+
+
+def _build_libraries(algorithm: Algorithm) -> None:
+    """Build the libraries for float32 parameters, and those that other dtypes may need."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    import torch
+
+    from optgen.runtime.toolchain.library_cache import inline_includes
+
+    source = inline_includes(emit.render(algorithm, _FUSED_CPU, None))
+    extra_bits = dtype_variants.matrix_op_dtypes(
+        any(plan.matrix_calls for plan in plans(algorithm))
+    )
+    dtype_bits_of_source = {source: dtype_variants.bits_of_dtypes([torch.float32])}
+    if MACRO in source:
+        dtype_bits_of_source[f"#define {MACRO}\n{source}"] = dtype_variants.ALL_DTYPE_BITS
+    with ThreadPoolExecutor(max_workers=1) as executor:
+        for variant_source, dtype_bits in [
+            *dtype_bits_of_source.items(),
+            (source, dtype_variants.ALL_DTYPE_BITS),
+        ]:
+            wait_for_sweeps = dtype_variants.start_sweep_build(
+                executor, variant_source, dtype_bits, extra_bits
+            )
+            dtype_variants.library(algorithm.module, variant_source, dtype_bits, extra_bits)
+            wait_for_sweeps()

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from optgen.cli.locate_specs import spec_path
+from optgen.cli.catalogue import spec_path
 from optgen.compositions import (
     StateDtype,
     composed_spec,
@@ -21,7 +21,7 @@ from optgen.compositions import (
 )
 from optgen.emit import find_ruff, format_python
 from optgen.modifiers import load
-from optgen.spec.composition.names import CompositionError
+from optgen.spec.composition.check_parts import CompositionError
 from optgen.spec.declare import Modifier
 from optgen.spec.errors import did_you_mean
 from optgen.spec.read_spec import read_spec

@@ -10,15 +10,14 @@ from pathlib import Path
 
 import typer
 
-from optgen.cli.list_specs import columns
-from optgen.cli.locate_specs import spec_path
+from optgen.cli.catalogue import columns, spec_path
 from optgen.emit import ToolchainError, write_atomically
 from optgen.optim._create_optimizer import known_name
 from optgen.runtime.toolchain.compiler import CompileError
 from optgen.runtime.toolchain.library_cache import NoCompilerError
-from optgen.verification import evaluator, evidence, pages
-from optgen.verification.catalogue import NAMES
+from optgen.verification import evaluator, evidence
 from optgen.verification.evidence import PACKAGE, RULE, Row
+from optgen.verification.packages import NAMES
 
 
 def run(
@@ -47,7 +46,7 @@ def run(
         write_atomically(json, evidence.to_json(rows))
         typer.echo(f"rows: {json}")
     for page, text in page_texts.items():
-        write_atomically(page, pages.fill_table(text, rows, reference))
+        write_atomically(page, evidence.fill_table(text, rows, reference))
         typer.echo(f"table: {page}")
     return all(row.passed for row in rows)
 
@@ -113,8 +112,8 @@ def _check_files(files: Sequence[Path]) -> None:
 def _read_page(page: Path, reference: str | None) -> str:
     """Return the text of a page. Raise an error if the page has no place for the table."""
     text = page.read_text(encoding="utf-8") if page.exists() else ""
-    if text and not pages.has_marks(text, reference):
-        marks = f"{pages.start_mark(reference)} and {pages.END_MARK}"
+    if text and not evidence.has_marks(text, reference):
+        marks = f"{evidence.start_mark(reference)} and {evidence.END_MARK}"
         raise typer.BadParameter(f"{page} has no place for the table: add the lines {marks}")
     return text
 
@@ -165,7 +164,7 @@ def _report(rows: Sequence[Row]) -> Iterator[str]:
         yield f"  source: {row.source}"
         yield f"  {row.steps} steps in {row.dtype}; each side has the gradients at its parameters"
         for key, error in row.errors.items():
-            title = pages.LOWERING_TITLES[key]
+            title = evidence.LOWERING_TITLES[key]
             yield f"  {title}: the largest difference of an element is {error:.1e}"
         yield f"  the bound is {row.bound:.0e}"
         yield from (
@@ -187,4 +186,4 @@ def _summary(rows: Sequence[Row], num_names: int) -> Iterator[str]:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    return columns([pages.HEADER, *map(pages.cells, rows)])
+    return columns([evidence.HEADER, *map(evidence.cells, rows)])

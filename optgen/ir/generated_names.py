@@ -56,7 +56,7 @@ RESERVED_IN_PYTHON = frozenset(
 ).difference(SHADOWABLE_FUNCTIONS)
 """Names that generated Python may use for any rule.
 
-`passes/rename.py` reserves a function of SHADOWABLE_FUNCTIONS if the rule calls this function.
+`passes/prepare_rule.py` reserves a function of SHADOWABLE_FUNCTIONS if the rule calls it.
 """
 
 

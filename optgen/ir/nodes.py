@@ -6,7 +6,7 @@ Equality and hashes ignore places, so equal subexpressions compare equal whereve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from operator import is_
 from typing import TypeAlias, TypeVar
@@ -227,3 +227,69 @@ def map_expressions(program: Program, change: Callable[[Expr], Expr]) -> Program
         )
         for stmt in program
     )
+
+
+class RuleError(Exception):
+    """A rule that cannot be planned: the place, what is wrong, and a hint."""
+
+    def __init__(self, place: Place, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.place = place
+        self.message = message
+        self.hint = hint
+
+
+def is_self_copy(stmt: Assign) -> bool:
+    """Tell whether a statement only copies a name to its next version."""
+    source = copy_source(stmt)
+    return source is not None and source.name == stmt.target.name
+
+
+def copy_source(stmt: Assign) -> Ref | None:
+    """Return the source of a statement that is a plain copy, else None."""
+    source = only_factor(stmt.value)
+    return source if isinstance(source, Ref) else None
+
+
+def only_factor(value: Expr) -> Expr:
+    """Return the factor of a linear form `1 * factor`; return any other value as it is."""
+    match value:
+        case Linear((Term(Const(1), (factor,), ()),)):
+            return factor
+        case _:
+            return value
+
+
+def map_values(program: Program, change: Callable[[Expr], Expr]) -> Program:
+    """Return the program with `change` applied to the value of every assignment."""
+    return tuple(
+        replace(stmt, value=change(stmt.value))
+        if isinstance(stmt, Assign)
+        else replace(
+            stmt, then=map_values(stmt.then, change), orelse=map_values(stmt.orelse, change)
+        )
+        for stmt in program
+    )
+
+
+def filter_assigns(program: Program, keep: Callable[[Assign], bool]) -> Program:
+    """Return the program with only the assignments that `keep` accepts, without empty branches."""
+    out: list[Stmt] = []
+    for stmt in program:
+        if isinstance(stmt, Assign):
+            out += [stmt] if keep(stmt) else []
+            continue
+        then, orelse = filter_assigns(stmt.then, keep), filter_assigns(stmt.orelse, keep)
+        if then or orelse:
+            out.append(replace(stmt, then=then, orelse=orelse))
+    return tuple(out)
+
+
+def replace_reads(expr: Expr, new_names: Mapping[Ref, Ref]) -> Expr:
+    """Return an expression with its reads renamed; the state names in `fresh` stay."""
+    match expr:
+        case Ref():
+            return new_names.get(expr, expr)
+        case Call("fresh", _):
+            return expr
+    return rebuild(expr, lambda child: replace_reads(child, new_names))

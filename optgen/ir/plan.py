@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from optgen.ir.algorithm import Algorithm, State
-from optgen.ir.binding_times import Kind, kind_of
+from optgen.ir.kinds import Kind, kind_of
 from optgen.ir.nodes import (
     Assign,
     Call,

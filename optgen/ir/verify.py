@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.binding_times import STATIC, Kind, declared_kinds, kind_of
+from optgen.ir.kinds import STATIC, Kind, declared_kinds, kind_of
 from optgen.ir.nodes import (
     Assign,
     Call,

@@ -6,9 +6,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
-from optgen.ir.binding_times import Kind, kind_of
-from optgen.ir.copies import copy_source, is_self_copy
-from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, assigns, children
+from optgen.ir.kinds import Kind, kind_of
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Expr,
+    If,
+    Program,
+    Ref,
+    assigns,
+    children,
+    copy_source,
+    is_self_copy,
+)
 from optgen.ir.ops import PROPERTIES
 from optgen.ir.print_ir import expr_text
 

@@ -10,19 +10,20 @@ from optgen.keyed.apply_optimizer_in_backward import (
     in_backward_optimizer_filter,
 )
 from optgen.keyed.clipping import GradientClipping, GradientClippingOptimizer
-from optgen.keyed.combined import CombinedOptimizer
-from optgen.keyed.embedding import FusedEmbedding, FusedEmbeddingBag
 from optgen.keyed.fused import (
     EmptyFusedOptimizer,
     FusedOptimizer,
     FusedOptimizerModule,
     fused_optimizer_of,
 )
-from optgen.keyed.keyed_optimizer import KeyedOptimizer
-from optgen.keyed.update_in_backward import UpdateInBackward
-from optgen.keyed.warmup import WarmupOptimizer
-from optgen.keyed.warmup_stages import WarmupPolicy, WarmupStage
-from optgen.keyed.wrappers import KeyedOptimizerWrapper, OptimizerWrapper
+from optgen.keyed.keyed import (
+    CombinedOptimizer,
+    KeyedOptimizer,
+    KeyedOptimizerWrapper,
+    OptimizerWrapper,
+)
+from optgen.keyed.update_in_backward import FusedEmbedding, FusedEmbeddingBag, UpdateInBackward
+from optgen.keyed.warmup import WarmupOptimizer, WarmupPolicy, WarmupStage
 from optgen.optim import SGD, Adagrad, Adam
 
 __all__ = [

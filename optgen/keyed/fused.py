@@ -7,9 +7,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from optgen.keyed.combined import CombinedOptimizer
-from optgen.keyed.keyed_optimizer import KeyedOptimizer
-from optgen.keyed.wrappers import WrapperBase
+from optgen.keyed.keyed import CombinedOptimizer, KeyedOptimizer, WrapperBase
 
 
 class FusedOptimizer(KeyedOptimizer, ABC):

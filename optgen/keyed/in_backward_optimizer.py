@@ -1,4 +1,6 @@
-"""Update the parameters of a module in the backward pass, bucket by bucket."""
+"""The optimizer that updates the parameters of a module in the backward pass, bucket by bucket."""
+
+from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -8,19 +10,21 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from optgen.keyed.backward_hooks import mark, register_update_hook, unmark
-from optgen.keyed.create_state import create_state, zero_gradients
-from optgen.keyed.ddp import call_when_reduced, ddp_modules
-from optgen.keyed.fused import FusedOptimizer
-from optgen.keyed.gradient_norms import Gradients
-from optgen.keyed.one_gradient_per_step import OneGradientPerStep
-from optgen.keyed.rule_checks import (
-    check_is_class,
-    check_state_by_parameter,
-    check_updates_one_by_one,
+from optgen.keyed.apply_optimizer_in_backward import (
+    after_backward,
+    backward_pass,
+    call_when_reduced,
+    ddp_modules,
+    mark,
+    register_update_hook,
+    unmark,
 )
-from optgen.keyed.torch_private import after_backward, backward_pass
-from optgen.runtime.light_optimizer import with_step_hooks
+from optgen.keyed.checkpoint import check_state_by_parameter
+from optgen.keyed.clipping import Gradients
+from optgen.keyed.create_state import create_state, zero_gradients
+from optgen.keyed.fused import FusedOptimizer
+from optgen.runtime.light_optimizer import needs_closure, with_step_hooks
+from optgen.runtime.rule import Rule
 from optgen.runtime.tensors.group_view import VIEW
 
 Group = dict[str, Any]
@@ -71,7 +75,7 @@ class Bucket:
 class GradientHandler:
     """Object whose `step` the backward pass calls when one parameter's gradient is ready."""
 
-    def __init__(self, name: str, param: Tensor, bucket: Bucket, optimizer: "InBackwardOptimizer"):
+    def __init__(self, name: str, param: Tensor, bucket: Bucket, optimizer: InBackwardOptimizer):
         self._name, self._param, self._bucket, self._optimizer = name, param, bucket, optimizer
 
     def step(self) -> None:
@@ -126,7 +130,7 @@ class InBackwardOptimizer(FusedOptimizer):
         super().__init__(params, public_optimizer.state, public_optimizer.param_groups)
         self.defaults.update(public_optimizer.defaults)
         self._class_and_options = (optimizer_class, options)
-        self._gradient_record = OneGradientPerStep()
+        self._with_gradient: set[Tensor] = set()  # since the last step
         # The backward pass that will call _update_incomplete_buckets at its end; None if there is
         # none. It stays here if the pass fails.
         self._running_pass: int | None = None
@@ -199,9 +203,16 @@ class InBackwardOptimizer(FusedOptimizer):
         Raises:
             RuntimeError: The parameter already had a gradient since the last step.
         """
-        if param in self._gradient_record and self._running_pass not in (None, backward_pass()):
+        if param in self._with_gradient and self._running_pass not in (None, backward_pass()):
             self.check_last_pass()
-        self._gradient_record.record(name, param)
+        if param in self._with_gradient:
+            param.grad = None
+            raise RuntimeError(
+                f"{name} has a second gradient since the last step, and was updated with the "
+                "first: call fused_optimizer.step() after each backward pass; to accumulate "
+                "gradients, use an optimizer that steps after the backward passes"
+            )
+        self._with_gradient.add(param)
         if self._running_pass is None:
             self._running_pass = backward_pass()
             after_backward(self._update_incomplete_buckets)
@@ -214,7 +225,7 @@ class InBackwardOptimizer(FusedOptimizer):
         updated = [
             name
             for name, param in self.params.items()
-            if param in self._gradient_record and param not in waiting
+            if param in self._with_gradient and param not in waiting
         ]
         if updated:
             raise RuntimeError(
@@ -251,16 +262,16 @@ class InBackwardOptimizer(FusedOptimizer):
         self.check_last_pass()
         loss = None
         if closure is not None:
-            self._gradient_record.begin_step()
+            self._with_gradient.clear()
             with torch.enable_grad():
                 loss = closure()
         self._update_incomplete_buckets()
-        self._gradient_record.begin_step()
+        self._with_gradient.clear()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Begin an iteration; drop the gradients that an interrupted backward pass has left."""
-        self._gradient_record.begin_step()
+        self._with_gradient.clear()
         self._running_pass = None
         for bucket in self._buckets:
             bucket.free()
@@ -304,3 +315,28 @@ def _divide_into_buckets(params: list[Tensor], bucket_bytes: int) -> Iterator[li
         bucket_size += size
     if bucket:
         yield bucket
+
+
+def check_is_class(optimizer_class: object) -> None:
+    """Raise a TypeError for a name, or for an optimizer that is made already."""
+    if not callable(optimizer_class):
+        what = optimizer_class if isinstance(optimizer_class, str) else type(optimizer_class)
+        raise TypeError(
+            f"an update in the backward pass takes a class and its arguments, such as AdamW, "
+            f"lr=1e-3, not {what!r}: optgen.optim.optimizer_class finds the class of a name"
+        )
+
+
+def check_updates_one_by_one(optimizer: Optimizer) -> None:
+    """Raise a TypeError for an optimizer that cannot update its parameters one by one."""
+    rule = getattr(type(optimizer), "rule", None)
+    if isinstance(rule, Rule) and rule.wide:
+        raise TypeError(
+            f"{type(optimizer).__name__} reduces over several parameters, so it needs all their "
+            "gradients at once: take its step after the backward pass"
+        )
+    if needs_closure(optimizer):
+        raise TypeError(
+            f"{type(optimizer).__name__}.step needs a closure, which makes all gradients several "
+            "times: an update in the backward pass has each of them once"
+        )

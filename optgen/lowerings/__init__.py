@@ -2,11 +2,10 @@
 
 from optgen.lowerings.foreach import FOREACH
 from optgen.lowerings.forloop import FORLOOP
-from optgen.lowerings.function import FUNCTION
 from optgen.lowerings.fused_cpu import FUSED_CPU
 from optgen.lowerings.fused_triton import FUSED_TRITON
 from optgen.lowerings.lowering import Lowering
-from optgen.lowerings.optimizer import OPTIMIZER
+from optgen.lowerings.optimizer import FUNCTION, OPTIMIZER
 from optgen.lowerings.outlined import OUTLINED
 
 LOWERINGS: tuple[Lowering, ...] = (

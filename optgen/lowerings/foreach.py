@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import reduce
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.execution import why_uncut
 from optgen.ir.generated_names import plural
 from optgen.ir.plan import Plan
-from optgen.ir.whole_matrices import why_uncut
 from optgen.lowerings.lowering import Context, Lowering, PlanPass
 from optgen.lowerings.python.function import (
     Body,

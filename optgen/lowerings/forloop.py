@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.compute_dtype import widens_in_python
+from optgen.ir.execution import is_wide, why_uncut, widens_in_python
 from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Assign, Call, names_read
 from optgen.ir.ops import MATRIX_OPS
 from optgen.ir.plan import Plan
-from optgen.ir.whole_matrices import is_wide, why_uncut
 from optgen.lowerings.lowering import Context, Lowering
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.function import (
@@ -51,14 +50,14 @@ from optgen.lowerings.python.whole_printer import (
     with_typed_numbers,
     write_lines,
 )
+from optgen.passes.convert_branches import if_convert
 from optgen.passes.hoist_scalars import hoist_scalars
-from optgen.passes.if_conversion import if_convert
 from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.instructions import numbers_read
 from optgen.passes.name_random import draw_first, name_random
 from optgen.passes.plan import Order, plan
 from optgen.passes.select_instructions import select_instructions
-from optgen.passes.specialize_shape import Facts, fact_combinations
+from optgen.passes.specialize import Facts, fact_combinations
 from optgen.passes.truths_to_bool import truths_to_bool
 from optgen.passes.use_ieee_operators import use_ieee_operators
 

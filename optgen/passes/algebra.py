@@ -17,7 +17,7 @@ from fractions import Fraction
 from typing import Any, TypeGuard
 
 from optgen.ir.nodes import Call, Const, Expr
-from optgen.passes.scalar_arithmetic import ONE
+from optgen.passes.linear import ONE
 
 _MAX_UNKNOWNS = 64
 _MAX_TERMS = 64

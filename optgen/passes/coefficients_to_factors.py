@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from optgen.ir.binding_times import Axes, Kind, Stage
-from optgen.ir.nodes import Call, Expr, Linear, Term, rebuild
+from optgen.ir.kinds import Axes, Kind, Stage
+from optgen.ir.nodes import Call, Expr, Linear, Term, map_values, rebuild
 from optgen.ir.plan import Plan
-from optgen.passes.rewrite import map_values
-from optgen.passes.scalar_arithmetic import ONE, multiply, negate, split_sign
+from optgen.passes.linear import ONE, multiply, negate, split_sign
 
 _NUMBER_AS_TENSOR = Kind(Stage.DEVICE, Axes.MATRIX)  # has axes, so that `is_tensor` is true
 

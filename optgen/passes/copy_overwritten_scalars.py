@@ -10,12 +10,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
-from optgen.ir.binding_times import Kind
-from optgen.ir.copies import is_self_copy
 from optgen.ir.generated_names import numbered
-from optgen.ir.nodes import Assign, Program, Ref, Stmt, assigns, expressions, map_expressions
+from optgen.ir.kinds import Kind
+from optgen.ir.nodes import (
+    Assign,
+    Program,
+    Ref,
+    Stmt,
+    assigns,
+    expressions,
+    is_self_copy,
+    map_expressions,
+    replace_reads,
+)
 from optgen.ir.plan import reads
-from optgen.passes.rewrite import replace_reads
 
 
 def copy_overwritten_scalars(

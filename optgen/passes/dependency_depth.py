@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.binding_times import Axes, Kind, declared_kinds, kind_of
+from optgen.ir.execution import is_wide
+from optgen.ir.kinds import Axes, Kind, declared_kinds, kind_of
 from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, walk
 from optgen.ir.ops import RANDOM_OPS
 from optgen.ir.plan import reads
-from optgen.ir.whole_matrices import is_wide
 from optgen.passes.name_reductions import ends_phase
 
 

@@ -8,11 +8,19 @@ from dataclasses import replace
 from functools import partial
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.copies import copy_source
-from optgen.ir.nodes import Assign, Program, Ref, assigns, expressions, refs, rename_program
-from optgen.ir.whole_matrices import is_wide
+from optgen.ir.execution import is_wide
+from optgen.ir.nodes import (
+    Assign,
+    Program,
+    Ref,
+    assigns,
+    copy_source,
+    expressions,
+    filter_assigns,
+    refs,
+    rename_program,
+)
 from optgen.passes.dependency_depth import kinds_of
-from optgen.passes.rewrite import filter_assigns
 from optgen.passes.split_scalars import Splitter
 
 

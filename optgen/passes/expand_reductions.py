@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 from optgen.contract.states import RANK
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.binding_times import Kind, declared_kinds, kind_of
-from optgen.ir.matrix_axes import Axes, height, width
+from optgen.ir.kinds import Axes, Kind, declared_kinds, height, kind_of, width
 from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, Stmt, rebuild
 from optgen.ir.rank import effective_rank
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from optgen.ir.nodes import Const, Expr, Linear, Term, rebuild
+from optgen.ir.nodes import Const, Expr, Linear, Term, map_values, rebuild
 from optgen.ir.plan import Plan
-from optgen.passes.rewrite import map_values
-from optgen.passes.scalar_arithmetic import negate, split_sign
+from optgen.passes.linear import negate, split_sign
 
 
 def factor_out_divisors(plan: Plan) -> Plan:

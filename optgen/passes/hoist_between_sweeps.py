@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from optgen.ir.binding_times import Axes, Kind, Stage, kind_of
 from optgen.ir.generated_names import free_name
+from optgen.ir.kinds import Axes, Kind, Stage, kind_of
 from optgen.ir.nodes import (
     Assign,
     Const,
@@ -26,8 +26,8 @@ from optgen.ir.nodes import (
     rebuild,
 )
 from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Stream, Sweep, reads
+from optgen.passes.linear import ONE, add, divide, multiply, negate, split_sign
 from optgen.passes.name_reductions import ends_phase
-from optgen.passes.scalar_arithmetic import ONE, add, divide, multiply, negate, split_sign
 
 Arms = tuple[tuple[Expr, bool], ...]
 """Branches around a statement, outermost first: each condition, and whether the arm is `then`."""

@@ -12,8 +12,8 @@ import itertools
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
-from optgen.ir.binding_times import Kind, kind_of
 from optgen.ir.generated_names import is_free, numbered
+from optgen.ir.kinds import Kind, kind_of
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -33,7 +33,7 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import OPS
 from optgen.ir.plan import Phase, Plan, Sweep, is_reduction
-from optgen.passes.scalar_arithmetic import negate, split_sign
+from optgen.passes.linear import negate, split_sign
 from optgen.passes.scalar_names import scalar_name
 
 _ALWAYS_DEFINED = ("+", "-", "*", "neg", "item")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from optgen.ir.nodes import Expr, refs
-from optgen.passes.scalar_arithmetic import ONE
+from optgen.passes.linear import ONE
 
 Operand: TypeAlias = str | Expr
 """Variable of a tensor, or a scalar expression."""

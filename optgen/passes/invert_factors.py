@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from optgen.ir.binding_times import Axes, Kind, kind_of
 from optgen.ir.generated_names import free_name
+from optgen.ir.kinds import Axes, Kind, kind_of
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -28,14 +28,13 @@ from optgen.ir.nodes import (
     Stmt,
     Term,
     assigns,
+    map_values,
     rebuild,
     walk,
 )
 from optgen.ir.plan import Finish, Phase, Plan, Sweep
-from optgen.passes.nonnegative_states import proven_ranges
-from optgen.passes.ranges import Range, is_not_negative, range_of
-from optgen.passes.rewrite import map_values
-from optgen.passes.scalar_arithmetic import ONE
+from optgen.passes.linear import ONE
+from optgen.passes.ranges import Range, is_not_negative, proven_ranges, range_of
 
 _POWER_NAMES = {Fraction(1, 2): "sqrt", Fraction(-1, 2): "rsqrt", Fraction(-1): "inverse"}
 _INVERSE = Fraction(-1)

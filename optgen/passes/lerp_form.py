@@ -11,8 +11,8 @@ from dataclasses import replace
 from optgen.ir.nodes import Assign, Const, Expr, If, Linear, Program, Ref, Term
 from optgen.ir.plan import Plan
 from optgen.passes.algebra import sums_to_one
-from optgen.passes.definitions import definitions, expand_definitions
-from optgen.passes.scalar_arithmetic import ONE
+from optgen.passes.inline_scalars import definitions, expand_definitions
+from optgen.passes.linear import ONE
 
 
 def use_lerp_form(plan: Plan) -> Plan:

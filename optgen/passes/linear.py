@@ -3,16 +3,21 @@
 All ops but + - * / and squares are opaque. Like terms are collected, so `p - lr * w * p` becomes
 `(1 - lr * w) * p`. A scalar is moved out of a square root only if it is provably nonnegative. A sum
 that is to be computed as written is also opaque: it becomes one factor, a linear form of two terms.
+
+Coefficients are scalar expressions. A product or quotient of them is kept as one fraction, with its
+sign in front and its operands in the author's order.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, TypeGuard
 
+from optgen.ir.evaluate_numbers import evaluate_numbers
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, rebuild
 from optgen.passes.ranges import Ranges, is_not_negative
-from optgen.passes.scalar_arithmetic import ONE, add, divide, is_number, multiply, negate, root
 
 Terms = tuple[Term, ...]
 
@@ -154,3 +159,103 @@ def lerp_terms(lerp: Call, is_tensor: Callable[[Expr], bool]) -> Linear:
     difference = Linear((end_term, replace(start_term, coefficient=negate(start_term.coefficient))))
     change = Term(ONE, (weight, difference)) if is_tensor(weight) else Term(weight, (difference,))
     return Linear((start_term, change))
+
+
+ONE = Const(1)
+
+
+def is_number(expr: Expr, value: float) -> TypeGuard[Const]:
+    """Tell whether an expression is the literal `value`."""
+    return isinstance(expr, Const) and expr.value == value and not isinstance(expr.value, bool)
+
+
+def negate(a: Expr) -> Expr:
+    """Return -a, without a double negation."""
+    match a:
+        case Call("neg", (inner,)):
+            return inner
+        case Const(int() | float() as value):
+            return Const(-value)
+        case _:
+            return Call("neg", (a,))
+
+
+def split_sign(a: Expr) -> tuple[bool, Expr]:
+    """Return whether an expression starts with a minus, and the expression without this minus."""
+    match a:
+        case Call("neg", (inner,)):
+            return True, inner
+        case Const(int() | float() as value) if value < 0:
+            return True, Const(-value)
+        case _:
+            return False, a
+
+
+def multiply(a: Expr, b: Expr) -> Expr:
+    """Return a * b as one fraction."""
+    is_a_negative, a = split_sign(a)
+    is_b_negative, b = split_sign(b)
+    (numer_a, denom_a), (numer_b, denom_b) = _fraction(a), _fraction(b)
+    product = _quotient(_scalar_product(numer_a, numer_b), _scalar_product(denom_a, denom_b))
+    return negate(product) if is_a_negative != is_b_negative else product
+
+
+def divide(a: Expr, b: Expr) -> Expr:
+    """Return a / b as one fraction."""
+    is_negative, b = split_sign(b)
+    numer, denom = _fraction(b)
+    result = multiply(a, _quotient(denom, numer))
+    return negate(result) if is_negative else result
+
+
+def add(a: Expr, b: Expr) -> Expr:
+    """Return a + b."""
+    is_negative, magnitude = split_sign(b)
+    if is_number(a, 0):
+        return b
+    if is_number(b, 0):
+        return a
+    if isinstance(a, Const) and isinstance(b, Const):
+        return _folded(operator.add, a, b)
+    return Call("-", (a, magnitude)) if is_negative else Call("+", (a, b))
+
+
+def root(a: Expr) -> Expr:
+    """Return the square root of a provably nonnegative fraction, as a fraction of roots."""
+    numer, denom = _fraction(a)
+    return _quotient(_root(numer), _root(denom))
+
+
+def _root(a: Expr) -> Expr:
+    return a if is_number(a, 1) else Call("sqrt", (a,))
+
+
+def _fraction(a: Expr) -> tuple[Expr, Expr]:
+    """Return the numerator and the denominator of an expression."""
+    match a:
+        case Call("/", (numer, denom)):
+            return numer, denom
+        case _:
+            return a, ONE
+
+
+def _scalar_product(a: Expr, b: Expr) -> Expr:
+    if is_number(a, 1):
+        return b
+    if isinstance(a, Const) and isinstance(b, Const):
+        return _folded(operator.mul, a, b)
+    return a if is_number(b, 1) else Call("*", (a, b))
+
+
+def _folded(operation: Callable[[Any, Any], Any], a: Const, b: Const) -> Const:
+    """Return the result of an operation on two literals as a literal."""
+    return Const(operation(a.value, b.value), a.place)
+
+
+def _quotient(numer: Expr, denom: Expr) -> Expr:
+    match numer, denom:
+        case _, _ if is_number(denom, 1):
+            return numer
+        case Const(int() | float() as a), Const(int() | float() as b) if b == 0:
+            return Const(evaluate_numbers("/", (a, b)), numer.place)
+    return Call("/", (numer, denom))

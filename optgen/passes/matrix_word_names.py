@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from optgen.ir.binding_times import Axes, Kind
-from optgen.ir.copies import only_factor
-from optgen.ir.nodes import Call, Expr, refs
+from optgen.ir.kinds import Axes, Kind
+from optgen.ir.nodes import Call, Expr, only_factor, refs
 
 
 def matrix_word_name(word: Call, kinds: Mapping[str, Kind]) -> str:

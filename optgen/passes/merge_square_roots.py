@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from optgen.ir.nodes import Call, Expr, Linear, Term, rebuild
+from optgen.ir.nodes import Call, Expr, Linear, Term, map_values, rebuild
 from optgen.ir.plan import Plan
-from optgen.passes.nonnegative_states import proven_ranges
-from optgen.passes.ranges import Ranges, is_not_negative
-from optgen.passes.rewrite import map_values
-from optgen.passes.scalar_arithmetic import ONE
+from optgen.passes.linear import ONE
+from optgen.passes.ranges import Ranges, is_not_negative, proven_ranges
 
 
 def merge_square_roots(plan: Plan) -> Plan:

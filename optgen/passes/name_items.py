@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.binding_times import declared_kinds
 from optgen.ir.generated_names import free_name
+from optgen.ir.kinds import declared_kinds
 from optgen.ir.nodes import (
     Assign,
     Call,

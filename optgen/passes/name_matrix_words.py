@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from optgen.ir.binding_times import Axes, Kind, kind_of
-from optgen.ir.copies import only_factor
 from optgen.ir.generated_names import free_name
+from optgen.ir.kinds import Axes, Kind, kind_of
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -23,6 +22,7 @@ from optgen.ir.nodes import (
     Ref,
     Stmt,
     Term,
+    only_factor,
     rebuild,
     refs,
     walk,

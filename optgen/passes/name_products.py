@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.binding_times import Kind, declared_kinds
 from optgen.ir.generated_names import free_name
+from optgen.ir.kinds import Kind, declared_kinds
 from optgen.ir.nodes import (
     Assign,
     Call,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from optgen.ir.binding_times import TENSOR, Kind
 from optgen.ir.generated_names import free_name
+from optgen.ir.kinds import TENSOR, Kind
 from optgen.ir.nodes import (
     Assign,
     Call,

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.binding_times import declared_kinds
+from optgen.ir.execution import is_wide
 from optgen.ir.generated_names import free_name
+from optgen.ir.kinds import declared_kinds
 from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, Stmt, assigns, rebuild
 from optgen.ir.ops import OPS
-from optgen.ir.whole_matrices import is_wide
 
 _PHASE_ENDING_CATEGORIES = ("reduction", "wide reduction", "matrix")
 

@@ -13,11 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from optgen.ir.algorithm import Algorithm
-from optgen.ir.binding_times import Kind
-from optgen.ir.copies import copy_source, only_factor
+from optgen.ir.algorithm import Algorithm, IdentityKey
+from optgen.ir.execution import why_uncut
 from optgen.ir.generated_names import free_name
-from optgen.ir.identity_key import IdentityKey
+from optgen.ir.kinds import Kind
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -28,12 +27,13 @@ from optgen.ir.nodes import (
     Stmt,
     assigns,
     children,
+    copy_source,
     expressions,
+    only_factor,
     refs,
 )
 from optgen.ir.ops import OPS
 from optgen.ir.plan import Plan
-from optgen.ir.whole_matrices import why_uncut
 from optgen.passes.hoist_between_sweeps import as_plain_arithmetic
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.name_matrix_words import MatrixWordNamer, is_fusable

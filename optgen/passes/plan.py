@@ -7,11 +7,23 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
-from optgen.ir.algorithm import Algorithm
-from optgen.ir.binding_times import Kind
-from optgen.ir.copies import is_self_copy
-from optgen.ir.identity_key import IdentityKey
-from optgen.ir.nodes import Assign, Call, Program, Ref, assigns, expressions, refs
+from optgen.ir.algorithm import Algorithm, IdentityKey
+from optgen.ir.execution import is_wide, why_uncut
+from optgen.ir.kinds import Kind
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Program,
+    Ref,
+    RuleError,
+    assigns,
+    expressions,
+    filter_assigns,
+    is_self_copy,
+    refs,
+    walk,
+)
+from optgen.ir.ops import MATRIX_OPS
 from optgen.ir.plan import (
     Finish,
     MatrixCall,
@@ -23,30 +35,24 @@ from optgen.ir.plan import (
     streams_of,
     streams_of_sweep,
 )
-from optgen.ir.verify import StaleReadError, verify_plan
-from optgen.ir.whole_matrices import is_wide, why_uncut
+from optgen.ir.verify import verify_plan
+from optgen.ir.verify_versions import StaleReadError
 from optgen.passes.copy_overwritten_scalars import copy_overwritten_scalars
-from optgen.passes.cut_at_matrix_ops import cut_at_matrix_ops
-from optgen.passes.cut_phases import RulePhases, as_one_phase
+from optgen.passes.cut_phases import RulePhases, as_one_phase, cut_at_matrix_ops
 from optgen.passes.dependency_depth import CyclicDependencyError, kinds_of
 from optgen.passes.drop_redundant_stores import drop_redundant_stores
-from optgen.passes.drop_unused_hypers import drop_unused_hypers
 from optgen.passes.expand_reductions import expand_reductions
 from optgen.passes.fold_constants import fold_constants
 from optgen.passes.hoist_between_sweeps import hoist_between_sweeps
-from optgen.passes.maximize import add_maximize
 from optgen.passes.name_items import name_items
 from optgen.passes.name_products import name_products
 from optgen.passes.name_properties import name_properties
 from optgen.passes.name_reductions import name_reductions
-from optgen.passes.plan_errors import changes_nothing, circular_matrix_op
-from optgen.passes.rename import rename
-from optgen.passes.rewrite import filter_assigns
-from optgen.passes.specialize_shape import Facts, fact_combinations, specialize
+from optgen.passes.prepare_rule import add_maximize, drop_unused_hypers, rename
+from optgen.passes.specialize import Facts, fact_combinations, specialize
 from optgen.passes.split_live_ranges import split_live_ranges
-from optgen.passes.split_scalars import Splitter
+from optgen.passes.split_scalars import Splitter, rounded_refs
 from optgen.passes.ssa import to_ssa
-from optgen.passes.values_from_rounding import rounded_refs
 
 Order: TypeAlias = Literal["late", "early", "whole"]
 """Choice of the sweep that stores a state.
@@ -181,7 +187,7 @@ def _phases(
 
     `programs` has the bodies of all sweeps, then those of the finishes, then the matrix ops. Empty
     phases are left out. A `Finish` reads no number, row or column from before the matrix ops of its
-    sweep: see `cut_at_matrix_ops`.
+    sweep: see `cut_phases`.
     """
     num_sweeps = len(cut.sweeps)
     sweeps, finishes, calls = (
@@ -255,3 +261,27 @@ def used_scalars(scalars: Program, programs: Iterable[Program], algorithm: Algor
     read = {r for p in (scalars, *programs) for e in expressions(p) for r in refs(e)}
     shorter = filter_assigns(scalars, lambda a: a.target.name in stored or a.target in read)
     return scalars if shorter == scalars else used_scalars(shorter, programs, algorithm)
+
+
+def circular_matrix_op(program: Program) -> RuleError | None:
+    """Return the error for a circular dependency; None if the program has no matrix op."""
+    for stmt in assigns(program):
+        for call in walk(stmt.value):
+            if isinstance(call, Call) and call.op in MATRIX_OPS:
+                return RuleError(
+                    call.place,
+                    f"`{call.op}` and a value that is read after it depend on each other",
+                    f"numbers, rows and columns are not kept across `{call.op}`: assign a row or "
+                    f"column state after `{call.op}`",
+                )
+    return None
+
+
+def changes_nothing(algorithm: Algorithm, facts: Facts) -> RuleError:
+    """Return the error for a rule that gives no tensor a new value."""
+    cases = " and ".join(fact if holds else f"not {fact}" for fact, holds in facts.items())
+    return RuleError(
+        algorithm.place,
+        "the rule changes no tensor" + (f" of parameters that are {cases}" if cases else ""),
+        f"{algorithm.param} = …, the update",
+    )

@@ -1,7 +1,8 @@
 """Compute ranges of values by interval arithmetic, from the bounds of the hyperparameters.
 
 The ranges prove which values are nonnegative and may be moved out of a square root, and which
-scalar operators cannot raise in Python.
+scalar operators cannot raise in Python. Induction over steps proves which states, such as a second
+moment, are never negative.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, isnan
 
-from optgen.ir.algorithm import Algorithm
+from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.evaluate_numbers import evaluate_numbers
-from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term
+from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref, Term, assigns
 
 
 @dataclass(frozen=True)
@@ -144,3 +145,52 @@ def _interval(low: float, high: float) -> Range:
 def is_not_negative(expr: Expr, ranges: Ranges) -> bool:
     """Tell whether a value is provably >= 0."""
     return range_of(expr, ranges).low >= 0
+
+
+def proven_ranges(algorithm: Algorithm) -> Ranges:
+    """Return the range of every version of every name of a rule, valid in every step.
+
+    A state is nonnegative if its initial value is, and if every step keeps it nonnegative. The
+    proof assumes all candidate states to be nonnegative, drops those that a step may make negative,
+    and repeats until none is dropped.
+    """
+    assumed = {s.symbol for s in algorithm.states if _begins_nonnegative(s, algorithm)}
+    while True:
+        ranges = _ranges_assuming(algorithm, assumed)
+        still_proven = {
+            name
+            for name in assumed
+            if all(
+                ranges[stmt.target].low >= 0
+                for stmt in assigns(algorithm.rule)
+                if stmt.target.name == name
+            )
+        }
+        if still_proven == assumed:
+            return ranges
+        assumed = still_proven
+
+
+def _begins_nonnegative(state: State, algorithm: Algorithm) -> bool:
+    if state.init == "index":
+        return True
+    if isinstance(state.init, str):
+        return declared_ranges(algorithm).get(Ref(state.init), Range()).low >= 0
+    return state.init >= 0
+
+
+def _ranges_assuming(algorithm: Algorithm, assumed: set[str]) -> dict[Ref, Range]:
+    """Return the ranges of all names if the assumed states are nonnegative before the step."""
+    ranges = declared_ranges(algorithm) | {Ref(name): NOT_NEGATIVE for name in assumed}
+
+    def walk(program: Program) -> None:
+        for stmt in program:
+            if isinstance(stmt, Assign):
+                new = range_of(stmt.value, ranges)
+                ranges[stmt.target] = new.union(ranges.get(stmt.target, new))
+            else:
+                walk(stmt.then)
+                walk(stmt.orelse)
+
+    walk(algorithm.rule)
+    return ranges

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from optgen.ir.binding_times import STATIC
+from optgen.ir.kinds import STATIC
 from optgen.ir.nodes import (
     Const,
     Expr,
@@ -21,10 +21,10 @@ from optgen.ir.nodes import (
     Term,
     assigns,
     expressions,
+    filter_assigns,
     refs,
 )
 from optgen.ir.plan import Phase, Plan, Sweep, is_reduction
-from optgen.passes.rewrite import filter_assigns
 
 BLOCKED = Ref("blocked")
 """Condition that is true if the tensor is swept in blocks."""

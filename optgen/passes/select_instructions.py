@@ -25,7 +25,7 @@ from optgen.ir.nodes import (
 from optgen.ir.ops import MAXIMA
 from optgen.ir.plan import Plan, Sweep, is_reduction
 from optgen.passes.algebra import sums_to_one
-from optgen.passes.definitions import definitions, expand_definitions
+from optgen.passes.inline_scalars import definitions, expand_definitions
 from optgen.passes.instruction_builder import ALWAYS_NEW, InstructionBuilder
 from optgen.passes.instructions import Alias, Branch, Instruction, Ops, Reduce
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 from itertools import chain
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.binding_times import Axes, Kind, declared_kinds, kind_of
 from optgen.ir.generated_names import is_free, numbered
+from optgen.ir.kinds import Axes, Kind, declared_kinds, kind_of
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -28,10 +28,10 @@ from optgen.ir.nodes import (
     rebuild,
     refs,
     rename_program,
+    replace_reads,
 )
 from optgen.passes.dependency_depth import kinds_of
 from optgen.passes.name_reductions import is_matrix_op
-from optgen.passes.rewrite import replace_reads
 from optgen.passes.ssa import under_condition
 
 

@@ -2,6 +2,11 @@
 
 A tensor local that only scales another tensor is inlined where it is used, and so is a single term
 that is used once. Every other local keeps its statement, so nothing is computed twice.
+
+Sums of values that derive from a rounding are computed in the order of the spec. After
+`new = rounded(p + y)`, `c = y - (new - p)` is what the rounding has lost. The difference of the
+nearly equal numbers `new` and `p` is exact. But `y - new` would be rounded, so `c` must not become
+`y - new + p`. Algebra therefore leaves such sums alone.
 """
 
 from __future__ import annotations
@@ -11,8 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.binding_times import Kind, declared_kinds, kind_of
-from optgen.ir.copies import is_self_copy
+from optgen.ir.kinds import Kind, declared_kinds, kind_of
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -27,14 +31,14 @@ from optgen.ir.nodes import (
     assigns,
     children,
     expressions,
+    is_self_copy,
     rebuild,
     refs,
 )
-from optgen.passes.linear import Linearizer, Terms
+from optgen.ir.ops import STORAGE_OPS
+from optgen.passes.linear import ONE, Linearizer, Terms, is_number
 from optgen.passes.name_reductions import ends_phase
 from optgen.passes.ranges import Range, declared_ranges, range_of
-from optgen.passes.scalar_arithmetic import ONE, is_number
-from optgen.passes.values_from_rounding import derives_from_rounding
 
 
 @dataclass
@@ -287,3 +291,32 @@ def _assigning_bare_value(arm: Program, target: Ref, bare: Ref) -> Program:
         else stmt
         for stmt in arm
     )
+
+
+def rounded_refs(rule: Program) -> frozenset[Ref]:
+    """Return the names of a rule in SSA form whose values derive from a rounding of this step."""
+    rounded: set[Ref] = set()
+    while True:
+        derived = {a.target for a in assigns(rule) if derives_from_rounding(a.value, rounded)}
+        if derived <= rounded:
+            return frozenset(rounded)
+        rounded |= derived
+
+
+def derives_from_rounding(expr: Expr, rounded: frozenset[Ref] | set[Ref]) -> bool:
+    """Tell whether an expression calls a rounding or reads a name that derives from one.
+
+    A `where` derives from its two values only: its condition adds no digits.
+    """
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        if node in rounded if isinstance(node, Ref) else _is_rounding(node):
+            return True
+        is_choice = isinstance(node, Call) and node.op == "where"
+        stack += children(node)[1:] if is_choice else children(node)
+    return False
+
+
+def _is_rounding(node: Expr) -> bool:
+    return isinstance(node, Call) and node.op in STORAGE_OPS

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.binding_times import declared_kinds
+from optgen.ir.kinds import declared_kinds
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, Stmt, rebuild, rename_program
 from optgen.ir.ops import PROPERTIES
 

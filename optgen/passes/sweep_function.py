@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from optgen.ir.algorithm import Algorithm, Hyper, State
-from optgen.ir.binding_times import Kind
 from optgen.ir.generated_names import free_name
+from optgen.ir.kinds import Kind
 from optgen.ir.nodes import Assign, Expr, Program, Ref, refs, rename_refs
 from optgen.passes.hoist_between_sweeps import as_plain_arithmetic
 

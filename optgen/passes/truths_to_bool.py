@@ -6,9 +6,8 @@ conditions of branches stay as they are.
 
 from __future__ import annotations
 
-from optgen.ir.nodes import Call, Expr, rebuild
+from optgen.ir.nodes import Call, Expr, map_values, rebuild
 from optgen.ir.plan import Plan
-from optgen.passes.rewrite import map_values
 
 
 def truths_to_bool(plan: Plan) -> Plan:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from optgen.ir.nodes import Call, Const, Expr, Ref, assigns, map_expressions, rebuild
 from optgen.ir.plan import Plan
-from optgen.passes.definitions import definitions, expand_definitions
+from optgen.passes.inline_scalars import definitions, expand_definitions
 from optgen.passes.ranges import Range, Ranges, declared_ranges, is_not_negative, range_of
 
 _FUNCTIONS = {"/": "divide", "**": "power", "%": "remainder"}

@@ -82,6 +82,25 @@ class State(StateEntry):
 
 
 @dataclass(frozen=True)
+class MatrixCall:
+    """A matrix op between two parts of a fused C++ step: `target = op(source, *arguments)`."""
+
+    target: str
+    op: str
+    source: str
+    arguments: tuple[str | float, ...] = ()  # keys of a group, and numbers
+    facts: tuple[tuple[str, bool], ...] = ()  # of the parameters to which it applies
+
+    def selected_indices(self, params: Sequence[Tensor]) -> list[int]:
+        """Return the indices of the parameters that the op applies to."""
+        return [
+            index
+            for index, param in enumerate(params)
+            if all(FACTS[fact](param.shape) is holds for fact, holds in self.facts)
+        ]
+
+
+@dataclass(frozen=True)
 class Rule:
     """The description of an update rule for the runtime; the lowerings have its arithmetic."""
 
@@ -104,6 +123,8 @@ class Rule:
     codes_readers: tuple[str, ...] = ()  # fused lowerings that read its states of 8 bits
     sweeps: tuple[str, ...] = ()  # functions for its elementwise parts; only if `why_uncut`
     why_no_sweeps: str = ""  # why it has no such functions, and so no fused step
+    matrix_calls: tuple[MatrixCall, ...] = ()  # matrix ops that cut its fused C++ step into parts
+    matrices: tuple[str, ...] = ()  # their operands and results, in the order of the kernel's table
     why_not_in_triton: str = ""  # why it has no lowering to Triton, although it is cut into sweeps
     ranked: bool = False  # it has matrices whose shapes depend on the group value "rank"
     wide: bool = False  # it reduces over several parameters, which take each step together

@@ -3,9 +3,18 @@
 See docs/spec-language.md for the whole grammar on one page.
 """
 
-from optgen.spec.declarations import choice, fixed, flag, given, hyper, state
-from optgen.spec.declare import Spec
-from optgen.spec.decorators import elementwise, modifier, optimizer
+from optgen.spec.declare import (
+    Spec,
+    choice,
+    elementwise,
+    fixed,
+    flag,
+    given,
+    hyper,
+    modifier,
+    optimizer,
+    state,
+)
 from optgen.spec.op_stubs import (
     abs,
     atan2,

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import re
+import signal
 import sys
+import threading
+import time
 import traceback
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
+from types import FrameType, TracebackType
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.errors import RuleError
-from optgen.ir.nodes import NOWHERE, Assign, Call, If, Linear, Place, Ref
-from optgen.spec.forbidden_characters import printable
-from optgen.spec.time_limit import MAX_SECONDS, TooSlowError, limited_time
+from optgen.ir.nodes import NOWHERE, Assign, Call, If, Linear, Place, Ref, RuleError
 
 _MAX_LENGTH = 160
 """Characters of a source line or a cause that are shown; of a longer message, of each end."""
@@ -193,3 +195,68 @@ def _edit_distance(name: str, other: str) -> int:
             row.append(best)
         row_before_last, last_row = last_row, row
     return last_row[-1]
+
+
+MAX_SECONDS = 20
+"""Seconds of CPU time for reading a spec, and again for generating its files.
+
+The largest rule of the catalogue takes two. Sizes are limited too, but some passes take much more
+than linear time.
+"""
+
+_TIMER = getattr(signal, "ITIMER_VIRTUAL", 1)
+
+
+class TooSlowError(Exception):
+    """The compiler took too long for a spec."""
+
+
+@contextlib.contextmanager
+def limited_time() -> Iterator[None]:
+    """Raise a TooSlowError when this thread has computed for `MAX_SECONDS`.
+
+    Only the main thread of a process can be interrupted; in any other, there is no limit.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not hasattr(signal, "setitimer") or any(signal.getitimer(_TIMER)):
+        yield  # inside another limit, that one holds
+        return
+    end = time.thread_time() + MAX_SECONDS
+
+    def check(number: int, frame: FrameType | None) -> None:
+        if time.thread_time() > end:
+            raise TooSlowError
+
+    handler_before = signal.signal(signal.SIGVTALRM, check)
+    signal.setitimer(_TIMER, 1, 1)
+    try:
+        yield
+    finally:
+        signal.setitimer(_TIMER, 0)
+        signal.signal(signal.SIGVTALRM, handler_before)
+
+
+_FORBIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""All controls but tab and newline, bidirectional controls, line separators, surrogates."""
+
+
+def first_forbidden(text: str, allowed_characters: str = "") -> int | None:
+    """Return the index of the first forbidden character that is not in `allowed`, or None."""
+    indices = (match.start() for match in _FORBIDDEN.finditer(text))
+    return next((index for index in indices if text[index] not in allowed_characters), None)
+
+
+def describe_character(character: str) -> str:
+    """Return the code point of a character, and its Unicode name if it has one."""
+    if "\ud800" <= character <= "\udfff":
+        name = "half of a surrogate pair"
+    else:
+        name = unicodedata.name(character, "a control character").lower()
+    return f"U+{ord(character):04X} ({name})"
+
+
+def printable(text: str) -> str:
+    """Return a text that is safe in a terminal: U+FFFD in place of each forbidden character."""
+    return _FORBIDDEN.sub("\ufffd", text)

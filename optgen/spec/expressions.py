@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
 from optgen.contract.states import FACTS
 from optgen.ir.algorithm import Hyper
-from optgen.ir.matrix_axes import AxesError
+from optgen.ir.kinds import AxesError
 from optgen.ir.nodes import Call, Const, Expr, Place, Ref, refs
 from optgen.ir.ops import OPS
-from optgen.spec.argument_ranges import check_arguments
-from optgen.spec.constant_arithmetic import constant_number, value_of
 from optgen.spec.errors import did_you_mean
-from optgen.spec.implications import implied, may_be_none
-from optgen.spec.literals import compute_finite
-from optgen.spec.scope import Scope
+from optgen.spec.literals import compute_finite, constant_number, value_of
+from optgen.spec.scope import Scope, implied, may_be_none, type_of, why_not_a_number
 from optgen.spec.source import Source
 from optgen.spec.substitutes import Names, expression_hint
-from optgen.spec.type_check import type_of, why_not_a_number
 
 BINARY = {
     ast.Add: "+",
@@ -368,3 +365,66 @@ class Expressions:
                 value = f"`{read[0]}`, a state of {owners[read[0]]}"
             message = f"`if` on {value}, which is known too late"
             self.source.error(node, message, "write where(condition, a, b)")
+
+
+@dataclass(frozen=True)
+class _Range:
+    """The values that an argument of an op may have, by its position."""
+
+    op: str
+    position: int
+    holds: Callable[[float], bool]
+    message: str
+    hint: str
+
+
+_ROOT_HINT = "inverse_root(x, 4, eps) is (x + eps I)^(-1/4)"
+_DIVISOR_HINT = "divide by a number that is not 0"
+_RANGES = (
+    _Range("/", 1, lambda n: n != 0, "a quotient by 0", _DIVISOR_HINT),
+    _Range("%", 1, lambda n: n != 0, "a remainder by 0", _DIVISOR_HINT),
+    _Range("inverse_root", 1, lambda n: n > 0, "the root {} is not above 0", _ROOT_HINT),
+    _Range(
+        "inverse_root",
+        2,
+        lambda eps: eps >= 0,
+        "eps is {}, and the eigenvalue 0 would become negative",
+        "write 0 or more: eps is added to the eigenvalues",
+    ),
+    _Range(
+        "orthogonalize",
+        2,
+        lambda steps: steps >= 0 and steps % 1 == 0,
+        "{} is no number of steps",
+        "write a whole number, such as 5",
+    ),
+    _Range(
+        "orthogonalize",
+        3,
+        lambda eps: eps >= 0,
+        "eps is {}, below 0",
+        "write 0 or more: it is the least norm to divide by",
+    ),
+)
+
+
+def check_arguments(source: Source, value: Expr) -> None:
+    """Check the arguments of a call that consist of constants.
+
+    Raises:
+        SpecError: an argument is out of the range of its op.
+    """
+    if not isinstance(value, Call):
+        return
+    for allowed in _RANGES:
+        if allowed.op == value.op:
+            argument = value.args[allowed.position]
+            number = value_of(argument)
+            if number is not None and not allowed.holds(number):
+                place = argument.place or value.place
+                source.error_at(place, allowed.message.format(number), allowed.hint)
+    if value.op == "clamp":
+        low, high = map(value_of, value.args[1:])
+        if low is not None and high is not None and low > high:
+            message = f"`clamp` between {low} and {high} is always {high}"
+            source.error_at(value.place, message, "write the lower bound first: clamp(x, -1, 1)")

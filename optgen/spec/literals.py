@@ -1,13 +1,16 @@
-"""Read the values in declarations: literals, and arithmetic on them."""
+"""Read the values in declarations: literals, and arithmetic on them within float64."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Mapping
+import math
+import string
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from optgen.spec.constant_arithmetic import OPERATORS, compute, constant_number, is_real
+from optgen.ir.evaluate_numbers import PYTHON_FUNCTIONS
+from optgen.ir.nodes import Call, Const, Expr
 from optgen.spec.errors import did_you_mean
 from optgen.spec.source import Source
 
@@ -57,6 +60,11 @@ def compute_finite(node: ast.expr, source: Source, compute_value: Callable[[], T
     except (ArithmeticError, ValueError) as error:
         hint = "write a number that Python can compute and float64 can hold"
         source.error(node, f"`{source.quote(node)}` has no value: {error.args[-1]}", hint)
+
+
+def is_real(value: Any) -> bool:
+    """Tell whether a literal is a number. True and False are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
@@ -109,3 +117,78 @@ def options(
             source.error(keyword.value, f"`{name}` cannot be {value!r}", hint)
         values[name] = value
     return values
+
+
+def message_fields(text: str, node: ast.AST, source: Source) -> Iterator[str]:
+    """Yield the names in braces in a message.
+
+    Raises:
+        SpecError: the message is no format string, or holds more than names in braces.
+    """
+    try:
+        fields = list(string.Formatter().parse(text))
+    except ValueError as error:
+        hint = "write a name in braces, or no braces"
+        source.error(node, f"the message is not a format string: {error}", hint)
+    for _, name, format_spec, conversion in fields:
+        if format_spec or conversion:
+            hint = "write only a name in braces"
+            source.error(node, f"`{{{name}…}}` in a message", hint)
+        if name is not None:
+            yield name
+
+
+OPERATORS: Mapping[type[ast.AST], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.Pow: "**",
+    ast.USub: "neg",
+}
+"""Python's operators that declarations may use, with the names of their ops."""
+
+_LARGEST_EXACT_INT = 2**53
+"""Float64, in which rules compute numbers, holds every whole number up to this magnitude."""
+
+_MAX_FLOAT64_BITS = 1024
+"""Float64 is finite below 2**1024."""
+
+
+def constant_number(value: float) -> float:
+    """Return a number as rules compute with it: an int up to 2**53, else a finite float.
+
+    Raises:
+        OverflowError: the number is not finite in float64.
+    """
+    if isinstance(value, int) and abs(value) <= _LARGEST_EXACT_INT:
+        return value
+    is_long = isinstance(value, int) and value.bit_length() > _MAX_FLOAT64_BITS
+    if is_long or not math.isfinite(value):
+        raise OverflowError("it is not finite in float64")
+    return float(value)
+
+
+def compute(op: str, *values: float) -> float:
+    """Return the result of an op on numbers.
+
+    Raises:
+        ArithmeticError, ValueError: the result is not a finite real number.
+    """
+    return constant_number(PYTHON_FUNCTIONS[op](*values))
+
+
+def value_of(expr: Expr) -> float | None:
+    """Return the value of an expression made of constants, or None for any other expression.
+
+    Raises:
+        ArithmeticError, ValueError: the value is not a finite real number in float64.
+    """
+    match expr:
+        case Const(int() | float() as value):
+            return value
+        case Call(op, args) if op in PYTHON_FUNCTIONS:
+            values = [value_of(arg) for arg in args]
+            numbers = [value for value in values if value is not None]
+            return compute(op, *numbers) if len(numbers) == len(values) else None
+    return None

@@ -4,30 +4,49 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn
 
-from optgen.ir.matrix_axes import SHAPES, height, width
-from optgen.ir.nodes import Assign, Call, Expr, Ref, walk
+from optgen.contract.states import RANK
+from optgen.ir.algorithm import Algorithm, Hyper
+from optgen.ir.kinds import SHAPES, Axes, height, width
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Const,
+    Expr,
+    Program,
+    Ref,
+    expressions,
+    map_expressions,
+    rebuild,
+    walk,
+)
 from optgen.ir.ops import (
     CALLABLE_OPS,
     DRAWING_OPS,
     LINEAR_ALGEBRA,
     MATRIX_OPS,
+    NUM_SEEDS,
+    OPS,
     PROPERTIES,
     RANDOM_OPS,
     REDUCTIONS,
     STORAGE_OPS,
 )
+from optgen.ir.rank import effective_rank
 from optgen.spec import op_stubs
 from optgen.spec.errors import did_you_mean
 from optgen.spec.expressions import Expressions
-from optgen.spec.random_calls import keys_of_draw, read_random_call
-from optgen.spec.rank import read_rank
-from optgen.spec.storage_calls import read_storage_call, written_arity
+from optgen.spec.scope import SHAPE_NAMES, type_of
+from optgen.spec.source import Source
 from optgen.spec.substitutes import NO_SUBSTITUTE, UNSUPPORTED, function_hint, keyword_hint
-from optgen.spec.type_check import SHAPE_NAMES, type_of
 from optgen.spec.wide_reductions import is_wide_call, read_wide_reduction
+
+if TYPE_CHECKING:
+    from optgen.spec.expressions import Expressions
+
 
 _MATRICES = tuple(axes for axes in SHAPES if "1" not in (height(axes), width(axes)))
 """Axes of values with several rows and columns."""
@@ -246,3 +265,148 @@ class OpCalls(Expressions):
                     return Call("fresh", (Ref(value.name),), self.source.place(node))
         hint = "write fresh(b) for a state b"
         self.source.error(node.args[0], "`fresh` takes a state", hint)
+
+
+_MAX_CALLS = 256  # eight bits of the generator's key hold the number of the call
+
+
+def read_random_call(reader: Expressions, node: ast.Call, name: str) -> Expr:
+    """Read a call of `random` or `random16`, and append the step count and the call's number."""
+    algorithm, scope = reader.scope.algorithm, reader.scope
+    if algorithm.is_function:
+        hint = f"only a rule of an @optimizer may call {name}"
+        reader.source.error(node, f"`{name}` counts steps, which a function does not", hint)
+    seed_and_stream = [reader.number(argument) for argument in node.args]
+    for number, argument in zip(seed_and_stream, node.args, strict=True):
+        if not scope.kind(number).is_scalar:
+            hint = "write a number that is not computed from tensors"
+            reader.source.error(argument, f"`{name}` takes two numbers", hint)
+    return Call(name, keys_of_draw(reader, node, name, seed_and_stream), reader.source.place(node))
+
+
+def keys_of_draw(
+    reader: Expressions, node: ast.expr, name: str, seed_and_stream: Iterable[Expr]
+) -> tuple[Expr, ...]:
+    """Return the keys of a draw: seed, stream, step count, and the number of the call in the rule.
+
+    `seed_and_stream` are as the author wrote them.
+
+    Raises:
+        SpecError: the rule has no step count, or too many draws.
+    """
+    algorithm, scope = reader.scope.algorithm, reader.scope
+    if algorithm.step is None:
+        hint = "add the step count to the inputs: p, g, t, /"
+        reader.source.error(node, f"`{name}` needs the step count", hint)
+    if scope.draw_count == _MAX_CALLS:
+        message = f"more than {_MAX_CALLS} calls of `{name}`"
+        reader.source.error(node, message, "draw once, and scale")
+    step = Ref(algorithm.step, 0, reader.source.place(node))
+    scope.read.add(algorithm.step)
+    scope.draw_count += 1
+    return (*map(_as_key, seed_and_stream), step, Const(scope.draw_count - 1))
+
+
+def _as_key(number: Expr) -> Expr:
+    """Return the expression of a seed or stream as a whole number below `NUM_SEEDS`."""
+    return Call("floor", (Call("%", (number, Const(NUM_SEEDS))),))
+
+
+def number_calls(rule: Program) -> Program:
+    """Return the rule with its draws numbered from 0, in the order of their appearance.
+
+    The reader numbers draws as it reads them. Draws that do not get into the rule leave gaps.
+    """
+    old_numbers = (
+        node.args[-1]
+        for expr in expressions(rule)
+        for node in walk(expr)
+        if isinstance(node, Call) and node.op in DRAWING_OPS
+    )
+    new_numbers = {old: Const(new) for new, old in enumerate(dict.fromkeys(old_numbers))}
+
+    def numbered(expr: Expr) -> Expr:
+        inner = rebuild(expr, numbered)
+        if isinstance(inner, Call) and inner.op in DRAWING_OPS:
+            return replace(inner, args=(*inner.args[:-1], new_numbers[inner.args[-1]]))
+        return inner
+
+    return map_expressions(rule, numbered) if new_numbers else rule
+
+
+_KEYS_ADDED_TO_DRAWS = 2  # the step count, and the number of the call in the rule
+
+
+def written_arity(name: str) -> int:
+    """Return the number of arguments that an author writes; the spec reader adds further ones."""
+    added = (name in STORAGE_OPS) + _KEYS_ADDED_TO_DRAWS * (name in DRAWING_OPS)
+    return OPS[name].arity - added
+
+
+def read_storage_call(reader: Expressions, node: ast.Call, name: str) -> Expr:
+    """Read a call, and append the machine epsilon of the dtype to its arguments.
+
+    The first argument and the result are tensors.
+    """
+    place = reader.source.place(node)
+    if reader.scope.algorithm.is_function:
+        hint = f"only a rule of an @optimizer may call {name}"
+        message = f"`{name}` rounds to a parameter's dtype, but a function has lists"
+        reader.source.error(node, message, hint)
+    values = [reader.number(argument) for argument in node.args]
+    axes = reader.scope.kind(values[0]).axes
+    if axes is not Axes.TENSOR:
+        hint = "a parameter's dtype is that of its elements: leave the call out"
+        reader.source.error(node.args[0], f"`{name}` of {SHAPE_NAMES[axes]}", hint)
+    eps = Call("machine_eps", (Ref(reader.scope.algorithm.param, 0, place),), place)
+    return Call(name, (*values, eps), place)
+
+
+_HINT = "declare rank=hyper(128, ge=1)"
+
+
+def check_rank(source: Source, algorithm: Algorithm) -> None:
+    """Check that a rule with matrices of the rank declares `rank`, a whole number of at least 1.
+
+    Raises:
+        SpecError: the rule has no such hyperparameter, or it is no such number.
+    """
+    for state in algorithm.matrix_states():
+        if RANK in state.shape and algorithm.hyper(RANK) is None:
+            message = f"`{state.symbol}` has an axis of the rank, but the rule has no `{RANK}`"
+            source.error_at(state.place, message, f"{_HINT} after the `*`")
+    hyper = algorithm.hyper(RANK)
+    if hyper is not None and algorithm.has_rank:
+        _check_number(source, hyper)
+
+
+def read_rank(source: Source, algorithm: Algorithm, value: Expr, node: ast.expr) -> Expr:
+    """Check that an argument is `rank`; return it, limited by the parameter's rows and columns.
+
+    Raises:
+        SpecError: the argument is something else, or the hyperparameter is no whole number.
+    """
+    hyper = algorithm.hyper(RANK)
+    if not isinstance(value, Ref) or value.name != RANK or hyper is None:
+        message = f"the number of vectors is the hyperparameter `{RANK}`"
+        source.error(node, message, f"write singular_vectors(x, {RANK}), and {_HINT}")
+    _check_number(source, hyper)
+    return effective_rank(algorithm.param)
+
+
+def _check_number(source: Source, hyper: Hyper) -> None:
+    problem = ""
+    lower_bound = hyper.bounds.ge if hyper.bounds.gt is None else hyper.bounds.gt
+    if hyper.type != "number":
+        problem = f"this is a {hyper.type}"
+    elif hyper.optional:
+        problem = "it may not be None"
+    elif hyper.tensor != "never":
+        problem = "it may not be a tensor"
+    elif lower_bound is None or lower_bound < 1:
+        problem = "ge= must be 1 or more"
+    elif not isinstance(hyper.default, int | float) or hyper.default % 1:
+        problem = f"{hyper.default} is not whole"
+    if problem:
+        message = f"`{RANK}` is a size of matrices, a whole number: {problem}"
+        source.error_at(hyper.place, message, _HINT)

@@ -11,9 +11,8 @@ from optgen.contract.states import QUANTIZED
 from optgen.ir.algorithm import Algorithm, Hyper, Mode, ModeProgram, State
 from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import Assign, Call, Ref, expressions, walk
-from optgen.spec.elementwise_functions import WHOLE_TENSOR_OPS, list_roles
 from optgen.spec.errors import did_you_mean
-from optgen.spec.read_algorithm import read_rule
+from optgen.spec.read_algorithm import WHOLE_TENSOR_OPS, list_roles, read_rule
 from optgen.spec.reserved_names import is_snake_case
 from optgen.spec.scope import Scope
 from optgen.spec.source import Source

@@ -11,9 +11,8 @@ from optgen.ir.algorithm import Hyper, Require
 from optgen.ir.evaluate_numbers import PYTHON_FUNCTIONS
 from optgen.ir.nodes import Call, Const, Expr, Ref, refs, walk
 from optgen.ir.ops import FUNCTIONS
-from optgen.spec.constant_arithmetic import compute
 from optgen.spec.errors import SpecError, did_you_mean
-from optgen.spec.reserved_names import message_fields
+from optgen.spec.literals import compute, message_fields
 from optgen.spec.statements import Statements
 
 _CONDITION_OPS: Mapping[str, Callable[..., Any]] = {

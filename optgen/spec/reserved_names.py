@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import keyword
 import re
-import string
-from collections.abc import Iterator
 
 from optgen.contract.states import FACTS
 from optgen.ir.generated_names import RESERVED_IN_PYTHON, derived_names
 from optgen.ir.ops import ELEMENTWISE_OPS, OPS, SHADOWABLE_FUNCTIONS, WIDE_OPS
-from optgen.spec.source import Source
 
 ADDED_ARGUMENTS = ("maximize", "foreach", "fused", "capturable", "differentiable")
 """Constructor arguments that the generator adds to every optimizer."""
@@ -87,22 +83,3 @@ def why_taken_as_spec_name(name: str) -> str:
     return why_taken_verbatim(name) or (
         "is the name of a generated file" * (name in GENERATED_MODULES)
     )
-
-
-def message_fields(text: str, node: ast.AST, source: Source) -> Iterator[str]:
-    """Yield the names in braces in a message.
-
-    Raises:
-        SpecError: the message is no format string, or holds more than names in braces.
-    """
-    try:
-        fields = list(string.Formatter().parse(text))
-    except ValueError as error:
-        hint = "write a name in braces, or no braces"
-        source.error(node, f"the message is not a format string: {error}", hint)
-    for _, name, format_spec, conversion in fields:
-        if format_spec or conversion:
-            hint = "write only a name in braces"
-            source.error(node, f"`{{{name}…}}` in a message", hint)
-        if name is not None:
-            yield name

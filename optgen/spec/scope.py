@@ -1,4 +1,4 @@
-"""Keep track of the names that a rule may read, and of their kinds, while it is read."""
+"""Know at each point of a rule which names it may read, their kinds and types, and what holds."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import ast
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
+from optgen.contract.states import FACTS
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.binding_times import Axes, Kind, declared_kinds, kind_of
-from optgen.ir.nodes import Expr, Place, Stmt
+from optgen.ir.kinds import SHAPES, Axes, Kind, declared_kinds, kind_of
+from optgen.ir.nodes import Call, Const, Expr, Place, Ref, Stmt
+from optgen.ir.ops import OPS
+from optgen.spec.literals import is_real
 
 
 @dataclass
@@ -89,3 +92,112 @@ class Scope:
             yield self.statements
         finally:
             self.statements, self.known_true = outer_statements, known_before
+
+
+def implied(condition: Expr) -> frozenset[str]:
+    """Return what holds if a condition is true: "amsgrad", "not amsgrad", "eps[0] is given"."""
+    match condition:
+        case Ref(name) | Call("truth", (Ref(name),)):
+            return frozenset((name,))
+        case Call("not", (Ref(name) | Call("truth", (Ref(name),)),)):
+            return frozenset((f"not {name}",))
+        case Call("not", (Call("is_none", (value,)),)):
+            return frozenset((_given_text(value),))
+        case Call("tall", _):
+            return frozenset(("tall", "factored"))
+        case Call(fact, _) if fact in FACTS:
+            return frozenset((fact,))
+        case Call("not", (Call(fact, _),)) if fact in FACTS:
+            return frozenset((f"not {fact}",))
+        case Call("and", (a, b)):
+            return implied(a) | implied(b)
+        case Call("not", (Call("not", (a,)),)):
+            return implied(a)
+        case Call("not", (Call("or", (a, b)),)):
+            return implied(Call("not", (a,))) | implied(Call("not", (b,)))
+    return frozenset()
+
+
+def may_be_none(value: Expr, scope: Scope) -> bool:
+    """Tell whether a value is a hyperparameter, or an item of one, that may be None here."""
+    if isinstance(value, Ref):
+        value = scope.items.get(value.name, value)  # a variable may be unpacked from a tuple
+    match value:
+        case Ref(name):
+            index, proofs = 0, {name, _given_text(value)}  # a number that is true is not None
+        case Call("item", (Ref(name), Const(int() as index))):
+            proofs = {_given_text(value)}
+        case _:
+            return False
+    hyper = scope.algorithm.hyper(name)
+    if hyper is None or hyper.type not in ("number", "tuple") or not hyper.may_be_none(index):
+        return False
+    if isinstance(value, Ref) and hyper.type == "tuple":  # a tuple itself is never None
+        return False
+    return proofs.isdisjoint(scope.known_true)
+
+
+def _given_text(value: Expr) -> str:
+    """Return the text in `known_true` for a hyperparameter, or an item of one, that is not None."""
+    match value:
+        case Ref(name):
+            return f"{name} is given"
+        case Call("item", (Ref(name), Const(index))):
+            return f"{name}[{index}] is given"
+    raise TypeError(f"not a hyperparameter or an item of one: {value!r}")
+
+
+ValueType = Literal["number", "truth", "tuple", "choice"]
+_BOOLEAN_OPS = ("truth", "is_none", "fresh", *FACTS)
+SHAPE_NAMES = {
+    Axes.NONE: "a number",
+    Axes.MATRIX: "a number per matrix",
+    Axes.ROW: "a number per row",
+    Axes.COLUMN: "a number per column",
+    Axes.TENSOR: "a tensor",
+    Axes.ROW_T: "a transposed number per row",
+    Axes.COLUMN_T: "a transposed number per column",
+    Axes.ROWS_ROWS: "a matrix (rows, rows)",
+    Axes.COLS_COLS: "a matrix (cols, cols)",
+    Axes.TENSOR_T: "a transposed tensor",
+    Axes.RANK: "a number per row of a matrix (rank, rank)",
+    Axes.RANK_T: "a number per column of a matrix (rank, rank)",
+    **{
+        axes: f"a matrix {SHAPES[axes]}"
+        for axes in (Axes.ROWS_RANK, Axes.COLS_RANK, Axes.RANK_ROWS, Axes.RANK_COLS, Axes.RANK_RANK)
+    },
+}
+"""Descriptions of values that vary along these axes, for error messages."""
+
+
+def type_of(expr: Expr, scope: Scope) -> ValueType:
+    """Return the type of an expression in a scope; "truth" means true or false."""
+    match expr:
+        case Const(bool()):
+            return "truth"
+        case Const(value):
+            return "number" if is_real(value) else "choice"
+        case Ref(name):
+            hyper = scope.algorithm.hyper(name)
+            if hyper is None:
+                return "truth" if name in scope.booleans else "number"
+            if hyper.type == "flag":
+                return "truth"
+            return hyper.type
+        case Call(op) if op in _BOOLEAN_OPS or OPS[op].category in ("comparison", "logic"):
+            return "truth"
+    return "number"
+
+
+def why_not_a_number(expr: Expr, scope: Scope) -> tuple[str, str]:
+    """Return an error message and a hint if an expression is not a number; else ("", "")."""
+    match type_of(expr, scope):
+        case "truth":
+            return "is true or false, not a number", "write an if, or where(condition, a, b)"
+        case "tuple":
+            return "holds several numbers", "unpack it first: beta1, beta2 = betas"
+        case "choice":
+            if isinstance(expr, Const):
+                return "is not a number", "write a number"
+            return "is a choice, not a number", "compare it: == or !=, or `is None`"
+    return "", ""

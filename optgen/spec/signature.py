@@ -3,31 +3,55 @@
 from __future__ import annotations
 
 import ast
+import keyword
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from optgen.contract.states import AT_LEAST_FLOAT32, MATRIX_SHAPES, QUANTIZED
-from optgen.ir.algorithm import NARROW_DTYPES, Bounds, Hyper, HyperType, State
-from optgen.spec.constant_arithmetic import is_real
-from optgen.spec.extra_inputs import extra_inputs, is_given_call
-from optgen.spec.literals import BOOLEAN, NUMBER, TEXT, Option, literal, one_of, options
-from optgen.spec.quantized_states import QUANTIZED_OPTIONS, check_quantized_options
+from optgen.ir.algorithm import (
+    NARROW_DTYPES,
+    QUANTIZED_BLOCKS,
+    QUANTIZED_MAPS,
+    Algorithm,
+    Bounds,
+    Hyper,
+    HyperType,
+    State,
+)
+from optgen.spec.literals import (
+    BOOLEAN,
+    NUMBER,
+    TEXT,
+    Option,
+    is_real,
+    literal,
+    message_fields,
+    one_of,
+    options,
+)
 from optgen.spec.reserved_names import (
     GROUP_OPTIONS,
     TORCH_GROUP_KEYS,
-    message_fields,
     why_taken,
     why_taken_verbatim,
 )
 from optgen.spec.source import Source
 
+_QUANTIZED_OPTIONS = {
+    "block": Option(
+        lambda v: type(v) is int and v in QUANTIZED_BLOCKS,
+        f"one of {', '.join(map(str, QUANTIZED_BLOCKS))}",
+    ),
+    "map": one_of(*QUANTIZED_MAPS),
+    "min_elements": Option(lambda v: type(v) is int and v >= 0, "a whole number of at least 0"),
+}
 _STATE_OPTIONS = {
     "init": Option(lambda v: isinstance(v, str) or is_real(v), "a number or a name"),
     "shape": one_of("like", "row", "col", "scalar", "group", "all", *MATRIX_SHAPES),
     "dtype": one_of(
         None, AT_LEAST_FLOAT32, "float32", *NARROW_DTYPES, QUANTIZED, "float64", "torch"
     ),
-    **QUANTIZED_OPTIONS,
+    **_QUANTIZED_OPTIONS,
     "when": TEXT,
     "role": one_of("second_moment"),
     "eager": BOOLEAN,
@@ -304,3 +328,136 @@ def _declaration_of(name: str, default: ast.expr | None) -> str:
 def _is_call_of(node: ast.expr | None, *names: str) -> bool:
     """Tell whether a node is a call of one of these functions."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names
+
+
+GIVEN = "given"
+_ARGUMENTS_OF_STEP = ("self", "closure", "grads")
+"""Arguments that `step` of every optimizer has."""
+
+
+def is_given_call(node: ast.expr | None) -> bool:
+    """Tell whether a node is a call of `given`."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == GIVEN
+
+
+def extra_inputs(
+    source: Source,
+    node: ast.FunctionDef,
+    defaults: Mapping[str, ast.expr],
+    constants: Mapping[str, Any],
+) -> tuple[tuple[State, ...], tuple[Hyper, ...]]:
+    """Return the extra inputs as states, and a flag for each one that the rule calls `given` on."""
+    names = [a.arg for a in node.args.posonlyargs if is_given_call(defaults.get(a.arg))]
+    tested_names = _tested_inputs(source, node, names)
+    states: list[State] = []
+    for name in names:
+        declaration = defaults[name]
+        assert isinstance(declaration, ast.Call)
+        key = _key(source, name, declaration, constants)
+        equal_key = next(
+            (s.step_argument for s in states if s.step_argument.upper() == key.upper()), None
+        )
+        if equal_key is not None:
+            message = f'two inputs are called "{key}"'
+            if equal_key != key:
+                message = f'the inputs "{equal_key}" and "{key}" differ in case only'
+            source.error(declaration, message, "choose another name")
+        when = f"given_{key}" if name in tested_names else None
+        place = source.place(declaration)
+        states.append(
+            State(name, f"{key}_input", when=when, written=False, step_argument=key, place=place)
+        )
+    flags = [s.when for s in states if s.when]
+    return tuple(states), tuple(
+        Hyper(f, "flag", False, fixed=True, set_by_step=True) for f in flags
+    )
+
+
+def _tested_inputs(source: Source, node: ast.FunctionDef, names: Iterable[str]) -> set[str]:
+    """Return the extra inputs on which the rule calls `given`."""
+    tested = set()
+    for call in (n for stmt in node.body for n in ast.walk(stmt) if isinstance(n, ast.Call)):
+        if not is_given_call(call):
+            continue
+        match call:
+            case ast.Call(args=[ast.Name(id=name)], keywords=[]) if name in names:
+                tested.add(name)
+            case _:
+                hint = ", ".join(names) or f'declare one before `/`: h={GIVEN}("hessian")'
+                source.error(call, f"`{GIVEN}` takes an extra input", hint)
+    return tested
+
+
+def _key(source: Source, name: str, node: ast.Call, constants: Mapping[str, Any]) -> str:
+    """Return the argument of `step` for an input."""
+    example = f'{name}={GIVEN}("hessian"): optimizer.step(hessian=[…])'
+    values = [literal(each, source, constants) for each in node.args]
+    if node.keywords or len(values) != 1 or not isinstance(values[0], str):
+        source.error(node, f"`{GIVEN}` takes the name of an argument of `step`", example)
+    key = values[0]
+    if not key.isidentifier() or keyword.iskeyword(key) or key in _ARGUMENTS_OF_STEP:
+        source.error(node, f'"{key}" cannot be an argument of `step`', example)
+    why = why_taken_verbatim(key)
+    if why:
+        source.error(node, f'"{key}" {why}', "choose another name")
+    return key
+
+
+def check_inputs(source: Source, algorithm: Algorithm, node: ast.FunctionDef) -> None:
+    """Check the extra inputs of a rule, after its declarations have been read.
+
+    Raises:
+        SpecError: another declaration has a name that an input needs in generated code, the rule
+            takes sparse gradients, or a `require` calls `given`.
+    """
+    arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+    keys = (state.key for state in algorithm.checkpoint_states())
+    other_names = {name.upper() for name in (*(a.arg for a in arguments), *keys)}
+    for state in algorithm.states:
+        generated_names = (state.key, f"given_{state.step_argument}") if state.step_argument else ()
+        taken_names = [name for name in generated_names if name.upper() in other_names]
+        if taken_names:
+            message = f'`{taken_names[0]}` is used for the input "{state.step_argument}"'
+            source.error_at(state.place, message, "choose another name")
+        if state.step_argument and algorithm.gradient != "dense":
+            message = "a rule for sparse gradients has no extra inputs"
+            source.error_at(state.place, message, "a sparse gradient holds only some rows")
+    _check_requires(source, node)
+
+
+def _check_requires(source: Source, node: ast.FunctionDef) -> None:
+    """Check that no `require` calls `given`."""
+    for call in (n for stmt in node.body for n in ast.walk(stmt) if isinstance(n, ast.Call)):
+        if isinstance(call.func, ast.Name) and call.func.id == "require":
+            for inner in ast.walk(call):
+                if isinstance(inner, ast.Call) and is_given_call(inner):
+                    message = "`require` is about what the constructor knows, not about a step"
+                    hint = f"write it in the rule: if {source.quote(inner)}: …"
+                    source.error(inner, message, hint)
+
+
+def check_quantized_options(source: Source, node: ast.Call, options: Mapping[str, Any]) -> None:
+    """Check that only a state of 8 bits has such options, and that it has the parameter's shape."""
+    if options.get("dtype") != QUANTIZED:
+        for option in node.keywords:
+            if option.arg in _QUANTIZED_OPTIONS:
+                hint = f'add dtype="{QUANTIZED}", or remove `{option.arg}`'
+                source.error(option.value, f"`{option.arg}` is for a state of 8 bits", hint)
+    elif options.get("shape", "like") != "like":
+        message = f'dtype="{QUANTIZED}" is for a state of the parameter\'s shape'
+        source.error(
+            node,
+            message,
+            "remove dtype: a state of another shape is small compared with the parameter",
+        )
+
+
+def check_quantized_rule(source: Source, algorithm: Algorithm) -> None:
+    """Check that a rule with states of 8 bits takes no sparse gradients: rows share its blocks."""
+    for state in algorithm.states:
+        if state.dtype == QUANTIZED and algorithm.gradient != "dense":
+            message = f"`{state.symbol}` has 8 bits, in a rule for sparse gradients"
+            hint = (
+                f'leave gradient="{algorithm.gradient}" out: rows do not have blocks of their own'
+            )
+            source.error_at(state.place, message, hint)

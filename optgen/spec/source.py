@@ -1,19 +1,24 @@
-"""Hold the text of a spec: parse it, quote it, and raise errors at places in it."""
+"""Hold the text of a spec: read it, parse it, quote it, and raise errors at places in it."""
 
 from __future__ import annotations
 
 import ast
 import contextlib
+import errno
+import inspect
 import io
+import re
 import tokenize
 import warnings
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import NoReturn
 
 from optgen.ir.nodes import Place
-from optgen.spec.errors import SpecError
-from optgen.spec.forbidden_characters import describe_character, first_forbidden
+from optgen.spec.errors import SpecError, describe_character, first_forbidden
+from optgen.spec.reserved_names import is_snake_case
 
 MAX_DEPTH = 100
 """The deepest nesting of expressions and branches allowed. Each term of a sum is one level."""
@@ -159,3 +164,138 @@ def _one_line(text: str) -> str:
         no_space = not result or result[-1] in "([{" or part[:1] in (")", "]", "}")
         result += part if no_space else f" {part}"
     return result
+
+
+MAX_FILE_BYTES = 200_000
+"""The largest size of a spec file, in bytes."""
+
+
+def read_file(path: Path) -> str:
+    """Return the text of a spec file.
+
+    Raises:
+        SpecError: the file name is no module name, the file is too large, or it is not UTF-8.
+        OSError: the file does not exist, or is a folder, a pipe or a device.
+    """
+    check_file_name(path)
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    with path.open("rb") as file:
+        data = file.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        message = f"this file has more than {MAX_FILE_BYTES:,} bytes"
+        raise SpecError(
+            Place(str(path), 1, 1), message, "a spec is one function: is this a spec file?"
+        )
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start].decode("utf-8-sig", errors="replace")
+        place = Place(str(path), before.count("\n") + 1, len(before) - before.rfind("\n"))
+        message = f"this is not Python: {error}"
+        raise SpecError(place, message, "is it text? a spec is saved as UTF-8") from None
+
+
+def module_name(name: str) -> str:
+    """Return the snake_case name for a class: SparseAdam -> sparse_adam, AdamW -> adamw."""
+    return re.sub(r"(?<=[a-z0-9])([A-Z])(?=[a-z])", r"_\1", name).lower()
+
+
+def catalogue_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the known module that a class or module name means: GaLore and ga_lore mean galore."""
+    return {each.replace("_", ""): each for each in known}.get(name.lower().replace("_", ""))
+
+
+def check_file_name(path: Path) -> None:
+    """Raise a SpecError if no Python module may have this file name."""
+    if not is_snake_case(path.stem):
+        message = "the file name must be in snake_case, and no keyword of Python"
+        hint = f"generated modules get this name: call it {_suggestion(path.stem)}.py"
+        raise SpecError(Place(str(path), 1, 1), message, hint)
+
+
+def _suggestion(stem: str) -> str:
+    words = re.findall("[a-z0-9]+", module_name(stem))
+    name = "_".join(words).lstrip("0123456789_")
+    return name if is_snake_case(name) else f"my_{name}".rstrip("_")
+
+
+Definition = ast.Assign | ast.FunctionDef
+
+
+def source_of_function(function: Callable[..., None]) -> tuple[str, int]:
+    """Return the text of a function with the definitions it uses, and the text's first line number.
+
+    Lines between these definitions become empty, so that every line keeps its number.
+
+    Raises:
+        OSError: Python cannot find the text of the function.
+    """
+    function_lines, first_line = inspect.getsourcelines(function)
+    if function_lines[0][:1] in " \t":  # nested in a function, so its file is no spec file
+        return "".join(function_lines), first_line
+    lines, _ = inspect.findsource(function)
+    try:
+        tree = ast.parse("".join(lines))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # a cell may hold %magic lines
+        return "".join(function_lines), first_line
+    spans = [range(first_line, first_line + len(function_lines))]
+    spans += [
+        range(_first_line(node), (node.end_lineno or 0) + 1)
+        for node in _needed_definitions(tree, first_line)
+    ]
+    kept_lines = {line for span in spans for line in span}
+    line_numbers = range(min(kept_lines), max(kept_lines) + 1)
+    return "".join(lines[n - 1] if n in kept_lines else "\n" for n in line_numbers), min(kept_lines)
+
+
+def _needed_definitions(tree: ast.Module, line: int) -> list[Definition]:
+    """Return the programs of the function at a line, and all definitions that are needed.
+
+    A definition is needed if the function, one of its programs or a needed definition reads it.
+    """
+    definitions = dict(_definitions(tree))
+    waiting = [n for n in tree.body if _first_line(n) <= line <= (n.end_lineno or 0)]
+    needed_by_name: dict[str, Definition] = {
+        n.name: n for node in waiting for n in _programs(tree, node)
+    }
+    waiting += needed_by_name.values()
+    while waiting:
+        for name in _free_names(waiting.pop()):
+            if name in definitions and name not in needed_by_name:
+                needed_by_name[name] = definitions[name]
+                waiting.append(definitions[name])
+    return list(needed_by_name.values())
+
+
+def _programs(tree: ast.Module, optimizer: ast.stmt) -> Iterator[ast.FunctionDef]:
+    """Yield the functions of a file that are decorated with an attribute of an optimizer."""
+    for node in tree.body:
+        match node:
+            case ast.FunctionDef(decorator_list=[ast.Attribute(value=ast.Name(id=name)), *_]):
+                if isinstance(optimizer, ast.FunctionDef) and name == optimizer.name:
+                    yield node
+
+
+def _first_line(node: ast.stmt) -> int:
+    """Return the first line of a definition, decorators included."""
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
+
+
+def _definitions(tree: ast.Module) -> Iterator[tuple[str, Definition]]:
+    """Yield the name and node of each constant and each undecorated function of a file."""
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                yield name, node
+            case ast.FunctionDef(decorator_list=[], name=name):
+                yield name, node
+
+
+def _free_names(node: ast.AST) -> set[str]:
+    """Return the names that a definition reads and does not bind."""
+    names = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
+    bound = {n.arg for n in ast.walk(node) if isinstance(n, ast.arg)}
+    bound |= {n.id for n in names if isinstance(n.ctx, ast.Store)}
+    return {n.id for n in names} - bound

@@ -5,14 +5,13 @@ from __future__ import annotations
 import ast
 from typing import NoReturn
 
-from optgen.ir.binding_times import Axes, Kind, declared_kinds
+from optgen.ir.kinds import Axes, Kind, declared_kinds
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Program, Ref, refs
 from optgen.spec.expressions import BINARY
-from optgen.spec.implications import implied
 from optgen.spec.op_calls import OpCalls
 from optgen.spec.reserved_names import why_taken
+from optgen.spec.scope import SHAPE_NAMES, implied, type_of, why_not_a_number
 from optgen.spec.substitutes import assignment_hint, in_place_hint, statement_hint
-from optgen.spec.type_check import SHAPE_NAMES, type_of, why_not_a_number
 
 _ALLOWED = "allowed: assignment, if/else, docstring"
 _HELPER_HINT = "branch in the rule that calls it; or choose values: where(condition, a, b)"

@@ -8,11 +8,11 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from optgen.ir.algorithm import Algorithm, Hyper, State
-from optgen.ir.binding_times import Axes
+from optgen.ir.execution import is_wide
+from optgen.ir.kinds import Axes
 from optgen.ir.nodes import Assign, Call, Const, Expr, Place, Program, Ref, assigns, refs
-from optgen.ir.whole_matrices import is_wide
+from optgen.spec.scope import SHAPE_NAMES
 from optgen.spec.source import Source
-from optgen.spec.type_check import SHAPE_NAMES
 
 if TYPE_CHECKING:
     from optgen.spec.op_calls import OpCalls

@@ -19,9 +19,8 @@ from torch.optim import Optimizer
 from optgen.runtime import matrix_ops
 from optgen.runtime.lowerings import BACKENDS, use_lowering
 from optgen.runtime.toolchain import compiler
-from optgen.verification.case import Case
+from optgen.verification.case import Case, Inputs, LibraryReference, Reference
 from optgen.verification.patch_attribute import patch_attribute
-from optgen.verification.reference import Inputs, LibraryReference, Reference
 
 BY_HAND = "by_hand"
 """Key in place of the name of a lowering, for a class that is written by hand."""

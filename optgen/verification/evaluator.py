@@ -22,9 +22,8 @@ from optgen.ir.evaluate import Member, evaluate_together
 from optgen.ir.meanings import MEANINGS
 from optgen.ir.ops import LINEAR_ALGEBRA
 from optgen.runtime.rule import Rule
-from optgen.spec.base_spec import read_base
-from optgen.spec.read_spec import read_spec
-from optgen.verification.case import BOUND, STEPS, Case
+from optgen.spec.read_spec import read_base, read_spec
+from optgen.verification.case import BOUND, STEPS, Case, Inputs, Problem, Reference
 from optgen.verification.compare import (
     larger_error,
     larger_errors,
@@ -35,8 +34,6 @@ from optgen.verification.compare import (
 )
 from optgen.verification.evidence import Row
 from optgen.verification.patch_attribute import patch_attribute
-from optgen.verification.problem import Problem
-from optgen.verification.reference import Inputs, Reference
 
 REFERENCE = "its own rule"
 """The name of the evaluator in the column of references."""

@@ -1,6 +1,8 @@
-"""Optimizers of other libraries, which a comparison uses if they are installed.
+"""The catalogue's classes, and others' optimizers to compare them with, if those are installed.
 
-A package that computes less exactly than in float64 has a wider bound, with the reason beside it.
+Other libraries come with the arguments for which they follow the catalogue's rules. An author's
+package comes before other libraries, because the first installed one is the reference. A package
+that computes less exactly than in float64 has a wider bound, with the reason beside it.
 """
 
 from __future__ import annotations
@@ -13,11 +15,15 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+import torch.optim
 from torch import Tensor
 from torch.optim import Optimizer
 
-from optgen.verification.case import Case
-from optgen.verification.reference import LibraryReference, MakeReference
+from optgen.generated.row_wise_adagrad import RowWiseAdagrad
+from optgen.optim._create_optimizer import mirrored_classes
+from optgen.optim._published import PUBLISHED, published_class
+from optgen.verification.case import MATRICES, Case, LibraryReference, MakeReference
+from optgen.verification.references.moments import DECAY, LR_AND_DECAY, ONLY_LR
 
 Construct = Callable[[Any, list[Tensor], Mapping[str, Any]], Optimizer]
 
@@ -61,3 +67,286 @@ def library_reference(
         return LibraryReference(optimizer, params)
 
     return make_reference
+
+
+_ADAFACTOR = "transformers.optimization:Adafactor"
+_GITHUB = "https://github.com/"
+_REPOSITORIES = {
+    "adabelief-pytorch": "juntang-zhuang/Adabelief-Optimizer",
+    "adam-mini": "zyushun/Adam-mini",
+    "came-pytorch": "yangluo7/CAME",
+    "dadaptation": "facebookresearch/dadaptation",
+    "galore-torch": "jiaweizzhao/GaLore",
+    "lion-pytorch": "lucidrains/lion-pytorch",
+    "prodigyopt": "konstmish/prodigy",
+    "pytorch-optimizer": "kozistr/pytorch_optimizer",
+    "schedulefree": "facebookresearch/schedule_free",
+    "timm": "huggingface/pytorch-image-models",
+    "torch": "pytorch/pytorch",
+    "torch-optimi": "warner-benjamin/optimi",
+    "torch-optimizer": "jettify/pytorch-optimizer",
+    "transformers": "huggingface/transformers",
+}
+"""GitHub repositories of distributions, by the names that pip knows."""
+
+
+def _construct_with_names(cls: Any, params: list[Tensor], options: Mapping[str, Any]) -> Optimizer:
+    """Make an optimizer that tells weights from biases by the names of parameters."""
+    names = (("mlp" if p.dim() > 1 else "bias") + str(index) for index, p in enumerate(params))
+    return construct(cls, list(zip(names, params, strict=True)), options)
+
+
+def _construct_with_projection(
+    cls: Any, params: list[Tensor], options: Mapping[str, Any]
+) -> Optimizer:
+    """Make an optimizer with one group, which holds the options of the projection."""
+    group_keys = ("rank", "update_proj_gap", "scale", "proj_type")
+    group = {"params": params, **{key: options[key] for key in group_keys}}
+    return construct(cls, [group], {k: v for k, v in options.items() if k not in group_keys})
+
+
+def _package(
+    name: str,
+    distribution: str,
+    path: str,
+    options: Mapping[str, Any],
+    theirs: Mapping[str, Any] | None = None,
+    *,
+    ours: Mapping[str, Any] | None = None,
+    make: Any = construct,
+    bound_reason: str = "",
+    **case_fields: Any,
+) -> Package:
+    """Return a package. Both sides get `options`; only one side gets `theirs` or `ours`."""
+    make_reference = library_reference(path, {**options, **(theirs or {})}, make)
+    source = _GITHUB + _REPOSITORIES[distribution]
+    return Package(
+        distribution,
+        source,
+        Case(name, make_reference, {**options, **(ours or {})}, **case_fields),
+        bound_reason,
+    )
+
+
+_D_ADAPTATION = {"betas": (0.9, 0.99), "weight_decay": DECAY, "d0": 1e-3, "growth_rate": 1.5}
+_BETA2_99 = LR_AND_DECAY | {"betas": (0.9, 0.99)}
+_WITH_MOMENTUM = LR_AND_DECAY | {"momentum": 0.9}
+_PYTORCH_OPTIMIZER = "pytorch-optimizer"
+_VECTORS_AND_MATRICES = ((5,), (4, 3), (2, 7))
+LIBRARIES: tuple[Package, ...] = (
+    _package("lion", "lion-pytorch", "lion_pytorch:Lion", LR_AND_DECAY),
+    _package("lion", "timm", "timm.optim:Lion", LR_AND_DECAY),
+    _package("lion", "torch-optimi", "optimi:Lion", LR_AND_DECAY, {"triton": False}),
+    _package("lion", _PYTORCH_OPTIMIZER, "pytorch_optimizer:Lion", LR_AND_DECAY),
+    _package("signum", _PYTORCH_OPTIMIZER, "pytorch_optimizer:SignSGD", LR_AND_DECAY),
+    _package("tiger", _PYTORCH_OPTIMIZER, "pytorch_optimizer:Tiger", LR_AND_DECAY),
+    _package(
+        "prodigy", "prodigyopt", "prodigyopt:Prodigy", _D_ADAPTATION | {"use_bias_correction": True}
+    ),
+    _package(
+        "dadapt_adam", "dadaptation", "dadaptation:DAdaptAdam", _D_ADAPTATION | {"decouple": True}
+    ),
+    _package("schedule_free_adamw", "schedulefree", "schedulefree:AdamWScheduleFree", LR_AND_DECAY),
+    _package(
+        "schedule_free_adamw",
+        "schedulefree",
+        "schedulefree:AdamWScheduleFree",
+        LR_AND_DECAY | {"warmup_steps": 5},
+        label="with a warmup",
+    ),
+    _package("schedule_free_sgd", "schedulefree", "schedulefree:SGDScheduleFree", LR_AND_DECAY),
+    _package("schedule_free_radam", "schedulefree", "schedulefree:RAdamScheduleFree", _BETA2_99),
+    _package("adafactor_hf", "transformers", _ADAFACTOR, {"weight_decay": DECAY}),
+    _package(
+        "adafactor_hf",
+        "transformers",
+        _ADAFACTOR,
+        LR_AND_DECAY | {"beta1": 0.9, "scale_parameter": False},
+        {"relative_step": False},
+        label="with momentum",
+    ),
+    _package("came", "came-pytorch", "came_pytorch:CAME", LR_AND_DECAY, shapes=MATRICES),
+    _package("came", _PYTORCH_OPTIMIZER, "pytorch_optimizer:CAME", LR_AND_DECAY, shapes=MATRICES),
+    _package(
+        "adabelief",
+        "adabelief-pytorch",
+        "adabelief_pytorch:AdaBelief",
+        _BETA2_99,
+        {"print_change_log": False},
+    ),
+    _package("adabelief", "timm", "timm.optim:AdaBelief", _BETA2_99),
+    _package(
+        "adabelief",
+        "torch-optimizer",
+        "torch_optimizer:AdaBelief",
+        ONLY_LR | {"rectify": False, "eps": 1e-8},
+        label="not rectified",
+    ),
+    _package("yogi", "torch-optimizer", "torch_optimizer:Yogi", LR_AND_DECAY),
+    _package("adopt", "timm", "timm.optim:Adopt", LR_AND_DECAY, {"clip_exp": 0.25}),
+    _package(
+        "adopt",
+        "timm",
+        "timm.optim:Adopt",
+        LR_AND_DECAY,
+        {"clip_exp": 0.25, "decoupled": True},
+        ours={"decouple": True},
+        label="decoupled",
+    ),
+    _package("lamb", "timm", "timm.optim:Lamb", LR_AND_DECAY, {"max_grad_norm": None}),
+    _package("lars", "timm", "timm.optim:Lars", {"weight_decay": DECAY, "momentum": 0.9}),
+    _package("sgdw", "timm", "timm.optim:SGDW", _WITH_MOMENTUM | {"nesterov": True}),
+    _package("sgdw", _PYTORCH_OPTIMIZER, "pytorch_optimizer:SGDW", _WITH_MOMENTUM),
+    _package("rmsprop_tf", "timm", "timm.optim:RMSpropTF", _WITH_MOMENTUM),
+    _package(
+        "mars",
+        "timm",
+        "timm.optim:Mars",
+        LR_AND_DECAY | {"betas": (0.95, 0.99), "betas_1d": (0.9, 0.95)},
+        ours={"weight_decay_1d": DECAY},
+        shapes=_VECTORS_AND_MATRICES,
+    ),
+    _package(
+        "ademamix",
+        _PYTORCH_OPTIMIZER,
+        "pytorch_optimizer:AdEMAMix",
+        LR_AND_DECAY | {"alpha": 5},
+        {"weight_decouple": True},
+    ),
+    _package("grams", _PYTORCH_OPTIMIZER, "pytorch_optimizer:Grams", LR_AND_DECAY),
+    _package("stable_adamw", "torch-optimi", "optimi:StableAdamW", LR_AND_DECAY, {"triton": False}),
+    _package(
+        "stable_adamw",
+        _PYTORCH_OPTIMIZER,
+        "pytorch_optimizer:StableAdamW",
+        LR_AND_DECAY | {"eps": 1e-6},
+        {"kahan_sum": False},
+    ),
+    _package(
+        "adam_mini",
+        "adam-mini",
+        "adam_mini:Adam_mini",
+        LR_AND_DECAY,
+        {"verbose": False},
+        make=_construct_with_names,
+        shapes=((4, 3), (2, 7)),  # its biases have no weight decay
+    ),
+    _package(
+        "galore",
+        "galore-torch",
+        "galore_torch:GaLoreAdamW",
+        _BETA2_99 | {"rank": 2, "update_proj_gap": 200, "scale": 0.25},
+        {"proj_type": "std", "no_deprecation_warning": True},
+        make=_construct_with_projection,
+        shapes=MATRICES,
+        bound=1e-6,
+        bound_reason="the package decomposes gradients in float32",
+    ),
+    _package(
+        "soap",
+        _PYTORCH_OPTIMIZER,
+        "pytorch_optimizer:SOAP",
+        {},
+        shapes=((4, 4), (3, 3), (6,)),
+        bound=1e-6,
+        bound_reason="the library updates its eigenbases in float32",
+    ),
+    _package(
+        "shampoo",
+        _PYTORCH_OPTIMIZER,
+        "pytorch_optimizer:Shampoo",
+        {"lr": 0.1},
+        {"matrix_eps": 1e-4},
+        shapes=((5, 3), (3, 5), (4, 4)),
+    ),
+    _package(
+        "scion",
+        _PYTORCH_OPTIMIZER,
+        "pytorch_optimizer:SCION",
+        {"scale": 50.0, "momentum": 0.1},
+        {"constraint": True},
+        shapes=MATRICES,
+        bound=1e-2,
+        bound_reason="both sides iterate in bfloat16",
+    ),
+    _package("kahan_adamw", "torch", "torch.optim:AdamW", LR_AND_DECAY, {"foreach": False}),
+    _package(
+        "row_wise_adagrad",
+        "torch",
+        "torch.optim:Adagrad",
+        LR_AND_DECAY | {"lr_decay": 0.1, "initial_accumulator_value": 0.2},
+        {"foreach": False},
+        label="tables of one column",
+        shapes=((6, 1), (3, 1)),
+    ),
+)
+
+
+_SPEC_NAMES = {"sparseadam": "sparse_adam"}
+"""Names of specs that differ from the names of their classes in lower case."""
+CLASSES = {_SPEC_NAMES.get(key, key): cls for key, cls in mirrored_classes().items()}
+"""The mirror's classes by the names of their specs; LBFGS has none."""
+TABLE_SHAPES = ((6, 5), (7, 1), (4, 2, 3))
+"""Shapes of parameters with sparse gradients."""
+WITH_DECAY = {"lr": 0.01, "weight_decay": 0.1}
+
+
+def _case(name: str, options: dict[str, Any], **case_fields: Any) -> Case:
+    """Return a case with torch's class, in its for-loop form if it has several forms."""
+    theirs = {} if name in ("lbfgs", "muon", "sparse_adam") else {"foreach": False}
+    make_reference = library_reference(
+        f"torch.optim:{CLASSES[name].__name__}", {**options, **theirs}
+    )
+    return Case(name, make_reference, options, **case_fields)
+
+
+TORCH_CASES = (
+    _case("adadelta", {"lr": 0.1, "weight_decay": 0.1}),
+    _case("adafactor", WITH_DECAY),
+    _case("adagrad", WITH_DECAY | {"lr_decay": 0.1, "initial_accumulator_value": 0.1}),
+    _case("adam", WITH_DECAY),
+    _case("adam", WITH_DECAY | {"amsgrad": True}, label="amsgrad"),
+    _case("adamax", WITH_DECAY),
+    _case("adamw", WITH_DECAY),
+    _case("adamw", WITH_DECAY | {"amsgrad": True}, label="amsgrad"),
+    _case("asgd", WITH_DECAY | {"t0": 5, "lambd": 0.1}),
+    _case("lbfgs", {"max_iter": 2, "history_size": 3}, with_closure=True),
+    _case(
+        "lbfgs",
+        {"max_iter": 2, "line_search_fn": "strong_wolfe"},
+        label="with a line search",
+        with_closure=True,
+    ),
+    _case("muon", {"lr": 0.02}, shapes=MATRICES, bound=5e-3),
+    _case("nadam", WITH_DECAY),
+    _case("radam", WITH_DECAY),
+    _case("rmsprop", WITH_DECAY | {"centered": True, "momentum": 0.9}),
+    _case("rprop", {"step_sizes": (1e-3, 0.1)}),
+    _case("sgd", WITH_DECAY | {"momentum": 0.9, "nesterov": True}),
+    _case("sgd", WITH_DECAY, label="without momentum"),
+    _case("sparse_adam", {"lr": 0.01}, shapes=TABLE_SHAPES, sparse_gradients=True),
+)
+
+
+def _as_package(case: Case) -> Package:
+    title = CLASSES[case.name].__name__
+    page = f"https://docs.pytorch.org/docs/stable/generated/torch.optim.{title}.html"
+    bound_reason = "both sides iterate in bfloat16" if case.name == "muon" else ""
+    return Package("torch", page, case, bound_reason)
+
+
+TORCH = tuple(map(_as_package, TORCH_CASES))
+"""The cases, each with the package torch, which is always installed."""
+
+
+KEYED = {"row_wise_adagrad": RowWiseAdagrad}
+"""Classes that `optgen.keyed` has, and `optgen.optim` has not."""
+NAMES = tuple(sorted({*CLASSES, *KEYED, *PUBLISHED}))
+"""The names of all optimizers of the catalogue."""
+
+
+def class_of(name: str) -> type[torch.optim.Optimizer]:
+    """Return the class with a name of the catalogue."""
+    if name in PUBLISHED:
+        return published_class(name)
+    return KEYED.get(name) or CLASSES[name]

@@ -6,8 +6,8 @@ import pytest
 import torch
 from spec_files import spec_file
 
-from optgen.bench.memory_traffic import Access, Traffic
-from optgen.cli.plan_traffic import traffic, traffic_of
+from optgen.bench.roofline import Access, Traffic
+from optgen.cli.bench import traffic, traffic_of
 from optgen.spec.read_spec import read_spec
 
 

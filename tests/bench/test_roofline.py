@@ -12,7 +12,7 @@ from torch import Tensor
 import optgen.optim
 from optgen.bench.roofline import Roofline
 from optgen.bench.suite import torch_threads
-from optgen.cli.plan_traffic import traffic
+from optgen.cli.bench import traffic
 
 ALL_BITS = 2**32 - 1
 

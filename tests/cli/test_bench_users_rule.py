@@ -11,7 +11,7 @@ from spec_texts import DECORATOR, spec
 
 from optgen.bench import variants
 from optgen.bench.tensor_lists import LISTS, TensorList
-from optgen.cli.plan_traffic import traffic
+from optgen.cli.bench import traffic
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ import pytest
 from cli.commands import ROOT, RULE, run
 
 from optgen import jit
-from optgen.verification import evidence, libraries
-from optgen.verification.pages import END_MARK, start_mark
+from optgen.verification import evidence, packages
+from optgen.verification.evidence import END_MARK, start_mark
 
 KEYS = ["name", "reference", "version", "source", "steps", "dtype", "errors", "bound", "passed"]
 
@@ -111,7 +111,7 @@ def test_a_new_page_can_be_written_again(tmp_path: Path) -> None:
 
 def test_the_package_of_the_author_is_listed_first() -> None:
     assert evidence.distribution_names("lion")[0] == "lion-pytorch"
-    assert {package.case.name for package in libraries.LIBRARIES} <= {*evidence.SOURCES}
+    assert {package.case.name for package in packages.LIBRARIES} <= {*evidence.SOURCES}
 
 
 def test_a_spec_file_is_compared_with_its_own_rule(tmp_path: Path) -> None:

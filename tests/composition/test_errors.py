@@ -26,7 +26,7 @@ from optgen.compositions import (
 )
 from optgen.optim._published import PUBLISHED
 from optgen.spec import Spec
-from optgen.spec.composition.names import CompositionError
+from optgen.spec.composition.check_parts import CompositionError
 from optgen.spec.errors import SpecError
 from optgen.spec.read_spec import read_spec
 

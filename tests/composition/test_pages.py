@@ -13,9 +13,9 @@ import torch
 
 import optgen.modifiers
 from optgen import optim
-from optgen.cli.plan_traffic import traffic_of
+from optgen.cli.bench import traffic_of
 from optgen.compositions import compose, list_modifiers, modifier
-from optgen.spec.composition.check_modifier import modifier_part
+from optgen.spec.composition.check_parts import modifier_part
 from optgen.spec.composition.parts import STAGES, Part, declared_key
 from optgen.spec.declare import hypers_of
 from optgen.spec.read_spec import read_spec

@@ -24,7 +24,7 @@ from interpreter import INTERPRETED, outside_interpreter, run_inside
 
 from optgen import optim, use_lowering
 from optgen.compositions import compose, modifier
-from optgen.spec.composition.names import CompositionError
+from optgen.spec.composition.check_parts import CompositionError
 from optgen.spec.errors import SpecError
 
 

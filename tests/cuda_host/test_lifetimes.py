@@ -14,15 +14,33 @@ import optgen.optim
 
 
 def _spoil_free_memory() -> None:
-    """Allocate what torch's allocator has free for the current stream, and fill it with NaN."""
-    sizes = [2**power for power in range(14, 3, -1)]
-    spoilers = [torch.full((size,), torch.nan, device="cuda") for size in sizes for _ in range(32)]
-    del spoilers
+    """Fill all memory that torch's allocator has free for the current stream with NaN."""
+    spoilers = []
+    while sizes := _free_sizes():
+        spoilers += [torch.full((size // 4,), torch.nan, device="cuda") for size in sizes]
+        assert len(spoilers) < 10_000
+
+
+_LARGEST_SMALL = 1 << 20
+"""torch's allocator serves larger requests from another pool."""
+
+
+def _free_sizes() -> list[int]:
+    """Return sizes of requests that together take the free memory, the largest first."""
+    stream = torch.cuda.current_stream().cuda_stream
+    sizes = []
+    for segment in torch.cuda.memory_snapshot():
+        if segment["stream"] != stream or segment["device"] != torch.cuda.current_device():
+            continue
+        most = _LARGEST_SMALL if segment["segment_type"] == "small" else segment["total_size"]
+        for free in (b["size"] for b in segment["blocks"] if b["state"] == "inactive"):
+            sizes += [most] * (free // most) + [free % most] * bool(free % most)
+    return sorted(sizes, reverse=True)
 
 
 @pytest.fixture(autouse=True)
 def few_free_blocks(operations: object) -> None:
-    """Give cached memory back, so that `_spoil_free_memory` finds all that a test frees."""
+    """Give cached memory back, so that `_spoil_free_memory` has little to fill."""
     gc.collect()
     torch.cuda.empty_cache()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from cuda_host.emulated_runtime import launches, recorded
+from cuda_host.emulated_runtime import host_waits, launches, recorded
 from cuda_host.twins import Twins
 
 import optgen
@@ -30,6 +30,17 @@ def test_steps_are_those_of_the_cpu(name: str) -> None:
         "torch computes the matrices, and statements with reductions"
     )
     assert launches(records)
+
+
+@pytest.mark.parametrize("name", sorted({*CLASSES}))
+def test_the_host_waits_for_nothing(name: str) -> None:
+    twins = Twins(getattr(optgen.optim, name), _SHAPES)
+    twins.train(2)
+    twins.give_gradients(2)
+    with recorded() as records:
+        twins.optimizer.step()
+
+    assert host_waits(records) == []
 
 
 def test_the_steps_of_a_fused_group_are_counted_on_the_host() -> None:

@@ -24,8 +24,8 @@ from optgen import emit
 from optgen.contract.states import AT_LEAST_FLOAT32
 from optgen.ir.algorithm import Algorithm
 from optgen.lowerings import LOWERINGS
-from optgen.passes.maximize import add_maximize
 from optgen.passes.outline_sweeps import outline_sweeps
+from optgen.passes.prepare_rule import add_maximize
 from optgen.runtime.fused_cpu import kernel_loader
 from optgen.runtime.fused_cpu.kernel import Kernel, KernelSignature
 from optgen.runtime.fused_cpu.kernel_loader import why_too_many_states
@@ -85,9 +85,7 @@ class BuiltRule:
         if self.cls.rule.why_uncut:
             return bool(self.sweeps)
         rule = self.cls.rule
-        return not (
-            why_too_many_states(rule, self.source) or rule.why_codes_are_not_read("fused_cpu")
-        )
+        return not (why_too_many_states(rule) or rule.why_codes_are_not_read("fused_cpu"))
 
     @property
     def suspends(self) -> bool:

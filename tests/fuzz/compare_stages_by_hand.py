@@ -20,7 +20,7 @@ from composition.stages_by_hand import ARGUMENTS, STAGES, ComposedByHand
 
 from optgen import use_lowering
 from optgen.compositions import compose, list_modifiers, modifier
-from optgen.spec.composition.names import CompositionError
+from optgen.spec.composition.check_parts import CompositionError
 from optgen.spec.errors import SpecError
 
 OPTIONS_BY_RULE: dict[str, dict[str, Any]] = {"SGD": {"momentum": 0.9}}

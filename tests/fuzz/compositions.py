@@ -6,7 +6,7 @@ from random import Random
 
 from optgen.compositions import StateDtype, composed_spec, list_modifiers, modifier
 from optgen.spec import Spec
-from optgen.spec.composition.names import CompositionError
+from optgen.spec.composition.check_parts import CompositionError
 from optgen.spec.declare import Modifier
 from optgen.spec.errors import SpecError
 

@@ -12,7 +12,7 @@ from fuzz.draw import draw
 from fuzz.finding import Finding, finding_of_exception
 from fuzz.time_limit import time_limit
 from fuzz.trial import LOWERINGS, Setting
-from optgen.spec.composition.names import CompositionError
+from optgen.spec.composition.check_parts import CompositionError
 from optgen.spec.errors import SpecError
 
 RULES_PER_JOB = 32

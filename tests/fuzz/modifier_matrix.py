@@ -25,8 +25,7 @@ from fuzz.trial import Setting
 from optgen.compositions import composed_spec, list_modifiers, modifier
 from optgen.jit import named_spec
 from optgen.spec import Spec
-from optgen.spec.composition.check_modifier import modifier_part
-from optgen.spec.composition.names import CompositionError
+from optgen.spec.composition.check_parts import CompositionError, modifier_part
 from optgen.spec.composition.parts import STAGES, Part
 from optgen.spec.errors import SpecError
 from optgen.spec.read_spec import read_spec

@@ -20,10 +20,9 @@ from fuzz.bounded_tensors import (
 )
 from optgen.contract.states import AT_LEAST_FLOAT32, QUANTIZED, Shape
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.compute_dtype import widens
-from optgen.ir.evaluate import Member, evaluate_together, properties_of
+from optgen.ir.evaluate import Member, dtype_of, evaluate_together, exists, properties_of
+from optgen.ir.execution import widens
 from optgen.ir.nodes import Call, If, Program, Stmt
-from optgen.ir.state_values import dtype_of, exists
 
 _SLACK = 4.0
 """Factor on bounds, because they are first-order and an op may consist of several operations."""

@@ -6,7 +6,7 @@ import pytest
 
 from fuzz import compare_stages_by_hand, modifier_matrix
 from optgen.compositions import list_modifiers
-from optgen.spec.composition.names import CompositionError
+from optgen.spec.composition.check_parts import CompositionError
 from optgen.spec.read_spec import read_spec
 
 NUM_MODIFIERS = len(list_modifiers())

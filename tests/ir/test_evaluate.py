@@ -12,8 +12,7 @@ from planning import RULES, TORCH_ALGORITHMS
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
-from optgen.passes.derive import derive
-from optgen.passes.maximize import add_maximize
+from optgen.passes.prepare_rule import add_maximize, derive
 
 STEPS = 50
 SHAPE = (3, 5)

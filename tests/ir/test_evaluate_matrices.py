@@ -13,7 +13,7 @@ from torch import Tensor
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
-from optgen.passes.maximize import add_maximize
+from optgen.passes.prepare_rule import add_maximize
 
 STEPS = 50
 SHAPES = ((), (7,), (5, 3), (3, 5), (2, 3, 4, 5), (1, 4))

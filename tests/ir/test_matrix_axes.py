@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from optgen.ir.matrix_axes import (
+from optgen.ir.kinds import (
     SHAPES,
     SQUARE_MATRICES,
     Axes,

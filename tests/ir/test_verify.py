@@ -11,11 +11,11 @@ from spec_texts import read, spec
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Assign, Call, Const, If, Linear, Program, Ref, Stmt, Term
 from optgen.ir.plan import Plan
-from optgen.ir.verify import VerifyError, verify_algorithm, verify_plan
+from optgen.ir.verify import verify_algorithm, verify_plan
+from optgen.ir.verify_versions import VerifyError
 from optgen.passes.hoist_scalars import hoist_scalars
-from optgen.passes.maximize import add_maximize
 from optgen.passes.plan import plan
-from optgen.passes.rename import rename
+from optgen.passes.prepare_rule import add_maximize, rename
 from optgen.passes.ssa import to_ssa
 
 G, P, LR = Ref("grad"), Ref("param"), Ref("lr")

@@ -8,7 +8,7 @@ import torch
 from keyed.models import keyed_adamw, parameters, train
 
 from optgen.keyed import OptimizerWrapper, WarmupOptimizer, WarmupStage
-from optgen.keyed.extended_state import ExtendedState
+from optgen.keyed.checkpoint import ExtendedState
 
 FIRST, SECOND, EXTRA, MISSING = (torch.nn.Parameter(torch.ones(1)) for _ in range(4))
 

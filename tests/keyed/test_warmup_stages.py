@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from optgen.keyed import WarmupPolicy, WarmupStage
-from optgen.keyed.warmup_stages import complete_stages, stage_factor
+from optgen.keyed.warmup import complete_stages, stage_factor
 
 COSINE = WarmupPolicy.COSINE_ANNEALING_WARM_RESTARTS
 

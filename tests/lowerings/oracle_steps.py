@@ -15,7 +15,7 @@ import optgen
 from optgen import use_lowering
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
-from optgen.passes.maximize import add_maximize
+from optgen.passes.prepare_rule import add_maximize
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 

@@ -8,8 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from optgen.verification.case import Case
-from optgen.verification.reference import State, by_parameter, over_all_parameters
+from optgen.verification.case import Case, State, by_parameter, over_all_parameters
 from optgen.verification.references.whole_matrices import SQUARE_SHAPES
 
 

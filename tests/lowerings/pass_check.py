@@ -10,22 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from optgen.ir.binding_times import Axes
-from optgen.lowerings.fused_cpu.pass_schedule import (
-    WHOLE_COLUMNS,
-    WHOLE_MATRICES,
-    WHOLE_ROWS,
-    Pass,
-)
+from optgen.ir.kinds import Axes
+from optgen.lowerings.fused_cpu.pass_schedule import TILE_AXES, Pass
 from optgen.lowerings.fused_cpu.step import Step
 
 TILED_AXES: Mapping[str, Collection[Axes]] = {
-    "WHOLE_MATRICES": WHOLE_MATRICES,
-    "WHOLE_ROWS": WHOLE_ROWS,
-    "WHOLE_COLUMNS": WHOLE_COLUMNS,
-    "EXACT_MATRICES": WHOLE_MATRICES,
-    "EXACT_ROWS": WHOLE_ROWS,
-    "EXACT_COLUMNS": WHOLE_COLUMNS,
+    **{f"{kind}_{tile}": axes for tile, axes in TILE_AXES.items() for kind in ("WHOLE", "EXACT")},
     "SPLIT": (Axes.TENSOR,),
 }
 """For each tiling strategy, the axes whose values lie completely in one tile."""
@@ -62,15 +52,15 @@ class _Schedule:
         self.untiled = {n: -1 for n in self.streams if not self._in_tiles(n)}
 
     def run(self, number: int, scheduled_pass: Pass) -> Iterator[str]:
-        """Run a pass on every tile, then its finish steps, then its stores."""
+        """Run a pass on every tile, then its other steps, then its stores."""
         tile: dict[str, int] = {}
-        tile_steps = sorted(map(self.steps.index, scheduled_pass.steps))
-        finish_steps = sorted(map(self.steps.index, scheduled_pass.finish))
-        for index in tile_steps:
+        steps_on_tiles = sorted(map(self.steps.index, scheduled_pass.on_tiles))
+        steps_after_tiles = sorted(map(self.steps.index, scheduled_pass.after_tiles))
+        for index in steps_on_tiles:
             yield from self._wrong_reads(number, index, tile)
             tile |= {n: index for n in self.steps[index].writes if self._in_tiles(n)}
-        for index in sorted({*tile_steps, *finish_steps}):
-            if index in finish_steps:
+        for index in sorted({*steps_on_tiles, *steps_after_tiles}):
+            if index in steps_after_tiles:
                 yield from self._wrong_reads(number, index, {})
             step = self.steps[index]
             computed = [n for n in (*step.writes, *step.numbers_written) if not self._in_tiles(n)]

@@ -19,7 +19,7 @@ from optgen.emit import render
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
 from optgen.lowerings import LOWERINGS
-from optgen.passes.maximize import add_maximize
+from optgen.passes.prepare_rule import add_maximize
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 

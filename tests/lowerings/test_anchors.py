@@ -17,8 +17,8 @@ import optgen
 from optgen import emit, use_lowering
 from optgen.ir.evaluate import evaluate
 from optgen.lowerings.foreach import FOREACH
-from optgen.passes.maximize import add_maximize
 from optgen.passes.plan import plans
+from optgen.passes.prepare_rule import add_maximize
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
 from optgen.spec.read_spec import read_spec

@@ -24,7 +24,7 @@ from optgen import use_lowering
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
 from optgen.ir.ops import ELEMENTWISE_OPS
-from optgen.passes.maximize import add_maximize
+from optgen.passes.prepare_rule import add_maximize
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 

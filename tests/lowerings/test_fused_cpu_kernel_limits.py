@@ -6,8 +6,9 @@ import pytest
 
 from optgen.emit import render
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.errors import RuleError
+from optgen.ir.nodes import RuleError
 from optgen.lowerings.fused_cpu import FUSED_CPU
+from optgen.lowerings.optimizer import OPTIMIZER
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
@@ -48,5 +49,5 @@ def Mine(p, g, /, *, lr=hyper(0.1), abc=hyper((2.0, -1.5, 0.5))):
 def test_a_matrix_op_of_a_computed_number_is_refused_at_the_number() -> None:
     (algorithm,) = read_spec(Spec("mine", MATRIX_OP, "mine.py", 1))
     with pytest.raises(RuleError, match="a hyperparameter or a number") as caught:
-        render(algorithm, FUSED_CPU, None)
+        render(algorithm, OPTIMIZER, None)
     assert caught.value.place.line == 7

@@ -12,21 +12,15 @@ from lowerings.test_fused_cpu import VECTORIZED_REMARK, compiler_output, cpp_of,
 
 from optgen import emit
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.binding_times import Axes
+from optgen.ir.kinds import Axes
 from optgen.ir.plan import Plan
 from optgen.lowerings.fused_cpu import _PASSES, FUSED_CPU
-from optgen.lowerings.fused_cpu.pass_schedule import (
-    WHOLE_COLUMNS,
-    WHOLE_MATRICES,
-    WHOLE_ROWS,
-    Pass,
-    PassScheduler,
-    shared_passes,
-)
+from optgen.lowerings.fused_cpu.pass_schedule import Pass, tiling_strategies
 from optgen.lowerings.fused_cpu.phase_steps import PhaseSteps
 from optgen.lowerings.fused_cpu.step import Step
+from optgen.optim import Muon
 from optgen.passes.plan import plans
-from optgen.runtime.fused_cpu.kernel import parse_calls
+from optgen.runtime import MatrixCall
 from optgen.runtime.toolchain import compiler
 from optgen.runtime.toolchain.library_cache import inline_includes
 from optgen.spec.read_spec import read_spec
@@ -72,9 +66,11 @@ def pass_lines(passes: list[Pass]) -> list[str]:
     """Return lines of text that describe passes."""
     lines = []
     for each in passes:
-        inside, finish = ([step.name for step in steps] for steps in (each.steps, each.finish))
-        lines += ["pass", f"  every part: {', '.join(inside)}"]
-        lines += [f"  then: {', '.join(finish)}"] if finish else []
+        on_tiles, after_tiles = (
+            [step.name for step in steps] for steps in (each.on_tiles, each.after_tiles)
+        )
+        lines += ["pass", f"  on every tile: {', '.join(on_tiles)}"]
+        lines += [f"  after all tiles: {', '.join(after_tiles)}"] if after_tiles else []
         lines += [f"  stores: {', '.join(each.stores)}"] if each.stores else []
     return lines
 
@@ -88,18 +84,10 @@ def test_steps_share_passes(path: str, golden: Golden) -> None:
     }
     streams = {"param": Axes.TENSOR, "grad": Axes.TENSOR, **states}
     steps = PhaseSteps(plan, streams, {}).steps
-    passes_by_shape = {"large matrices": shared_passes(steps, streams)}
-    axes_by_shape = {"small": WHOLE_MATRICES, "tall": WHOLE_ROWS, "flat": WHOLE_COLUMNS}
-    for shape, axes in axes_by_shape.items():
-        scheduler = PassScheduler(steps, streams, axes)
-        passes_by_shape[f"{shape} matrices"] = scheduler.passes()
-        passes_by_shape[f"{shape} matrices whose rows are kept unrounded"] = (
-            scheduler.exact_passes()
-        )
     lines = [
         line
-        for shape, passes in passes_by_shape.items()
-        for line in (f"{shape}:", *pass_lines(passes))
+        for strategy, passes in tiling_strategies(steps, streams, has_axes=True).items()
+        for line in (f"{strategy}:", *pass_lines(passes))
     ]
     golden.check("\n".join(lines))
 
@@ -120,12 +108,12 @@ def test_a_pass_stores_no_state_that_a_later_pass_updates_again() -> None:
         ),
         Step("sweep2", Axes.TENSOR, 1, ("factor",), ("param",), numbers_read=("square_sum",)),
     ]
-    scheduler = PassScheduler(steps, streams, WHOLE_MATRICES)
-    assert scheduler.exact_passes() == []
-    assert PassScheduler(steps, streams, WHOLE_COLUMNS).passes()
-    first, second = scheduler.passes()
-    assert [step.name for step in first.steps] == ["rows1", "sweep1", "square_sum"]
-    assert [step.name for step in second.steps] == ["rows1", "sweep2"]
+    strategies = tiling_strategies(steps, streams, has_axes=True)
+    first, second = strategies["WHOLE_MATRICES"]
+    assert strategies["EXACT_MATRICES"] == [first, second]  # rows1 cannot read its state back
+    assert strategies["WHOLE_COLUMNS"]
+    assert [step.name for step in first.on_tiles] == ["rows1", "sweep1", "square_sum"]
+    assert [step.name for step in second.on_tiles] == ["rows1", "sweep2"]
     assert (first.stores, second.stores) == ((), ("row", "param"))
 
 
@@ -164,14 +152,10 @@ def test_names_that_generated_cpp_uses_get_an_underscore(tmp_path: Path) -> None
     assert "NUMBERS_, STREAMS };" in text
 
 
-def test_the_cpp_lists_its_calls_of_matrix_ops() -> None:
-    text = emit.render(algorithm_of("specs/muon.py"), FUSED_CPU, None)
-    (listed,) = re.findall(r'optgen_calls = "(.*)";', text)
-    (call,) = parse_calls(listed)
+def test_a_rule_lists_its_calls_of_matrix_ops() -> None:
+    """The runtime calls them between the parts of the kernel."""
+    rule = Muon.rule
 
-    assert (call.target, call.op, call.source) == ("o", "orthogonalize", "u")
-    assert call.arguments == ("ns_coefficients", "ns_steps", "eps")
-    assert parse_calls("") == ()
-    with pytest.raises(ValueError, match="not a call of a matrix op: 'a = f'"):
-        parse_calls("a = f")
-    assert [c.arguments for c in parse_calls("a = f(b, 1, -0.5); c = g(a)")] == [("1", "-0.5"), ()]
+    arguments = ("ns_coefficients", "ns_steps", "eps")
+    assert rule.matrix_calls == (MatrixCall("o", "orthogonalize", "u", arguments),)
+    assert rule.matrices == ("u", "o")

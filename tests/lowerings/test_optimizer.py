@@ -17,9 +17,8 @@ from torch.nn import Parameter
 from optgen import emit
 from optgen.lowerings.optimizer import OPTIMIZER
 from optgen.runtime import GeneratedOptimizer, State
-from optgen.spec.base_spec import read_base
 from optgen.spec.declare import Spec
-from optgen.spec.read_spec import read_spec
+from optgen.spec.read_spec import read_base, read_spec
 
 ROOT = Path(__file__).parent.parent.parent
 MODULE_NUMBERS = itertools.count()

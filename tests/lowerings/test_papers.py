@@ -10,19 +10,12 @@ from interpreter import INTERPRETED, inside_interpreter, outside_interpreter, ru
 from lowerings.papers import PAPERS
 from spec_files import optimizer_class
 
-from optgen.verification.case import Case
+from optgen.verification.case import Case, RuleReference
 from optgen.verification.compare import CaseRun, run_case
-from optgen.verification.reference import RuleReference
-from optgen.verification.references import (
-    adam_like,
-    curvature,
-    factored,
-    momentum,
-    schedule_free,
-)
+from optgen.verification.references import moments
+from optgen.verification.references.learning_rate_free import SCHEDULE_FREE
 
-_MODULES = (adam_like, curvature, factored, momentum, schedule_free)
-CATALOGUE = [case for module in _MODULES for case in module.CASES]
+CATALOGUE = [*moments.CASES, *SCHEDULE_FREE]
 LOWERINGS = ("forloop", "foreach", "fused_cpu")
 CASES_AND_LOWERINGS = [(case, lowering) for case in PAPERS for lowering in LOWERINGS]
 CASES_AND_LOWERINGS += [(case, "fused_cpu") for case in CATALOGUE]

@@ -12,10 +12,10 @@ from planning import WITH_PHASES
 
 import optgen.lowerings.fused_cpu as fused_cpu
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.errors import RuleError
-from optgen.ir.whole_matrices import why_uncut
+from optgen.ir.execution import why_uncut
+from optgen.ir.nodes import RuleError
 from optgen.lowerings.fused_cpu import step_tables
-from optgen.lowerings.fused_cpu.pass_schedule import Pass, PassScheduler, tiling_strategies
+from optgen.lowerings.fused_cpu.pass_schedule import Pass, TileSchedule, tiling_strategies
 from optgen.lowerings.fused_cpu.step import Step
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
@@ -47,10 +47,10 @@ def changed_orders(
 ) -> Iterator[str]:
     """Yield a message for each strategy that changes the order of reductions over parameters."""
     expected = [step.name for step in steps if step.reduction and not step.reduces_values]
-    for name, passes in strategies.items():
-        finish_steps = [step.name for each in passes for step in each.finish]
-        if passes and [step for step in finish_steps if step in expected] != expected:
-            yield f"{name}: not in the order {expected}"
+    for strategy, passes in strategies.items():
+        after_tiles = [step.name for each in passes for step in each.after_tiles]
+        if passes and [name for name in after_tiles if name in expected] != expected:
+            yield f"{strategy}: not in the order {expected}"
 
 
 def phased_rules(seeds: range) -> Iterator[Algorithm]:
@@ -98,7 +98,7 @@ def test_the_check_finds_a_wrong_schedule(
     faults: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without its last check, a schedule reads a new column value for the old one."""
-    monkeypatch.setattr(PassScheduler, "_reruns_after_store", lambda *_: False)
+    monkeypatch.setattr(TileSchedule, "stores_too_early", lambda _: False)
     (algorithm,) = read_spec(RECORDED_RULES / "where_of_columns_beside_an_old_column_state.py")
     fused_cpu.lower(algorithm)
     assert "EXACT_MATRICES, pass 1, step columns1: reads version 8 of key_k, not -1" in faults

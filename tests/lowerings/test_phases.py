@@ -16,13 +16,12 @@ from torch import Tensor
 
 from optgen import emit
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.evaluate import evaluate, properties_of
-from optgen.ir.state_values import exists
+from optgen.ir.evaluate import evaluate, exists, properties_of
 from optgen.lowerings.foreach import FOREACH
 from optgen.lowerings.forloop import FORLOOP
 from optgen.lowerings.lowering import Lowering
 from optgen.passes.plan import plans
-from optgen.passes.specialize_shape import facts_read
+from optgen.passes.specialize import facts_read
 from optgen.runtime.eager import parts
 from optgen.verification.evaluator import orthogonalize_exactly
 

@@ -12,7 +12,7 @@ from spec_texts import LR, read, spec
 import optgen
 from optgen import use_lowering
 from optgen.ir.evaluate import evaluate
-from optgen.passes.maximize import add_maximize
+from optgen.passes.prepare_rule import add_maximize
 from optgen.spec import Spec
 
 OPTIONAL = f"{LR}, opt=hyper(None, optional=True)"

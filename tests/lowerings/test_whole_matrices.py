@@ -15,7 +15,7 @@ from torch import Tensor
 import optgen
 from optgen import emit, use_lowering
 from optgen.ir.evaluate import evaluate
-from optgen.ir.whole_matrices import why_uncut
+from optgen.ir.execution import why_uncut
 from optgen.lowerings.foreach import FOREACH
 from optgen.lowerings.forloop import FORLOOP
 from optgen.passes.latex import to_latex

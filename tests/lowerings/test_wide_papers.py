@@ -11,13 +11,12 @@ from spec_files import optimizer_class
 from torch import Tensor
 from torch.optim import Optimizer
 
-from optgen.verification.case import Case
+from optgen.verification.case import Case, SharedRuleReference
 from optgen.verification.compare import CaseRun, run_case
-from optgen.verification.reference import SharedRuleReference
-from optgen.verification.references import learning_rate_free
+from optgen.verification.references.learning_rate_free import LEARNING_RATE_FREE
 
 LOWERINGS = ("forloop", "foreach", "fused_cpu")
-CASES = (*learning_rate_free.CASES, CLIPPED_LAMB)
+CASES = (*LEARNING_RATE_FREE, CLIPPED_LAMB)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)

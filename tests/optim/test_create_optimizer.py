@@ -13,7 +13,7 @@ from torch import nn
 
 import optgen.specs
 from optgen import optim
-from optgen.cli.locate_specs import spec_path
+from optgen.cli.catalogue import spec_path
 from optgen.compositions import spec_of
 from optgen.jit import named_spec
 from optgen.optim import (

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
-from optgen.passes.maximize import add_maximize
+from optgen.passes.prepare_rule import add_maximize
 from optgen.spec.read_spec import read_spec
 
 

@@ -14,9 +14,8 @@ from planning import PASSES, RULES
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref
 from optgen.ir.plan import Plan
-from optgen.passes.maximize import add_maximize
-from optgen.passes.nonnegative_states import proven_ranges
-from optgen.passes.rename import rename
+from optgen.passes.prepare_rule import add_maximize, rename
+from optgen.passes.ranges import proven_ranges
 
 Symbols = dict[str, Any]
 _OPERATORS: dict[str, Callable[..., Any]] = {

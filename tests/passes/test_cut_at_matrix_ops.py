@@ -7,9 +7,8 @@ import torch
 from passes.test_cut_phases import MATRIX, assert_plan_agrees, plan_for
 from spec_texts import read, spec
 
-from optgen.ir.binding_times import Axes, Stage
-from optgen.ir.errors import RuleError
-from optgen.ir.nodes import Ref, assigns, expressions
+from optgen.ir.kinds import Axes, Stage
+from optgen.ir.nodes import Ref, RuleError, assigns, expressions
 from optgen.ir.plan import MatrixCall, Plan, reads
 from optgen.passes.plan import Order, plan
 

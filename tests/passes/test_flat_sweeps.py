@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from spec_texts import read, spec
 
-from optgen.passes.flat_sweeps import codes_readers
+from optgen.passes.kernel_plans import codes_readers
 
 STATE = 'm=state("exp_avg", dtype="8bit", block=64, map="linear", min_elements=0)'
 UPDATE = "p = p - lr * m"

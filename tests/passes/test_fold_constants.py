@@ -8,8 +8,7 @@ import pytest
 from spec_texts import UPDATE, read, spec
 
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Ref, walk
-from optgen.passes.fold_constants import fold_constants
-from optgen.passes.fold_expression import fold
+from optgen.passes.fold_constants import fold, fold_constants
 
 LR = Ref("lr")
 FALSE, ONE, TWO = Const(False), Const(1), Const(2)

@@ -12,9 +12,9 @@ import pytest
 from lowerings.rules import read
 from lowerings.test_capturable import BRANCHES
 
-from optgen.ir.binding_times import Stage
+from optgen.ir.kinds import Stage
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, refs
-from optgen.passes.if_conversion import CAPTURABLE, if_convert
+from optgen.passes.convert_branches import CAPTURABLE, if_convert
 from optgen.passes.plan import plan
 
 

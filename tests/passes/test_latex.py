@@ -13,12 +13,10 @@ from matplotlib.mathtext import MathTextParser
 from strategies import specs
 
 from optgen.ir.algorithm import Algorithm
-from optgen.passes.derive import derive
-from optgen.passes.latex import to_latex
-from optgen.passes.latex_symbols import read_letter
-from optgen.spec.base_spec import read_base
+from optgen.passes.latex import read_letter, to_latex
+from optgen.passes.prepare_rule import derive
 from optgen.spec.declare import Spec
-from optgen.spec.read_spec import read_spec
+from optgen.spec.read_spec import read_base, read_spec
 
 SPECS = Path(__file__).parent.parent.parent / "specs"
 NAMES = [

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from spec_texts import read, spec
 
-from optgen.passes.latex import to_latex
-from optgen.passes.latex_symbols import Symbols
+from optgen.passes.latex import Symbols, to_latex
 
 HYPERS = "lr=hyper(0.1), alpha=hyper(5.0), beta3=hyper(0.99)"
 

@@ -14,8 +14,8 @@ from optgen.ir.evaluate import evaluate
 from optgen.ir.nodes import Call, Ref, expressions, walk
 from optgen.ir.plan import Plan
 from optgen.passes.merge_square_roots import merge_square_roots
-from optgen.passes.nonnegative_states import proven_ranges
 from optgen.passes.plan import plan
+from optgen.passes.ranges import proven_ranges
 
 
 def count_roots(planned: Plan) -> int:

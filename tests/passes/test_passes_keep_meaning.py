@@ -19,11 +19,10 @@ from spec_texts import spec
 from strategies import FLAGS, specs
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.copies import is_self_copy
 from optgen.ir.evaluate import evaluate
+from optgen.ir.nodes import filter_assigns, is_self_copy
 from optgen.ir.print_ir import to_text
 from optgen.ir.verify import verify_algorithm, verify_plan
-from optgen.passes.rewrite import filter_assigns
 from optgen.passes.ssa import to_ssa
 from optgen.spec.read_spec import read_spec
 

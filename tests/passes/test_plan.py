@@ -14,8 +14,8 @@ from plan_run import run_plan
 from planning import PASSES, RULES
 from spec_texts import read, spec
 
-from optgen.ir.errors import RuleError
 from optgen.ir.evaluate import evaluate
+from optgen.ir.nodes import RuleError
 from optgen.ir.print_ir import to_text
 from optgen.ir.verify import verify_plan
 from optgen.passes.hoist_scalars import hoist_scalars

@@ -2,7 +2,7 @@
 
 import pytest
 
-from optgen.passes.scatter_add import is_scatter_add
+from optgen.passes.recognize_rules import is_scatter_add
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from optgen.passes.skip_count import skip_count
+from optgen.passes.recognize_rules import skip_count
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 

@@ -9,11 +9,11 @@ import torch
 from lowerings.rules import read
 from plan_run import run_plan
 
-from optgen.ir.binding_times import Axes
 from optgen.ir.evaluate import evaluate
+from optgen.ir.kinds import Axes
 from optgen.ir.print_ir import to_text
 from optgen.passes.plan import plan
-from optgen.passes.specialize_unit_matrices import specialize_unit_matrices
+from optgen.passes.specialize import specialize_unit_matrices
 from optgen.spec.read_spec import read_spec
 
 (ADAFACTOR,) = read_spec(Path(__file__).parents[2] / "specs" / "adafactor.py")

@@ -10,10 +10,11 @@ from fuzz.draw import draw
 from planning import WITH_PHASES
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.errors import RuleError
-from optgen.ir.verify import StaleReadError, verify_reads
+from optgen.ir.nodes import RuleError
+from optgen.ir.verify import verify_reads
+from optgen.ir.verify_versions import StaleReadError
 from optgen.passes import plan as planner
-from optgen.passes.specialize_shape import fact_combinations
+from optgen.passes.specialize import fact_combinations
 from optgen.passes.split_scalars import Splitter
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError

@@ -11,8 +11,8 @@ from optgen.ir.nodes import Const, Linear, Term, assigns
 from optgen.ir.plan import Plan, Sweep
 from optgen.ir.verify import verify_plan
 from optgen.passes.hoist_scalars import hoist_scalars
+from optgen.passes.kernel_plans import zero_gradients
 from optgen.passes.plan import plans
-from optgen.passes.zero_gradients import zero_gradients
 
 NAMES = ("Adam", "Adafactor", "Muon")
 

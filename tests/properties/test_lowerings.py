@@ -20,7 +20,7 @@ from torch import Tensor
 import optgen
 from optgen import use_lowering
 from optgen.ir.evaluate import evaluate
-from optgen.passes.maximize import add_maximize
+from optgen.passes.prepare_rule import add_maximize
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 

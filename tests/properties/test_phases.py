@@ -21,12 +21,13 @@ from optgen import use_lowering
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
 from optgen.ir.print_ir import to_text
-from optgen.ir.verify import VerifyError, verify_algorithm, verify_plan
+from optgen.ir.verify import verify_algorithm, verify_plan
+from optgen.ir.verify_versions import VerifyError
 from optgen.passes.expand_reductions import expand_reductions
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
-from optgen.passes.maximize import add_maximize
 from optgen.passes.plan import Order, plans
+from optgen.passes.prepare_rule import add_maximize
 from optgen.passes.ssa import to_ssa
 from optgen.runtime.eager import parts
 from optgen.spec import Spec

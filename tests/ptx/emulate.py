@@ -21,6 +21,8 @@ from triton.backends.nvidia.compiler import CUDABackend
 
 from benchmarks.triton_aot_compile import Launch, compiling_for
 from optgen.runtime.fused_triton.backend import FusedTritonBackend
+from optgen.runtime.fused_triton.bucket import Bucket
+from optgen.runtime.fused_triton.matrix_stacks import Stacks
 from optgen.runtime.fused_triton.table import HEADER, Table
 from optgen.verification.patch_attribute import patch_attribute
 from ptx.launch import Counts, run
@@ -154,23 +156,24 @@ def emulated(device: Device | None = None) -> Iterator[Device]:
     Make the optimizer inside the context.
     """
     device = device or Device()
-    write_addresses, write_extra = Table.write_addresses, Table.write_extra_addresses
+    write_addresses, set_local = Table.write_addresses, Bucket._set_local
 
     def note_addresses(table: Table, streams: Sequence[Sequence[Tensor]]) -> None:
         write_addresses(table, streams)
         for index, stream in enumerate(streams):
             device.note_addresses(table, f"row {HEADER + index}", list(stream))
 
-    def note_extra_addresses(table: Table, index: int, tensors: Sequence[Tensor]) -> None:
-        write_extra(table, index, tensors)
-        device.note_addresses(table, f"extra row {index}", list(tensors))
+    def note_local(bucket: Bucket, name: str, stacks: Stacks) -> None:
+        set_local(bucket, name, stacks)
+        matrices = [matrix for batch in stacks for stack in batch for matrix in stack]
+        device.note_addresses(bucket._table, f"local {name}", matrices)
 
     patches = (
         # Repeated steps and calls know addresses and no tensors; `make test-cuda-host` runs them.
         (FusedTritonBackend, "cached_step", lambda *arguments: None),
         (FusedTritonBackend, "_cached_call", lambda *arguments: None),
         (Table, "write_addresses", note_addresses),
-        (Table, "write_extra_addresses", note_extra_addresses),
+        (Bucket, "_set_local", note_local),
         (CUDABackend, "make_cubin", lambda *arguments: b""),  # only the PTX is needed
     )
     with ExitStack() as stack:

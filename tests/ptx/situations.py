@@ -20,7 +20,7 @@ from benchmarks.classes import accepted_parameters
 from benchmarks.triton_aot import classes as classes_of_torch
 from optgen import use_lowering
 from optgen.optim._published import PUBLISHED
-from optgen.passes.maximize import add_maximize
+from optgen.passes.prepare_rule import add_maximize
 from optgen.runtime.elementwise import Elementwise
 from optgen.spec.read_spec import read_spec
 

@@ -19,7 +19,7 @@ from fuzz.draw import draw
 from fuzz.hunt import Tally, check_rule
 from fuzz.trial import Setting
 
-from optgen.spec.composition.names import CompositionError
+from optgen.spec.composition.check_parts import CompositionError
 from optgen.spec.errors import SpecError
 from ptx.emulate import Device, emulated
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from conftest import Golden
 
-from optgen.spec.base_spec import read_base
 from optgen.spec.errors import SpecError
-from optgen.spec.read_spec import read_spec
+from optgen.spec.read_spec import read_base, read_spec
 
 SPECS = Path(__file__).parents[2] / "specs"
 DERIVED = '''from optgen.spec import hyper, optimizer

@@ -8,7 +8,7 @@ import pytest
 from spec_texts import LR, read, spec
 
 from optgen.cli.check import check
-from optgen.spec.batches import batch_warning
+from optgen.spec.semantic_checks import batch_warning
 
 MUON = "c=hyper((3.4445, -4.775, 2.0315))"
 ORTHOGONAL = "o = orthogonalize(g, c, 5, 1e-7)"

@@ -10,7 +10,7 @@ from optgen.ir.print_ir import to_text
 from optgen.passes.latex import to_latex
 from optgen.passes.plan import plan
 from optgen.spec import Spec
-from optgen.spec.decorators import elementwise
+from optgen.spec.declare import elementwise
 from optgen.spec.errors import SpecError
 from optgen.spec.read_spec import read_spec
 

@@ -9,8 +9,8 @@ import pytest
 import optgen.spec
 from optgen.ir.ops import CALLABLE_OPS
 from optgen.spec import read_algorithm, signature
-from optgen.spec.declarations import DeclarationToken
-from optgen.spec.storage_calls import written_arity
+from optgen.spec.declare import DeclarationToken
+from optgen.spec.op_calls import written_arity
 from optgen.spec.wide_reductions import WIDE_REDUCTIONS
 
 NAMES = [name for name in optgen.spec.__all__ if name != "Spec"]

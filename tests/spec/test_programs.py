@@ -10,7 +10,7 @@ from spec_texts import LR, read, spec
 
 from optgen.passes.plan import plan
 from optgen.spec import Spec, hyper, lerp, optimizer, state
-from optgen.spec.declarations import DeclarationToken
+from optgen.spec.declare import DeclarationToken
 from optgen.spec.errors import SpecError
 from optgen.spec.read_spec import read_spec
 

@@ -16,8 +16,8 @@ from optgen.ir.nodes import Call, If, assigns, expressions, walk
 from optgen.ir.print_ir import to_text
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
-from optgen.spec.files import module_name
 from optgen.spec.read_spec import read_spec
+from optgen.spec.source import module_name
 
 
 def rule_text(algorithm: Algorithm) -> str:

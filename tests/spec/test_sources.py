@@ -13,8 +13,8 @@ from spec_texts import read, spec
 import optgen
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
-from optgen.spec.files import MAX_FILE_BYTES
 from optgen.spec.read_spec import read_spec
+from optgen.spec.source import MAX_FILE_BYTES
 
 CONTROL_CHARACTERS = ["\0", "\x01", "\x07", "\x0b", "\x1b", "\x1f", "\x7f", "\x85", "\x9f"]
 BIDI = ["\u061c", "\u200e", "\u200f", "\u202a", "\u202e", "\u2066", "\u2069"]

@@ -6,7 +6,7 @@ import pytest
 from conftest import Golden
 from spec_texts import UPDATE, read, spec
 
-from optgen.ir.compute_dtype import widens
+from optgen.ir.execution import widens
 from optgen.spec.errors import SpecError
 
 MATRIX = 'require(ndim(p) == 2, "{shape}")'

@@ -12,11 +12,10 @@ import pytest
 from spec_texts import LR, UPDATE, read, spec
 
 from optgen import emit
-from optgen.spec import time_limit
-from optgen.spec.errors import SpecError, located_errors, spec_errors
-from optgen.spec.time_limit import TooSlowError, limited_time
+from optgen.spec import errors
+from optgen.spec.errors import SpecError, TooSlowError, limited_time, located_errors, spec_errors
 
-MAX_SECONDS = 3 * time_limit.MAX_SECONDS
+MAX_SECONDS = 3 * errors.MAX_SECONDS
 MAX_BYTES = 2**29
 
 
@@ -146,7 +145,7 @@ def test_the_compiler_ends_with_files_or_with_a_place_and_a_hint(case: str) -> N
 
 
 def test_work_without_end_is_stopped_at_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_limit, "MAX_SECONDS", 0.2)
+    monkeypatch.setattr(errors, "MAX_SECONDS", 0.2)
     algorithm = read(spec("g = 2 * g", UPDATE))
     statement = algorithm.rule[1]
     handler = signal.getsignal(signal.SIGVTALRM)

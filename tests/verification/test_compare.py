@@ -11,11 +11,11 @@ import torch
 from optgen.optim._published import PUBLISHED
 from optgen.verification import compare, references
 from optgen.verification.case import Case
-from optgen.verification.catalogue import class_of
 from optgen.verification.compare import larger_error, max_difference, run_case, runnable_lowerings
+from optgen.verification.packages import TORCH_CASES as TORCH
+from optgen.verification.packages import class_of
+from optgen.verification.references import SOURCES
 from optgen.verification.references.eight_bits import CASES as EIGHT_BITS
-from optgen.verification.references.sources import SOURCES
-from optgen.verification.torch_classes import CASES as TORCH
 
 COMBINATIONS = [
     (case, lowering)

@@ -11,11 +11,9 @@ from spec_files import CATALOGUE
 
 from optgen.spec.read_spec import read_specs
 from optgen.verification import evidence, references
-from optgen.verification.catalogue import NAMES
-from optgen.verification.evidence import Row, from_json, title_of_rule, to_json
-from optgen.verification.pages import fill_table
-from optgen.verification.references.sources import SOURCES
-from optgen.verification.torch_classes import TORCH
+from optgen.verification.evidence import Row, fill_table, from_json, title_of_rule, to_json
+from optgen.verification.packages import NAMES, TORCH
+from optgen.verification.references import SOURCES
 
 DOCS = Path(__file__).parents[2] / "docs"
 BY_RULE, BY_PACKAGE = DOCS / "evidence.json", DOCS / "evidence_packages.json"

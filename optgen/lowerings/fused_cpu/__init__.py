@@ -15,10 +15,10 @@ from functools import reduce
 
 from optgen.contract.states import QUANTIZED, Shape
 from optgen.ir.algorithm import Algorithm, Hyper
-from optgen.ir.binding_times import Axes
+from optgen.ir.execution import why_uncut
 from optgen.ir.generated_names import plural
+from optgen.ir.kinds import Axes
 from optgen.ir.plan import Plan, Sweep
-from optgen.ir.whole_matrices import why_uncut
 from optgen.lowerings.fused_cpu.expression_printer import constant, variable
 from optgen.lowerings.fused_cpu.line_layout import (
     comment,
@@ -32,19 +32,23 @@ from optgen.lowerings.fused_cpu.phased_file import phased_context
 from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
 from optgen.lowerings.fused_cpu.template_variants import dispatch_call
 from optgen.lowerings.lowering import Context, Lowering
-from optgen.passes.encode_choices import encode_choices, legend_of_choices
 from optgen.passes.factor_out_divisors import factor_out_divisors
-from optgen.passes.flat_sweeps import codes_readers, is_one_sweep
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.invert_factors import invert_factors
+from optgen.passes.kernel_plans import (
+    codes_readers,
+    encode_choices,
+    is_one_sweep,
+    legend_of_choices,
+    load_device_scalars,
+    zero_gradients,
+)
 from optgen.passes.lerp_form import use_lerp_form
-from optgen.passes.load_device_scalars import load_device_scalars
 from optgen.passes.merge_square_roots import merge_square_roots
 from optgen.passes.plan import plan, plans
-from optgen.passes.scatter_add import is_scatter_add
-from optgen.passes.specialize_unit_matrices import specialize_unit_matrices
-from optgen.passes.zero_gradients import zero_gradients
+from optgen.passes.recognize_rules import is_scatter_add
+from optgen.passes.specialize import specialize_unit_matrices
 
 _PASSES = (
     encode_choices,

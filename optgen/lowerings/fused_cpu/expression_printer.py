@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from optgen.ir.generated_names import escaped, upper_case_name
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term
 from optgen.ir.ops import SHADOWABLE_FUNCTIONS
-from optgen.passes.scalar_arithmetic import is_number, split_sign
+from optgen.passes.linear import is_number, split_sign
 
 _INFIX = {  # op -> precedence, C++ operator
     "==": (3, "=="),

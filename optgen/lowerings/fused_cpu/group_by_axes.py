@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from optgen.ir.binding_times import Axes, KindLookup
-from optgen.ir.nodes import Assign, If, Program, Stmt, assigns
+from optgen.ir.execution import is_wide
+from optgen.ir.kinds import Axes, KindLookup
+from optgen.ir.nodes import Assign, If, Program, Stmt, assigns, filter_assigns
 from optgen.ir.plan import is_reduction
-from optgen.ir.whole_matrices import is_wide
-from optgen.passes.rewrite import filter_assigns
 
 
 @dataclass(frozen=True)

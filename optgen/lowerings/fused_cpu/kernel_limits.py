@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sized
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.errors import RuleError
+from optgen.ir.nodes import RuleError
 
 MAX_VALUES = 64  # the number of bits of a set: include/rule_tables.h
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from optgen.ir.nodes import Call, Const, Expr, Ref, assigns, children
+from optgen.ir.nodes import Call, Const, Expr, Ref, assigns, children, map_values
 from optgen.ir.ops import CONDITION_OPERANDS, PROPERTIES, RANDOM_OPS
 from optgen.ir.plan import Plan
 from optgen.lowerings.fused_cpu.expression_printer import (
@@ -21,8 +21,7 @@ from optgen.lowerings.fused_cpu.number_printer import number_printer
 from optgen.lowerings.fused_cpu.random_keys import RandomKeys
 from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
 from optgen.lowerings.fused_cpu.statements import Statements, masks
-from optgen.passes.flatten_branches import BranchFlattener
-from optgen.passes.rewrite import map_values
+from optgen.passes.convert_branches import BranchFlattener
 
 _COLUMN = 8  # at which constants are declared
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from optgen.ir.binding_times import Axes
+from optgen.ir.kinds import Axes
 from optgen.lowerings.fused_cpu.line_layout import indented, wrapped_list
 from optgen.lowerings.fused_cpu.loop_printer import LoopPrinter
 from optgen.lowerings.fused_cpu.step import Step

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from optgen.ir.binding_times import Axes
+from optgen.ir.kinds import Axes
 from optgen.ir.nodes import Program
 from optgen.ir.plan import Sweep
 from optgen.lowerings.fused_cpu.expression_printer import constant

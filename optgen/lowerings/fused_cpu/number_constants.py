@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from optgen.ir.binding_times import Axes
 from optgen.ir.generated_names import free_name
+from optgen.ir.kinds import Axes
 from optgen.ir.nodes import Call, Const, Expr, Program, assigns, children, refs
 from optgen.ir.ops import CONDITION_OPERANDS, OPS, PROPERTIES, RANDOM_OPS
 from optgen.ir.plan import Plan

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from optgen.ir.binding_times import Axes
 from optgen.ir.generated_names import free_name, is_free, numbered
+from optgen.ir.kinds import Axes
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -19,6 +19,7 @@ from optgen.ir.nodes import (
     Stmt,
     assigns,
     expressions,
+    filter_assigns,
     names_read,
 )
 from optgen.ir.ops import SHADOWABLE_FUNCTIONS
@@ -34,7 +35,6 @@ from optgen.ir.plan import (
 from optgen.lowerings.fused_cpu.group_by_axes import group_by_axes
 from optgen.lowerings.fused_cpu.step import Step
 from optgen.passes.name_random import Draws
-from optgen.passes.rewrite import filter_assigns
 
 _LOOP_NAMES = {
     Axes.TENSOR: "sweep",

@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from optgen.ir.binding_times import Axes
-from optgen.ir.errors import RuleError
-from optgen.ir.nodes import Call, Const, Expr, Ref
+from optgen.ir.kinds import Axes
 from optgen.ir.plan import HostCall, MatrixCall, Phase, Plan
 from optgen.lowerings.fused_cpu.line_layout import indented, wrapped_list
 from optgen.lowerings.fused_cpu.phased_rule import PhasedRule
@@ -23,7 +21,7 @@ _END_OF_CALL = ">(*table, *threads);"
 def phased_context(
     all_plans: Sequence[Plan], streams: Mapping[str, Axes], fresh_symbols: Sequence[str]
 ) -> Context:
-    """Return the template's variables: structs, entry points, and the matrix ops between parts."""
+    """Return the template's variables: structs and entry points."""
     rules: list[list[PhasedRule]] = []  # for each part, the rules of all plans
     for plan in all_plans:
         calls = plan.matrix_calls
@@ -52,8 +50,6 @@ def phased_context(
             if part_rules
         },
         "by_matrix": ", and works on matrices" if _needs_row_major_order(all_plans, rules) else "",
-        "calls": list(_call_texts(all_plans)),
-        "locals": _locals(all_plans),
     }
 
 
@@ -67,12 +63,6 @@ def _needs_row_major_order(
 
 def _qualified_names(rules: Sequence[PhasedRule]) -> list[str]:
     return [f"optgen::{rule.name}" for rule in rules]
-
-
-def _locals(all_plans: Sequence[Plan]) -> list[str]:
-    """Return the operands and results of matrix ops, in the order of the table."""
-    streams = (s for plan in all_plans for sweep in plan.sweeps for s in sweep.streams)
-    return list(dict.fromkeys(s.name for s in streams if s.role == "local"))
 
 
 def _parts(plan: Plan) -> Iterator[Plan]:
@@ -109,33 +99,3 @@ def _about(plan: Plan, calls: Sequence[MatrixCall], part: int) -> str:
     before = [f"after {call.op}" for call in calls[part - 1 : part]] if part else []
     after = [f"until {call.op}" for call in calls[part : part + 1]]
     return ", ".join([scope, *before, *after])
-
-
-def _call_texts(all_plans: Sequence[Plan]) -> Iterator[str]:
-    """Yield the matrix ops as texts for the runtime, with the facts under which each runs."""
-    texts = [list(map(_call_text, plan.matrix_calls)) for plan in all_plans]
-    longest = max(texts, key=len)
-    if any(each != longest[: len(each)] for each in texts):
-        raise NotImplementedError("fused C++: plans with different matrix ops")
-    facts = all_plans[texts.index(longest)].facts
-    condition = " and ".join(f if holds else f"not {f}" for f, holds in facts.items())
-    for number, text in enumerate(longest):
-        in_all_plans = all(number < len(each) for each in texts)
-        yield text + ("" if in_all_plans else f" if {condition}")
-
-
-def _call_text(call: MatrixCall) -> str:
-    """Return a matrix op as text, with names of locals and hyperparameters, and numbers."""
-    return f"{call.target.name} = {call.op}({', '.join(map(_argument, call.args))})"
-
-
-def _argument(expr: Expr) -> str:
-    match expr:
-        case Ref(name):
-            return name
-        case Const(int() | float() as value):
-            return repr(value)
-        case Call("neg", (Const(int() | float() as value),)):
-            return repr(-value)
-    message = "an operand of a matrix op beside its matrix is a hyperparameter or a number"
-    raise RuleError(expr.place, message, "declare a hyper for the value that is computed here")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
-from optgen.ir.binding_times import Axes
+from optgen.ir.kinds import Axes
 from optgen.ir.plan import Plan
 from optgen.lowerings.fused_cpu.draw_function import DrawFunction
 from optgen.lowerings.fused_cpu.expression_printer import variable

@@ -10,7 +10,7 @@ from optgen.ir.plan import Plan
 from optgen.lowerings.fused_cpu.expression_printer import ExpressionPrinter, constant, variable
 from optgen.lowerings.fused_cpu.line_layout import declarations, wrapped_list
 from optgen.lowerings.fused_cpu.statements import Statements
-from optgen.passes.round_state import ROUNDED, round_state
+from optgen.passes.kernel_plans import ROUNDED, round_state
 
 _COLUMN = 8
 

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from optgen.ir.copies import only_factor
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -16,6 +15,7 @@ from optgen.ir.nodes import (
     always_assigned,
     assigns,
     names_read,
+    only_factor,
 )
 from optgen.ir.ops import OPS
 from optgen.lowerings.fused_cpu.expression_printer import variable

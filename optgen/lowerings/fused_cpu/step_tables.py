@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from optgen.ir.binding_times import Axes
+from optgen.ir.kinds import Axes
 from optgen.lowerings.fused_cpu.expression_printer import constant
 from optgen.lowerings.fused_cpu.line_layout import indented, wrapped_list
 from optgen.lowerings.fused_cpu.pass_schedule import Pass, tiling_strategies
@@ -124,8 +124,8 @@ def _pass_table(name: str, passes: Sequence[Pass]) -> list[str]:
     lines = [f"static constexpr Pass {name}[] = {{"]
     for each in passes:
         fields = (
-            [step.index_name for step in each.steps],
-            [step.index_name for step in each.finish],
+            [step.index_name for step in each.on_tiles],
+            [step.index_name for step in each.after_tiles],
             [constant(value) for value in each.stores],
         )
         sets = [line for names in fields for line in wrapped_list("set(", names, "),", column=16)]

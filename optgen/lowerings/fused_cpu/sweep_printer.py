@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from optgen.ir.binding_times import Axes
 from optgen.ir.generated_names import plural
+from optgen.ir.kinds import Axes
 from optgen.ir.plan import Plan
 from optgen.lowerings.fused_cpu.expression_printer import constant, variable
 from optgen.lowerings.fused_cpu.line_layout import indented, wrapped_list

@@ -13,9 +13,9 @@ from functools import reduce
 from typing import Any
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.execution import why_not_in_triton
 from optgen.ir.generated_names import plural
 from optgen.ir.plan import Plan, Stream
-from optgen.ir.whole_matrices import why_not_in_triton
 from optgen.lowerings.fused_triton.address_printer import uses
 from optgen.lowerings.fused_triton.expression_printer import variable
 from optgen.lowerings.fused_triton.isolate_mixed_reductions import isolate_mixed_reductions
@@ -32,14 +32,17 @@ from optgen.lowerings.fused_triton.sweep_printer import (
     print_sweep,
 )
 from optgen.lowerings.lowering import Lowering
-from optgen.passes.encode_choices import encode_choices
 from optgen.passes.factor_out_divisors import factor_out_divisors
-from optgen.passes.flat_sweeps import addresses_of, is_flat_sweep
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.invert_factors import invert_factors
+from optgen.passes.kernel_plans import (
+    addresses_of,
+    encode_choices,
+    is_flat_sweep,
+    load_device_scalars,
+)
 from optgen.passes.lerp_form import use_lerp_form
-from optgen.passes.load_device_scalars import load_device_scalars
 from optgen.passes.merge_square_roots import merge_square_roots
 from optgen.passes.plan import plans
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from optgen.ir.binding_times import Axes
+from optgen.ir.kinds import Axes
 
 CandidateLine = tuple[str, str]
 """Regular expression of the names that a line assigns, and the line."""

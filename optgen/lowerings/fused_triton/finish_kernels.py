@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from optgen.ir.binding_times import Axes
+from optgen.ir.kinds import Axes
 from optgen.ir.nodes import Ref, expressions
 from optgen.ir.plan import Finish, Phase, Sweep
 from optgen.lowerings.fused_triton.address_printer import (

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from optgen.ir.binding_times import Axes
 from optgen.ir.generated_names import plural
+from optgen.ir.kinds import Axes
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -20,6 +20,7 @@ from optgen.ir.nodes import (
     always_assigned,
     assigns,
     expressions,
+    filter_assigns,
 )
 from optgen.ir.ops import OPS
 from optgen.ir.plan import Finish, Plan, is_maximum, is_reduction, reads
@@ -30,7 +31,6 @@ from optgen.lowerings.fused_triton.properties import read_property
 from optgen.lowerings.fused_triton.split_finishes import with_conditions
 from optgen.lowerings.fused_triton.workspace_slots import LINE_AXES, Slots
 from optgen.lowerings.python.literals import comment
-from optgen.passes.rewrite import filter_assigns
 
 _INDENT = "    "
 _TILE_SHAPES = {

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from optgen.ir.binding_times import Axes, kind_of
-from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns
+from optgen.ir.kinds import Axes, kind_of
+from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, filter_assigns, map_values
 from optgen.ir.plan import Finish, Phase, Plan, Sweep, is_reduction
 from optgen.lowerings.fused_triton.split_finishes import dependents
 from optgen.passes.hoist_between_sweeps import hoist_between_sweeps
 from optgen.passes.linear import Linearizer
 from optgen.passes.ranges import declared_ranges
-from optgen.passes.rewrite import filter_assigns, map_values
 
 
 def isolate_mixed_reductions(plan: Plan) -> Plan:

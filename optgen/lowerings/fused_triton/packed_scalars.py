@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from optgen.ir.binding_times import Axes
 from optgen.ir.generated_names import is_free
+from optgen.ir.kinds import Axes
 from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, children
 from optgen.ir.ops import CONDITION_OPERANDS
 from optgen.ir.plan import Plan, Stream

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
-from optgen.ir.binding_times import Axes
+from optgen.ir.kinds import Axes
 from optgen.ir.nodes import Ref
 from optgen.ir.plan import Finish, Plan, Sweep, WideCall
 from optgen.lowerings.fused_triton.address_printer import uses

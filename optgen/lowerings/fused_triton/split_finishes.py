@@ -11,13 +11,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import reduce
 
-from optgen.ir.binding_times import Axes
+from optgen.ir.execution import is_wide
 from optgen.ir.generated_names import free_name
-from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, assigns
+from optgen.ir.kinds import Axes
+from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, assigns, filter_assigns
 from optgen.ir.plan import Finish, Phase, Plan, Sweep, WideCall, is_reduction, reads
-from optgen.ir.whole_matrices import is_wide
 from optgen.passes.hoist_between_sweeps import Arms, inside_arms
-from optgen.passes.rewrite import filter_assigns
 
 
 def split_finishes(plan: Plan) -> Plan:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from optgen.ir.binding_times import Axes
 from optgen.ir.generated_names import plural
+from optgen.ir.kinds import Axes
 from optgen.ir.nodes import Assign, Const, Expr, Ref, always_assigned, assigns, expressions
 from optgen.ir.plan import (
     MatrixCall,
@@ -46,7 +46,7 @@ from optgen.lowerings.fused_triton.workspace_slots import (
 )
 from optgen.lowerings.python.expression_printer import PythonPrinter
 from optgen.lowerings.python.literals import comment
-from optgen.passes.flat_sweeps import has_flat_sweeps
+from optgen.passes.kernel_plans import has_flat_sweeps
 
 Context = dict[str, Any]
 _BROADCAST = {Axes.ROW: "[:, :, None]", Axes.COLUMN: "[:, None, :]", Axes.MATRIX: "[:, None, None]"}

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from optgen.contract.states import MATRIX_SHAPES, Shape
 from optgen.ir.algorithm import Algorithm, Bounds, Hyper, State
 from optgen.ir.nodes import assigns
-from optgen.lowerings.optimizer.arguments import Argument
+from optgen.lowerings.optimizer.constructor import Argument
 from optgen.lowerings.optimizer.hyperparameter_roles import role
 from optgen.lowerings.python.literals import as_shown, literal
-from optgen.passes.drop_unused_hypers import drop_unused_hypers
-from optgen.passes.latex import to_latex
-from optgen.passes.latex_symbols import Symbols
+from optgen.passes.latex import Symbols, to_latex
+from optgen.passes.prepare_rule import drop_unused_hypers
 
 _WIDTH = 100
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from optgen.ir.copies import only_factor
-from optgen.ir.nodes import Assign, Call, Expr, Linear, Program, Ref, children
+from optgen.ir.nodes import Assign, Call, Expr, Linear, Program, Ref, children, only_factor
 from optgen.ir.ops import OPS
 
 _NEW_CATEGORIES = ("arithmetic", "comparison", "logic", "reduction", "wide reduction")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from optgen.ir.binding_times import Axes, KindLookup, kind_of
+from optgen.ir.kinds import Axes, KindLookup, kind_of
 from optgen.ir.nodes import Assign, Call, Program, Ref, refs
 from optgen.ir.plan import is_maximum, is_reduction
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Program, Ref, Term
 from optgen.ir.ops import ATOM, PRECEDENCE
 from optgen.lowerings.python.literals import comment, exact_literal
-from optgen.passes.scalar_arithmetic import is_number, split_sign
+from optgen.passes.linear import is_number, split_sign
 
 _PROPERTIES = {
     "ndim": "{0}.dim()",

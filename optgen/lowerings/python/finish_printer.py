@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from optgen.ir.execution import is_wide
 from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, children, rebuild
 from optgen.ir.plan import Plan
-from optgen.ir.whole_matrices import is_wide
 from optgen.lowerings.python.collectives import collective_points, completion_lines
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.phase_syntax import PhaseSyntax
 from optgen.lowerings.python.small_values import SmallValues
-from optgen.passes.if_conversion import use_tensor_logic
+from optgen.passes.convert_branches import use_tensor_logic
 
 
 @dataclass(frozen=True)

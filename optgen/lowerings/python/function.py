@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from optgen.ir.algorithm import Algorithm, State
-from optgen.ir.compute_dtype import widens_in_python
+from optgen.ir.execution import widens_in_python
 from optgen.ir.generated_names import RUNTIME_NAMES, plural
 from optgen.ir.plan import Plan, Stream
 from optgen.lowerings.lowering import Context

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from optgen.ir.copies import only_factor
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -21,6 +20,7 @@ from optgen.ir.nodes import (
     children,
     expressions,
     map_expressions,
+    only_factor,
     rebuild,
 )
 

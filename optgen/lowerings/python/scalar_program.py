@@ -16,6 +16,7 @@ from optgen.ir.nodes import (
     Ref,
     assigns,
     expressions,
+    filter_assigns,
     names_read,
     refs,
 )
@@ -23,7 +24,6 @@ from optgen.ir.plan import Plan
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.literals import comment
 from optgen.passes.reuse_item_names import is_item, reuse_item_names
-from optgen.passes.rewrite import filter_assigns
 
 
 @dataclass(frozen=True)

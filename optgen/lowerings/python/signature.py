@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm, Hyper
-from optgen.ir.binding_times import PARAM
 from optgen.ir.generated_names import plural
+from optgen.ir.kinds import PARAM
 from optgen.ir.nodes import Call, Expr, Ref, map_expressions, rebuild
 from optgen.ir.plan import Plan
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from optgen.ir.algorithm import State
-from optgen.ir.binding_times import Axes, Kind, Stage, kind_of
-from optgen.ir.compute_dtype import widens_in_python
+from optgen.ir.execution import widens_in_python
+from optgen.ir.kinds import Axes, Kind, Stage, kind_of
 from optgen.ir.nodes import Expr, Ref, always_assigned, assigns, expressions
 from optgen.ir.plan import Finish, Plan, Sweep, reads
 from optgen.lowerings.python.function import guarded_lines

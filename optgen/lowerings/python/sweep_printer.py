@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from optgen.ir.compute_dtype import widens_in_python
+from optgen.ir.execution import widens_in_python
 from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Ref, assigns, rename_program
 from optgen.ir.plan import Plan, Stream, Sweep

@@ -19,7 +19,7 @@ from optgen.passes.instructions import (
     Ops,
     Reduce,
 )
-from optgen.passes.scalar_arithmetic import is_number
+from optgen.passes.linear import is_number
 
 _PRINTER = PythonPrinter({}, {})
 _METHODS = {

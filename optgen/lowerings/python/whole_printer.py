@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.binding_times import Axes
+from optgen.ir.execution import is_wide
 from optgen.ir.generated_names import plural
+from optgen.ir.kinds import Axes
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -19,22 +20,21 @@ from optgen.ir.nodes import (
     Program,
     Ref,
     map_expressions,
+    map_values,
     names_read,
     rebuild,
     refs,
 )
 from optgen.ir.ops import PROPERTIES, RANDOM_OPS
 from optgen.ir.plan import Plan, Stream
-from optgen.ir.whole_matrices import is_wide
 from optgen.lowerings.python.aliasing import tensors_to_copy
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.function import Body, guarded_lines, indented
 from optgen.lowerings.python.permutations import permute_by_index
 from optgen.lowerings.python.random_calls import defaults_before_draws
 from optgen.lowerings.python.signature import list_names
-from optgen.passes.if_conversion import use_tensor_logic
+from optgen.passes.convert_branches import use_tensor_logic
 from optgen.passes.name_random import draws_of
-from optgen.passes.rewrite import map_values
 
 _PRINTER = PythonPrinter({}, {"sum": "total", "orthogonalize": "newton_schulz"})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optgen.ir.compute_dtype import widens_in_python
+from optgen.ir.execution import widens_in_python
 from optgen.ir.generated_names import plural
 from optgen.ir.plan import Plan, Stream
 from optgen.lowerings.python.function import loop_iterable

@@ -166,8 +166,14 @@ def _whole_number(number: Number) -> int | Tensor:
 
 
 def _word(number: int | Tensor, like: Tensor) -> Tensor:
-    """Return a number as a word of 32 bits, which int32 holds modulo 2**32."""
-    return torch.as_tensor(number, dtype=torch.int64, device=like.device).to(torch.int32)
+    """Return a number as a word of 32 bits, which int32 holds modulo 2**32.
+
+    A number of the host is filled in: to copy it, the host would wait for the device.
+    """
+    if isinstance(number, Tensor):
+        return number.to(like.device).to(torch.int32)
+    signed = (number + 2**31) % 2**32 - 2**31
+    return torch.full((), signed, dtype=torch.int32, device=like.device)
 
 
 def _threefry(key: tuple[Tensor, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from ctypes import c_int, c_int64, c_void_p
-from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -20,12 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.contract.states import FACTS
 from optgen.runtime import matrix_ops
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.hyperparameters import HyperConverter
 from optgen.runtime.reader.streams import STREAM_BITS, RuleStreams, TableArrays, shifted_to_stream
-from optgen.runtime.rule import HasLowerings
+from optgen.runtime.rule import HasLowerings, MatrixCall
 from optgen.runtime.tensors import layout
 from optgen.runtime.toolchain import dtype_variants
 from optgen.runtime.toolchain.dtype_variants import DTYPE_CODES
@@ -35,28 +32,22 @@ from optgen.runtime.torch_private import data_ptr
 class KernelSignature(RuleStreams):
     """Streams of a compiled rule, and the properties that its library exports.
 
-    The locals are operands and results of matrix ops.
+    The locals are the operands and results of matrix ops.
     """
 
     def __init__(self, lowered: HasLowerings, library: ctypes.CDLL) -> None:
         self._library = library
-        super().__init__(lowered.rule, self._exported_text("optgen_locals").split())
+        super().__init__(lowered.rule, lowered.rule.matrices)
         self.pack_hypers = HyperConverter(lowered).row
         self.has_shapes = self._exports("optgen_shapes")
         self.by_matrix = self._exports("optgen_by_matrix")
-        self.matrix_calls = parse_calls(self._exported_text("optgen_calls"))
+        self.matrix_calls = lowered.rule.matrix_calls
 
     def _exports(self, name: str) -> bool:
         try:
             return bool(self._library[name])
         except (AttributeError, UnicodeDecodeError):  # the error names the path: it may be no UTF-8
             return False
-
-    def _exported_text(self, name: str) -> str:
-        """Return a string that the library exports; "" if it exports none of that name."""
-        if not self._exports(name):
-            return ""
-        return (ctypes.c_char_p.in_dll(self._library, name).value or b"").decode()
 
 
 class Kernel(KernelSignature):
@@ -80,6 +71,10 @@ class Kernel(KernelSignature):
         self.dtype_bits, self.source = dtype_bits, source
         if sweep_path:
             dtype_variants.connect_sweeps(self._library, sweep_path)
+        if self._exports("optgen_calls"):  # earlier versions listed the calls in C++
+            raise RuntimeError(
+                f"the C++ of rule {self.rule.name!r} is of an earlier optgen: generate it again"
+            )
         symbols = [
             "optgen_step",
             *(f"optgen_step_{segment}" for segment in range(2, len(self.matrix_calls) + 2)),
@@ -114,7 +109,7 @@ class Kernel(KernelSignature):
         source, target = self.streams_of(call)
         for index, (batch, columns) in enumerate(zip(table.batches, table.columns, strict=True)):
             indices = call.selected_indices(columns[0])
-            results = call(batch.group, [columns[source][i] for i in indices])
+            results = matrix_op_results(call, batch, [columns[source][i] for i in indices])
             table.set_results(target, index, dict(zip(indices, results, strict=True)), source)
 
     def streams_of(self, call: MatrixCall) -> tuple[int, int]:
@@ -122,6 +117,15 @@ class Kernel(KernelSignature):
         first_local = 2 + len(self.shaped_states)
         source, target = map(self.local_names.index, (call.source, call.target))
         return first_local + source, first_local + target
+
+
+def matrix_op_results(call: MatrixCall, batch: Batch, matrices: Sequence[Tensor]) -> list[Tensor]:
+    """Apply a matrix op to matrices of a batch, with the arguments of its group."""
+    arguments = (
+        batch.group[value] if isinstance(value, str) else float(value) for value in call.arguments
+    )
+    results: list[Tensor] = getattr(matrix_ops, call.op)(matrices, *arguments)
+    return results
 
 
 class _TableStruct(ctypes.Structure):
@@ -197,53 +201,6 @@ class Table(TableArrays):
         scale = getattr(optimizer, "grad_scale", None)
         self._scale = ctypes.c_double(1.0 if scale is None else float(scale))
         self.struct.grad_scale = None if scale is None else ctypes.addressof(self._scale)
-
-
-_MATRIX_CALL = re.compile(r"(\w+) = (\w+)\((\w+)((?:, [^,]+)*?)\)(?: if ([\w ]+))?")
-
-
-@dataclass(frozen=True)
-class MatrixCall:
-    """Call of a matrix op: `target = op(source, *arguments) if condition`.
-
-    Arguments are keys of a group, or numbers. The condition is a predicate of a parameter's shape,
-    such as "factored" or "not factored". The op applies to the parameters that satisfy the
-    condition, or to all if the condition is "".
-    """
-
-    target: str
-    op: str
-    source: str
-    arguments: tuple[str, ...]
-    condition: str = ""
-
-    def selected_indices(self, params: Sequence[Tensor]) -> list[int]:
-        """Return the indices of the parameters that the op applies to."""
-        fact = self.condition.removeprefix("not ")
-        return [
-            index
-            for index, param in enumerate(params)
-            if not fact or FACTS[fact](param.shape) is (fact == self.condition)
-        ]
-
-    def __call__(self, group: Mapping[str, Any], tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Apply the op to tensors of one group; return the results."""
-        arguments = (group[name] if name in group else float(name) for name in self.arguments)
-        results: list[Tensor] = getattr(matrix_ops, self.op)(tensors, *arguments)
-        return results
-
-
-def parse_calls(text: str) -> tuple[MatrixCall, ...]:
-    """Return the calls that a compiled rule exports as text, in order."""
-    return tuple(map(_parse_call, filter(None, text.split("; "))))
-
-
-def _parse_call(text: str) -> MatrixCall:
-    match = _MATRIX_CALL.fullmatch(text)
-    if match is None:
-        raise ValueError(f"not a call of a matrix op: {text!r}")
-    arguments = tuple(match[4].split(", ")[1:])
-    return MatrixCall(match[1], match[2], match[3], arguments, match[5] or "")
 
 
 _SYMBOLS = {

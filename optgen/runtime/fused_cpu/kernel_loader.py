@@ -1,7 +1,6 @@
 """Load the compiled kernels of a rule; build missing kernels."""
 
 import pkgutil
-import re
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -67,7 +66,7 @@ def _load(
     lowered: HasLowerings, module: ModuleType, suspends: bool, dtype_bits: int
 ) -> Kernel | str:
     """Return a kernel, or the reason why there is none; warn once about a failed build."""
-    if reason := why_too_many_states(lowered.rule, _source(module)):
+    if reason := why_too_many_states(lowered.rule):
         return reason
     try:
         return _build(lowered, module, suspends, dtype_bits)
@@ -84,17 +83,18 @@ def _build(lowered: HasLowerings, module: ModuleType, suspends: bool, dtype_bits
     """Build the libraries of a kernel in two threads, and load the kernel."""
     kernel_class, define = _kernel_class_and_define(suspends)
     name, source = lowered.rule.name, define + inline_includes(_source(module))
+    extra_bits = dtype_variants.matrix_op_dtypes(bool(lowered.rule.matrix_calls))
     # Two compilers at once take no longer than one. On two cores, a third one would have to wait.
     with ThreadPoolExecutor(1) as executor:
         try:
-            wait_for_sweeps = dtype_variants.start_sweep_build(executor, source, dtype_bits)
+            wait_for_sweeps = dtype_variants.start_sweep_build(
+                executor, source, dtype_bits, extra_bits
+            )
             if lowered.rule.gradient == "sparse_only":
                 executor.submit(sparse_gradients.library, name, source)
             if not tensor_reader.is_built():
                 executor.submit(tensor_reader.reader)  # the next step uses it
-            path, known_dtype_bits = dtype_variants.library(
-                name, source, dtype_bits, dtype_variants.matrix_op_dtypes(source)
-            )
+            path, known_dtype_bits = dtype_variants.library(name, source, dtype_bits, extra_bits)
             return kernel_class(lowered, path, known_dtype_bits, source, wait_for_sweeps())
         except KeyboardInterrupt:
             end_all_compilers()  # the other thread would wait for its compiler
@@ -118,13 +118,12 @@ def _kernel_class_and_define(suspends: bool) -> tuple[type[Kernel], str]:
 _MAX_STATES = 14
 # A byte has a bit for each state that the rule calls `fresh` on.
 _MAX_FRESH = 8
-_LOCALS = re.compile(r'optgen_locals = "(.*)"')
 
 
-def why_too_many_states(rule: Rule, source: str = "") -> str:
+def why_too_many_states(rule: Rule) -> str:
     """Return a short reason why a rule does not fit into a row of the table; "" if it fits.
 
-    Operands and results of matrix ops are streams too; `source`, the rule's C++, lists them.
+    Operands and results of matrix ops are streams too.
     """
     if len(rule.fresh) > _MAX_FRESH:
         return f"the rule calls `fresh` on more than {_MAX_FRESH} states"
@@ -132,8 +131,6 @@ def why_too_many_states(rule: Rule, source: str = "") -> str:
     state_count = len(shaped_states) + len(scalar_keys)
     if state_count > _MAX_STATES:
         return f"more than {_MAX_STATES} states"
-    match = _LOCALS.search(source)
-    matrix_count = len(match[1].split()) if match else 0
-    if state_count + matrix_count > _MAX_STATES:
+    if state_count + len(rule.matrices) > _MAX_STATES:
         return f"more than {_MAX_STATES} states and matrices"
     return ""

@@ -17,9 +17,15 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.fused_cpu.kernel import Kernel, MatrixCall, ShardsStruct, Table, thread_pool
+from optgen.runtime.fused_cpu.kernel import (
+    Kernel,
+    ShardsStruct,
+    Table,
+    matrix_op_results,
+    thread_pool,
+)
 from optgen.runtime.matrix_ops import cols, rows
-from optgen.runtime.rule import HasLowerings
+from optgen.runtime.rule import HasLowerings, MatrixCall
 from optgen.runtime.sharded.driver import AXES, Collectives, Request, Update, index_in_axes, run
 from optgen.runtime.sharded.reductions import PartialReduction, WideReduction
 from optgen.runtime.tensors.sharding import ShardedAxis
@@ -170,7 +176,7 @@ class SuspendingKernel(Kernel):
             each.gather(shards) for each, shards in zip(collectives, operands, strict=True)
         ]
         computed = [
-            call(table.batches[index].group, matrices)
+            matrix_op_results(call, table.batches[index], matrices)
             for (index, _), matrices in zip(operand_groups, gathered, strict=True)
         ]
         scattered = yield [

@@ -5,9 +5,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from itertools import accumulate, chain, islice
+from functools import cache, partial
+from itertools import chain
 from math import prod
-from operator import itemgetter, mul
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from optgen.runtime.fused_triton.graph_memory import GraphMemory
 from optgen.runtime.fused_triton.interpreter import patched_interpreter
 from optgen.runtime.fused_triton.launch_options import compiler_options, options
 from optgen.runtime.fused_triton.launcher import Launcher
+from optgen.runtime.fused_triton.matrix_stacks import MatrixStacks, Stacks
 from optgen.runtime.fused_triton.table import HEADER, Table
 from optgen.runtime.fused_triton.tensor_streams import (
     StreamLayout,
@@ -106,13 +108,10 @@ class Bucket:
         scalars = streams[len(key.dtypes) :]
         self._scalar_dtypes_and_devices = list(map(dtypes_and_devices, scalars))
         self._scalars: Tensor | None = None
-        self._locals: dict[str, list[Tensor]] = {}
+        self._locals: dict[str, Stacks] = {}
         self._local_names = spec.locals if spec else ()
-        locals_of = streams[0] if self._local_names else []
-        self._shapes = [(param.shape, _row_major_strides(param.shape)) for param in locals_of]
-        # Each local begins at a multiple of 16 elements, so at an aligned address.
-        sizes = (-(-param.numel() // 16) * 16 for param in locals_of)
-        self._local_offsets = list(accumulate(sizes, initial=0))
+        if self._local_names:
+            self._stacks = MatrixStacks(streams[0], [len(each.indices) for each in subsets])
         self.compute_type = triton_type(self.compute_dtype)
         self.types = [triton_type(dtype or key.dtypes[0]) for dtype in key.dtypes]
         self.scalar_types = [triton_type(dtype) for dtype in key.scalar_dtypes]
@@ -199,33 +198,31 @@ class Bucket:
 
     def allocate_local(self, name: str) -> None:
         """Allocate the tensors in which a sweep stores the operands of a matrix op."""
-        dtype, device = self.key.dtypes[0], self.key.device
-        flat = torch.empty(self._local_offsets[-1], dtype=dtype, device=device)
-        pairs = zip(self._shapes, self._local_offsets, strict=False)
-        self._set_local(
-            name,
-            [torch.as_strided(flat, shape, stride, offset) for (shape, stride), offset in pairs],
-        )
+        dtype = self.key.dtypes[0]
+        assert dtype is not None
+        self._set_local(name, self._stacks.allocate(dtype, self.key.device))
 
     def call(
         self, op: Callable[..., list[Tensor]], source: str, target: str, arguments: Arguments
     ) -> None:
-        """Apply a matrix op to the tensors that a sweep has stored, group by group."""
-        operands, results = iter(self._locals[source]), []
-        for subset, group in zip(self.subsets, self._groups, strict=True):
-            results += op(list(islice(operands, len(subset.indices))), *arguments(group))
+        """Apply a matrix op to the stacks that a sweep has stored, batch by batch."""
         dtype = self.key.dtypes[0]
         assert dtype is not None
-        narrowed = (t if t.dtype.itemsize <= dtype.itemsize else t.to(dtype) for t in results)
-        self._set_local(target, [tensor.contiguous() for tensor in narrowed])
+        stacks: Stacks = []
+        for operands, group in zip(self._locals[source], self._groups, strict=True):
+            results = op(operands, *arguments(group))
+            narrowed = (t if t.dtype.itemsize <= dtype.itemsize else t.to(dtype) for t in results)
+            stacks.append([tensor.contiguous() for tensor in narrowed])
+        self._set_local(target, stacks)
 
     def local_type(self, name: str) -> Any:
         """Return the Triton type of the tensors stored under this name for one step."""
-        return triton_type(self._locals[name][0].dtype)
+        return triton_type(self._locals[name][0][0].dtype)
 
-    def _set_local(self, name: str, tensors: list[Tensor]) -> None:
-        self._locals[name] = tensors
-        self._table.write_extra_addresses(self._local_names.index(name), tensors)
+    def _set_local(self, name: str, stacks: Stacks) -> None:
+        self._locals[name] = stacks
+        row = self._stacks.addresses(stacks)
+        self._table.write_extra_addresses(self._local_names.index(name), row)
 
     def run(
         self,
@@ -263,13 +260,20 @@ class Bucket:
 
     def repeat(self, update: Callable[[Bucket], None], groups: Sequence[Mapping[str, Any]]) -> None:
         """Update tensors like those of an earlier step, whose addresses are in the table."""
-        self._groups = groups
-        try:
-            with launch_context(self.key.device):
-                update(self)
-        finally:
-            self._groups = ()
-            self._locals.clear()
+        # Matrix ops stand between launches, and the tensors of a gradient scaler may be others.
+        is_fixed = self.loss_scale is None and self.found_inf is None and not self._local_names
+        with launch_context(self.key.device):
+            if is_fixed and self.launch.repeat():
+                return
+            self._groups = groups
+            try:
+                if is_fixed:
+                    self.launch.record(partial(update, self))
+                else:
+                    update(self)
+            finally:
+                self._groups = ()
+                self._locals.clear()
 
     def wide_update(
         self,
@@ -323,13 +327,9 @@ class Bucket:
         return copy_like(tensor, param)
 
 
-def _row_major_strides(shape: Sequence[int]) -> list[int]:
-    """Return the strides of a contiguous tensor of this shape."""
-    products = accumulate(reversed(shape[1:]), mul, initial=1)
-    return list(products)[::-1] if shape else []
-
-
+@cache
 def triton_type(dtype: torch.dtype | None) -> Any:
+    """Return Triton's type for a dtype of torch."""
     from triton import language
 
     return getattr(language, str(dtype).removeprefix("torch."))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain, repeat, zip_longest
 from operator import attrgetter, is_
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from optgen.runtime.batch import grad_scaler
 from optgen.runtime.batch.batch import Batch
@@ -25,15 +26,15 @@ from optgen.runtime.state.scalars import move_scalars_to_param_devices
 from optgen.runtime.torch_private import cuda_stream
 
 _dtype = attrgetter("dtype")
-
+_NO_SCALER = nullcontext()
 
 Streams = tuple[tuple[int, int], ...]
 """Pairs of a CUDA device's index and the address of a stream on it, in the order of devices."""
 
 
-def current_streams(devices: Iterable[torch.device]) -> Streams:
-    """Return the current streams of the CUDA devices among these; () if there is none."""
-    return tuple(sorted((d.index, cuda_stream(d)) for d in devices if d.type == "cuda"))
+def current_streams(cuda_devices: Sequence[torch.device]) -> Streams:
+    """Return the current streams of these devices."""
+    return tuple([(device.index, cuda_stream(device)) for device in cuda_devices])
 
 
 class LaunchPlan:
@@ -75,13 +76,14 @@ class LaunchPlan:
             )
             for key, by_batch in subsets.items()
         ]
-        self._devices = {key.device for key in subsets}
-        self.streams = current_streams(self._devices)
+        devices = {key.device for key in subsets if key.device.type == "cuda"}
+        self._cuda_devices = sorted(devices, key=attrgetter("index"))
+        self.streams = current_streams(self._cuda_devices)
         self.device_bytes = sum(bucket.device_bytes for bucket in self.buckets)
 
     def is_for_current_streams(self) -> bool:
         """Tell whether the streams that the plan was made on are current."""
-        return self.streams == current_streams(self._devices)
+        return self.streams == current_streams(self._cuda_devices)
 
     def _bucket(self, key: BucketKey, subsets: list[GroupSubset], batches: list[Batch]) -> Bucket:
         """Make the bucket of the tensors that share a key."""
@@ -208,11 +210,19 @@ def _graph_memory(batches: Sequence[Batch]) -> GraphMemory:
     return GraphMemory(capacity, reserve=1024 + 64 * len(params) + sum(sizes) // 8)
 
 
-@contextmanager
-def _scaler_tensors(bucket: Bucket, optimizer: HasLowerings) -> Iterator[None]:
+def _scaler_tensors(bucket: Bucket, optimizer: HasLowerings) -> AbstractContextManager[None]:
     """Give a bucket the tensors of a gradient scaler, if there is one, for one update."""
     scaler_tensors = grad_scaler.scaler_tensors_on(bucket.key.device, optimizer)
-    bucket.loss_scale, bucket.found_inf = scaler_tensors
+    return (
+        _NO_SCALER
+        if not any(each is not None for each in scaler_tensors)
+        else _given(bucket, *scaler_tensors)
+    )
+
+
+@contextmanager
+def _given(bucket: Bucket, loss_scale: Tensor | None, found_inf: Tensor | None) -> Iterator[None]:
+    bucket.loss_scale, bucket.found_inf = loss_scale, found_inf
     try:
         yield
     finally:

@@ -5,6 +5,9 @@ multiples of 16. Its binder looks at every argument of every launch to find the 
 which takes 20 µs. The arguments of a bucket are nearly always the objects of the last step. Then
 the compiled kernel of the last launch is right, and is launched as Triton itself offers it:
 `compiled[grid](*arguments)`.
+
+An update that depends on nothing but its bucket launches the same kernels with the same arguments
+each time. Such an update is recorded once, and its launches are repeated without the update.
 """
 
 from __future__ import annotations
@@ -44,6 +47,8 @@ class Launcher:
     def __init__(self, graph_memory: GraphMemory | None = None) -> None:
         self._graph_memory = graph_memory  # of a capture
         self._launches: dict[int, _Launch] = {}  # by the identity of the kernel
+        self._record: list[_Launch | None] | None = None  # of an update that runs now
+        self._recorded: list[_Launch] = []  # the last recorded update; [] if it cannot be repeated
 
     def __call__(self, kernel: Any, programs: int, *args: Any, **options: Any) -> None:
         """Launch some programs of a kernel; `options` are named arguments and compiler options."""
@@ -52,8 +57,32 @@ class Launcher:
         last = self._launches.get(id(kernel))
         if last is None or not _can_repeat(last, programs, args, options):
             self._bind(kernel, programs, args, options)
+            last = self._launches.get(id(kernel))
         else:
             last.run(*args, *last.named_args)
+        if self._record is not None:
+            self._record.append(last)
+
+    def record(self, update: Callable[[], object]) -> None:
+        """Run an update, whose launches `repeat` may repeat from now on."""
+        record: list[_Launch | None] = []
+        self._record = record
+        try:
+            update()
+        finally:
+            self._record, self._recorded = None, []
+        launches = [each for each in record if each is not None]
+        if len(launches) == len(record):
+            self._recorded = launches
+
+    def repeat(self) -> bool:
+        """Launch the kernels of the last recorded update; or none, and return False."""
+        recorded = self._recorded
+        if not recorded or any(launch.kernel.pre_run_hooks for launch in recorded):
+            return False
+        for launch in recorded:
+            launch.run(*launch.args, *launch.named_args)
+        return True
 
     def _bind(
         self, kernel: Any, programs: int, args: tuple[Any, ...], options: dict[str, Any]

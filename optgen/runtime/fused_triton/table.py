@@ -110,9 +110,9 @@ class Table:
             if stream:
                 self.write_row(HEADER + index, _addresses(stream))
 
-    def write_extra_addresses(self, index: int, tensors: Sequence[Tensor]) -> None:
-        """Write the addresses of these tensors into one of the extra rows."""
-        self.write_row(self._first_extra + index, _addresses(tensors))
+    def write_extra_addresses(self, index: int, addresses: array[int]) -> None:
+        """Write the addresses of tensors into one of the extra rows."""
+        self.write_row(self._first_extra + index, addresses)
 
     def write_row(self, row_index: int, row: array[int]) -> None:
         """Upload a row of addresses, unless the table has these addresses already."""

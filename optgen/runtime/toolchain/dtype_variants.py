@@ -88,9 +88,9 @@ _MATRIX_OP_RESULT = 1 << DTYPE_CODES[torch.bfloat16]
 ALL_DTYPE_BITS = bits_of_dtypes(DTYPE_CODES)
 
 
-def matrix_op_dtypes(source: str) -> int:
-    """Return the bits of the dtypes of matrix ops' results, if a kernel's source has such ops."""
-    return _MATRIX_OP_RESULT if "optgen_calls" in source else 0
+def matrix_op_dtypes(has_matrix_ops: bool) -> int:
+    """Return the bits of the dtypes of matrix ops' results, if a rule has such ops."""
+    return _MATRIX_OP_RESULT if has_matrix_ops else 0
 
 
 def library(name: str, source: str, dtype_bits: int, extra_bits: int = 0) -> tuple[Path, int]:
@@ -142,7 +142,7 @@ A macro is 1 if the source needs it, else 0. The library builds faster with zero
 
 
 def start_sweep_build(
-    executor: Executor, source: str, dtype_bits: int
+    executor: Executor, source: str, dtype_bits: int, extra_bits: int
 ) -> Callable[[], Path | None]:
     """Start to build the library that a kernel's source needs for tensors of these dtypes.
 
@@ -154,12 +154,7 @@ def start_sweep_build(
         return lambda: None
     flags = {name: int(marker in source) for name, marker in _FEATURES.items()}
     defines = "".join(f"#define {name} {flag}\n" for name, flag in flags.items())
-    build_arguments = (
-        "sweeps",
-        defines + _sweep_source(),
-        dtype_bits,
-        matrix_op_dtypes(source),
-    )
+    build_arguments = "sweeps", defines + _sweep_source(), dtype_bits, extra_bits
     # The caller will search the cache for the kernel's library in this thread. So this search runs
     # here too: searches in two threads would wait for each other. Only a build runs elsewhere.
     path = find_built(*build_arguments)

@@ -1,24 +1,24 @@
-"""Give the parts of a composition names that fit together, and refuse parts that do not."""
+"""Give the parts of a composition names that fit together."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from optgen.ir.ops import CALLABLE_OPS, STORAGE_OPS
-from optgen.spec.composition.moments import reads, rest_after
-from optgen.spec.composition.parts import STAGES, WRAPPING_STAGE, Part, declared_key
-from optgen.spec.composition.renaming import all_names, own_names, renamed, unused_name
-from optgen.spec.composition.spell_out_norms import spell_out_norms
-from optgen.spec.composition.step_dependence import why_steps_count_on_host
+from optgen.ir.ops import CALLABLE_OPS
+from optgen.spec.composition.check_parts import check_fit
+from optgen.spec.composition.parts import (
+    STAGES,
+    WRAPPING_STAGE,
+    Part,
+    all_names,
+    bound_names,
+    own_names,
+)
 from optgen.spec.reserved_names import DECLARATIONS
 
 _STAGE_ORDER = list(STAGES)
-
-
-class CompositionError(ValueError):
-    """Error for parts that do not go together. Its message says which, why, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,7 @@ def with_fitting_names(base: Part, modifiers: Sequence[Part]) -> NamedParts:
             parameter, or a part lacks what another one needs.
     """
     ordered = sorted(modifiers, key=lambda part: _STAGE_ORDER.index(part.stage))
-    _check_listed_once(ordered)
-    _check_declared(base, ordered)
-    _check_needs(base, ordered)
+    check_fit(base, ordered)
     base_arguments = [argument.arg for argument, _ in base.hypers]
     ordered = [spell_out_norms(part, base_arguments) for part in ordered]
     arguments = {argument.arg for part in ordered for argument, _ in part.hypers}
@@ -135,101 +133,80 @@ def _with_names_of_optimizer(part: Part, inputs: Mapping[str, str], used_names: 
     )
 
 
-def _check_listed_once(modifiers: Sequence[Part]) -> None:
-    names = [part.name for part in modifiers]
-    for name in names:
-        if names.count(name) > 1:
-            raise CompositionError(f"{name} is listed twice: leave one out")
+class _Rename(ast.NodeTransformer):
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self.names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        return ast.copy_location(ast.Name(self.names.get(node.id, node.id), node.ctx), node)
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        return ast.copy_location(ast.arg(self.names.get(node.arg, node.arg)), node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.name = self.names.get(node.name, node.name)
+        return self.generic_visit(node)
 
 
-def _check_declared(base: Part, modifiers: Sequence[Part]) -> None:
-    declared_by = dict.fromkeys(base.inputs, ("input", base.name))
-    for part in (base, *modifiers):
-        hypers = [("hyperparameter", argument.arg) for argument, _ in part.hypers]
-        keys = [("state", declared_key(declaration)) for _, declaration in part.states]
-        for what, name in (*hypers, *keys):
-            # The reader has checked the names inside each part.
-            if name in declared_by and declared_by[name][1] != part.name:
-                other_what, other = declared_by[name]
-                message = f"{part.name} adds the {what} `{name}`, "
-                message += f"but {other} has a {other_what} `{name}`"
-                raise CompositionError(
-                    f"{message}: rename one in a spec of yours, or leave one out"
+def renamed(part: Part, names: Mapping[str, str]) -> Part:
+    """Return a part with other names. Checkpoint keys do not change.
+
+    The arguments and variables of a helper are local, and keep their names.
+    """
+    part = part.copy()
+    for node in part.definitions:
+        local_names = bound_names(node) if isinstance(node, ast.FunctionDef) else set()
+        _Rename({name: new for name, new in names.items() if name not in local_names}).visit(node)
+    for node in part.programs:
+        _Rename(names).visit(node)
+    own_name = part.node.name
+    _Rename(names).visit(part.node)
+    part.node.name = own_name
+    weights, step, guard = (names.get(n, n) for n in (part.weights, part.step, part.guard))
+    return replace(part, weights=weights, step=step, guard=guard)
+
+
+def unused_name(name: str, used_names: set[str]) -> str:
+    """Return the name, or the name with the first free number. Add the result to `used_names`."""
+    number = 1
+    candidate = name
+    while candidate in used_names:
+        number += 1
+        candidate = f"{name}{number}"
+    used_names.add(candidate)
+    return candidate
+
+
+_REDUCTION_OF_SQUARES = {"norm": "sum", "rms": "mean"}
+"""For each function, the reduction of the squares: the function is its square root."""
+
+
+class _SpellOut(ast.NodeTransformer):
+    def __init__(self, names: Collection[str]) -> None:
+        self.names = names
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        match node:
+            case ast.Call(func=ast.Name(id=name), args=[x], keywords=scope) if name in self.names:
+                square = ast.BinOp(x, ast.Pow(), ast.Constant(2))
+                reduction = ast.Call(
+                    ast.Name(_REDUCTION_OF_SQUARES[name], ast.Load()), [square], scope
                 )
-            declared_by[name] = what, part.name
+                root = ast.Call(ast.Name("sqrt", ast.Load()), [reduction], [])
+                return ast.fix_missing_locations(ast.copy_location(root, node))
+        return node
 
 
-def _check_needs(base: Part, modifiers: Sequence[Part]) -> None:
-    """Check that the optimizer has what its modifiers need, and that no two parts conflict."""
-    storing = [part.name for part in modifiers if part.changed_value == "store"]
-    if len(storing) > 1:
-        message = f"{storing[0]} and {storing[1]} both store the parameter: leave one out"
-        raise CompositionError(message)
-    with_programs = [part.name for part in (base, *modifiers) if part.programs]
-    if len(with_programs) > 1:
-        message = (
-            f"{with_programs[0]} and {with_programs[1]} both move the parameter for evaluation"
-        )
-        raise CompositionError(f"{message}: leave one out")
-    if base.option("gradient") == "sparse_only":
-        raise CompositionError(f"{base.name} takes sparse gradients only, and modifiers dense ones")
-    for part in modifiers:
-        if part.changed_value == "moment":
-            _check_moment(base, part)
-    _check_rounding(base, modifiers)
-    _check_group_states(base, modifiers)
-    has_lr = any(argument.arg == "lr" for argument, _ in base.hypers)
-    for part in modifiers:
-        if "lr" in part.inputs and not has_lr:
-            message = f"{part.name} needs a learning rate called `lr`"
-            raise CompositionError(f"{message}, which {base.name} does not have")
-        calling_fresh = [each.name for each in (base, *modifiers) if each.fresh_states]
-        if part.guard and calling_fresh:
-            message = (
-                f"{part.name} may skip the first step, and {calling_fresh[0]} asks `fresh` for it"
-            )
-            raise CompositionError(f"{message}: leave one out")
-        counts_on_device = part.guard and part.step  # steps that are not skipped
-        for other in (base, *modifiers) if counts_on_device else ():
-            if other is not part and (reason := why_steps_count_on_host(other)):
-                message = f"{part.name} counts steps on the device, and {reason} of {other.name}"
-                raise CompositionError(f"{message} follows from the step count: leave one out")
+def spell_out_norms(part: Part, arguments: Collection[str]) -> Part:
+    """Return a part whose calls of `norm` or `rms` are spelled out if an argument has that name.
 
-
-def _check_rounding(base: Part, modifiers: Sequence[Part]) -> None:
-    """Refuse modifiers that change the update of a rule which has rounded its parameter already."""
-    names = (n for stmt in base.body for n in ast.walk(stmt) if isinstance(n, ast.Name))
-    rounds_param = any(name.id in STORAGE_OPS for name in names)
-    changing = [part.name for part in modifiers if part.changed_value in ("update", "store")]
-    if rounds_param and changing:
-        message = f"{changing[0]} changes the update, and {base.name} rounds the parameter itself"
-        raise CompositionError(f"{message}: leave one out")
-
-
-def _check_group_states(base: Part, modifiers: Sequence[Part]) -> None:
-    """Refuse to let single parameters wait if a later part has states that a group shares."""
-    waiting = [part.name for part in modifiers if part.stage == WRAPPING_STAGE]
-    later = (base, *(part for part in modifiers if part.changed_value != "gradient"))
-    shared = [(part.name, *state) for part in later for state in sorted(part.group_states.items())]
-    if waiting and shared:
-        other, name, shape = shared[0]
-        sharing = (
-            "all parameters of a group" if shape == "group" else "the parameters of all groups"
-        )
-        message = f"{waiting[0]} decides for each parameter when the rest of a step runs"
-        message += f", and {other} keeps `{name}` for {sharing}: leave one out"
-        raise CompositionError(f"{message}; `.grad` adds up over several calls of `backward`")
-
-
-def _check_moment(base: Part, part: Part) -> None:
-    """Check that an optimizer has one second moment, and reads it after it has assigned it."""
-    moments = base.with_role(part.stage)
-    if len(moments) != 1:
-        problem = "declares several" if moments else "does not declare"
-        message = f"{part.name} needs one state with the role {part.stage!r}"
-        raise CompositionError(f"{message}, and {base.name} {problem}")
-    rest = rest_after(base.body, moments[0])
-    if rest is None or not any(reads(stmt, moments[0]) for stmt in rest):
-        message = f"{part.name} changes `{moments[0]}` between its assignment and its use"
-        reason = "has no statement for it outside of branches, or does not read it afterwards"
-        raise CompositionError(f"{message}: {base.name} {reason}")
+    `norm(x)` becomes `sqrt(sum(x ** 2))`, and `rms(x)` becomes `sqrt(mean(x ** 2))`.
+    """
+    clashes = _REDUCTION_OF_SQUARES.keys() & set(arguments)
+    if not clashes:
+        return part
+    part = part.copy()
+    for node in (part.node, *part.definitions, *part.programs):
+        _SpellOut(clashes).visit(node)
+    return part

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from optgen.ir.ops import CALLABLE_OPS
 from optgen.spec.declare import Spec
-from optgen.spec.files import read_file
 from optgen.spec.literals import BOOLEAN, TEXT, literal, one_of, options
 from optgen.spec.read_spec import check_statements
-from optgen.spec.source import Source
+from optgen.spec.reserved_names import DECLARATIONS
+from optgen.spec.source import Source, read_file
 
 STAGES = {
     "skip": "gradient",
@@ -323,3 +324,73 @@ def _owner(decorator: ast.expr) -> str:
         case ast.Attribute(value=ast.Name(id=name)):
             return name
     return ""
+
+
+def rest_after(body: Sequence[ast.stmt], name: str) -> list[ast.stmt] | None:
+    """Return the statements after the last assignment of a state.
+
+    Return None if that assignment stands in a branch, or if there is none.
+    """
+    positions = [position for position, stmt in enumerate(body) if _assigns(stmt, name)]
+    if not positions or not isinstance(body[positions[-1]], ast.Assign):
+        return None
+    return list(body[positions[-1] + 1 :])
+
+
+def reads(stmt: ast.stmt, name: str) -> bool:
+    """Tell whether a statement reads a name."""
+    return any(n.id == name and not isinstance(n.ctx, ast.Store) for n in _names(stmt))
+
+
+def _assigns(stmt: ast.stmt, name: str) -> bool:
+    return any(n.id == name and isinstance(n.ctx, ast.Store) for n in _names(stmt))
+
+
+def _names(stmt: ast.stmt) -> list[ast.Name]:
+    return [node for node in ast.walk(stmt) if isinstance(node, ast.Name)]
+
+
+def bound_names(function: ast.FunctionDef) -> set[str]:
+    """Return the names of a function's arguments and variables."""
+    nodes = list(ast.walk(function))
+    names = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    return names | {n.id for n in nodes if isinstance(n, ast.Name) and _is_store(n)}
+
+
+def own_names(part: Part) -> set[str]:
+    """Return the names that a part defines: states, variables, constants, helpers and programs."""
+    names = {argument.arg for argument, _ in part.states}
+    for node in part.definitions:
+        match node:
+            case ast.FunctionDef(name=name) | ast.Assign(targets=[ast.Name(id=name)]):
+                names.add(name)
+    for program in part.programs:
+        arguments = {n.arg for n in ast.walk(program) if isinstance(n, ast.arg)}
+        names |= {program.name, *(bound_names(program) - arguments)}
+    return names | part.assigned_names - set(part.inputs)
+
+
+def free_names(part: Part) -> dict[str, ast.Name]:
+    """Return the names that a part reads and does not define, each with one of its nodes."""
+    defined = own_names(part) | {*DECLARATIONS, *CALLABLE_OPS}
+    free: dict[str, ast.Name] = {}
+    helpers = [node for node in part.definitions if isinstance(node, ast.FunctionDef)]
+    for function in (part.node, *helpers, *part.programs):
+        defined_here = defined | bound_names(function)
+        nodes = (node for stmt in function.body for node in ast.walk(stmt))
+        for node in nodes:
+            if isinstance(node, ast.Name) and node.id not in defined_here:
+                free.setdefault(node.id, node)
+    return free
+
+
+def all_names(part: Part) -> set[str]:
+    """Return every name that occurs in a part."""
+    nodes = [n for top in (part.node, *part.definitions, *part.programs) for n in ast.walk(top)]
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    names |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    return names | {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+
+
+def _is_store(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Store)

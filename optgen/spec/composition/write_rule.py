@@ -5,16 +5,13 @@ from __future__ import annotations
 import ast
 import copy
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from textwrap import indent
 
 from optgen.contract.states import FACTS
-from optgen.spec.composition.guard import AssignmentGuard
-from optgen.spec.composition.moments import reads, rest_after
-from optgen.spec.composition.names import NamedParts
-from optgen.spec.composition.parts import WRAPPING_STAGE, Part
-from optgen.spec.composition.renaming import unused_name
+from optgen.spec.composition.names import NamedParts, unused_name
+from optgen.spec.composition.parts import WRAPPING_STAGE, Part, reads, rest_after
 from optgen.spec.composition.update_form import UpdateForm, replace_fresh, replace_name
 
 
@@ -256,3 +253,28 @@ def _assigns(stmt: ast.stmt, name: str) -> bool:
 
 def _printed(statements: Sequence[ast.stmt]) -> list[str]:
     return [ast.unparse(ast.fix_missing_locations(stmt)) for stmt in statements]
+
+
+class AssignmentGuard(ast.NodeTransformer):
+    """Rewriter of assignments to some names: `m = x` becomes `m = where(condition, x, m)`."""
+
+    def __init__(self, names: Container[str], condition: str) -> None:
+        self.names, self.condition = names, condition
+
+    def visit_Assign(self, node: ast.Assign) -> ast.Assign:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                node.value = self._guarded(name, value)
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+                names = [target.id for target in targets if isinstance(target, ast.Name)]
+                if len(names) == len(targets) == len(values):  # else the spec reader refuses it
+                    guarded = map(self._guarded, names, values)
+                    node.value = ast.Tuple([*guarded], ast.Load())
+        return node
+
+    def _guarded(self, name: str, value: ast.expr) -> ast.expr:
+        if name not in self.names:
+            return value
+        operand_names = ("where", self.condition, name)
+        where, condition, old = (ast.Name(each, ast.Load()) for each in operand_names)
+        return ast.Call(where, [condition, value, old], [])

@@ -1,22 +1,95 @@
-"""Rules of the catalogue in plain torch, each written anew from its paper or its authors' code."""
+"""Rules of the catalogue in plain torch, each written anew from its paper or its authors' code.
+
+`SOURCES` has the papers and the code that they were written from, by names of the catalogue. The
+docstring of a rule's step says only which part of its source it follows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
 
 from optgen.verification.case import Case
 from optgen.verification.references import (
-    adam_like,
-    curvature,
     eight_bits,
-    factored,
     learning_rate_free,
     low_rank,
-    momentum,
+    moments,
     newton_schulz,
-    schedule_free,
     whole_matrices,
 )
 
-_MODULES = (
-    *(adam_like, curvature, eight_bits, factored, learning_rate_free, low_rank, momentum),
-    *(newton_schulz, schedule_free, whole_matrices),
-)
+_MODULES = (moments, eight_bits, learning_rate_free, low_rank, newton_schulz, whole_matrices)
 CASES: tuple[Case, ...] = tuple(case for module in _MODULES for case in module.CASES)
 """The cases of all rules. An optimizer has one or two."""
+
+
+_ARXIV, _GITHUB = "https://arxiv.org/abs/", "https://github.com/"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A paper, or code of other authors."""
+
+    title: str
+    address: str
+
+
+def _paper(number: str, code: str = "") -> Source:
+    return Source(f"paper, {code}" if code else "paper", _ARXIV + number)
+
+
+def _code(repository: str, path: str = "") -> Source:
+    return Source(repository, _GITHUB + repository + path)
+
+
+_NANOGPT = "KellerJordan/modded-nanogpt"
+SOURCES: dict[str, Source] = {
+    "adabelief": _paper("2010.07468", "package"),
+    "adafactor_hf": _paper("1804.04235", "transformers"),
+    "adahessian": _paper("2006.00719"),
+    "adam_h": _code(_NANOGPT, "/pull/272"),
+    "adam_mini": _code("zyushun/Adam-mini"),
+    "adamc": _paper("2506.02285"),
+    "adamuon": _code("Chongjie-Si/AdaMuon"),
+    "adamw_8bit": _paper("2110.02861", "8-bit codes written independently"),
+    "ademamix": _paper("2409.03137", "apple/ml-ademamix"),
+    "adopt": _paper("2411.02853"),
+    "apollo": _code("zhuhanqing/APOLLO"),
+    "came": _paper("2307.02047"),
+    "dadapt_adam": _paper("2301.07733", "facebookresearch/dadaptation"),
+    "dion": _code("microsoft/dion"),
+    "galore": _code("jiaweizzhao/GaLore"),
+    "grams": _paper("2412.17107"),
+    "kahan_adamw": Source("paper of AdamW, without rounding", _ARXIV + "1711.05101"),
+    "kl_soap": _code("yorkerlin/KL-Methods"),
+    "kron": _code("lixilinx/psgd_torch"),
+    "lamb": _paper("1904.00962", "timm"),
+    "lars": _paper("1708.03888", "timm"),
+    "lion": _paper("2302.06675"),
+    "lion_8bit": _paper("2110.02861", "8-bit codes written independently"),
+    "mars": _code("AGI-Arena/MARS"),
+    "muon_clip": Source("report of Kimi K2", _ARXIV + "2507.20534"),
+    "muon_h": _code(_NANOGPT, "/pull/267"),
+    "normuon": _code("zichongli5/NorMuon"),
+    "one_sided_shampoo": _paper("2503.10537"),
+    "polar_muon": _code(_NANOGPT),
+    "prodigy": _paper("2306.06101", "konstmish/prodigy"),
+    "rmsprop_tf": _code("huggingface/pytorch-image-models"),
+    "row_wise_adagrad": _paper("1906.00091", "torchrec"),
+    "schedule_free_adamw": _paper("2405.15682", "package"),
+    "schedule_free_radam": _paper("2405.15682", "package"),
+    "schedule_free_sgd": _paper("2405.15682", "package"),
+    "scion": _code("LIONS-EPFL/scion"),
+    "sgdw": _paper("1711.05101", "timm"),
+    "shampoo": _paper("1802.09568", "pytorch_optimizer"),
+    "signum": _paper("1802.04434"),
+    "simplified_ademamix": _code("DepenM/Simplified-AdEMAMix"),
+    "soap": _code("nikhilvyas/SOAP"),
+    "sophia": _paper("2305.14342", "Liuhong99/Sophia"),
+    "stable_adamw": _paper("2304.13013", "torch-optimi"),
+    "tiger": _code("bojone/tiger"),
+    "yogi": Source(
+        "paper, torch-optimizer",
+        "https://papers.nips.cc/paper/8186-adaptive-methods-for-nonconvex-optimization",
+    ),
+}

@@ -11,8 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from optgen.verification.case import Case
-from optgen.verification.reference import State, by_parameter
+from optgen.verification.case import Case, State, by_parameter
 from optgen.verification.references.moments import DECAY, LR, LR_AND_DECAY, moments
 
 

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from optgen.ir.random_numbers import gaussian
-from optgen.verification.case import STEPS, Case
-from optgen.verification.reference import State, by_parameter
+from optgen.verification.case import STEPS, Case, State, by_parameter
 
 
 def draw_normal(*shape: int, seed: int, stream: int, step: int, call: int = 0) -> Tensor:

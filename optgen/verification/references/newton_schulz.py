@@ -11,9 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.verification.case import MATRICES, Case
-from optgen.verification.problem import Problem
-from optgen.verification.reference import State, by_parameter
+from optgen.verification.case import MATRICES, Case, Problem, State, by_parameter
 
 POLAR_EXPRESS_COEFFICIENTS = (
     (8.156554524902461, -22.48329292557795, 15.878769915207462),
@@ -125,7 +123,15 @@ def largest_logits(problem: Problem, params: list[Tensor], step: int) -> dict[st
 def orthogonalize_in_own_dtype(
     tensors: Sequence[Tensor], coefficients: Sequence[float], steps: float, eps: float
 ) -> list[Tensor]:
-    """Make matrices orthogonal by the iteration that an optimizer chooses, but not in bfloat16."""
+    """Make matrices orthogonal by the iteration that an optimizer chooses, but not in bfloat16.
+
+    Each tensor is a matrix, or a stack of matrices.
+    """
+    if any(x.ndim > 2 for x in tensors):
+        options = (coefficients, steps, eps)
+        stacks = (orthogonalize_in_own_dtype(x.flatten(0, -3).unbind(), *options) for x in tensors)
+        pairs = zip(stacks, tensors, strict=True)
+        return [torch.stack(matrices).reshape(x.shape) for matrices, x in pairs]
     iteration = [*coefficients, steps, eps]
     if iteration[:-1] == [2.0, -1.5, 0.5, 12]:
         return [newton_schulz(x / x.norm().clamp(min=eps)) for x in tensors]

@@ -7,8 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from optgen.verification.case import MATRICES, Case
-from optgen.verification.reference import Rule, State, by_parameter
+from optgen.verification.case import MATRICES, Case, Rule, State, by_parameter
 from optgen.verification.references.low_rank import draw_normal
 
 

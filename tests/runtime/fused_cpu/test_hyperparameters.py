@@ -1,6 +1,7 @@
 """Test None and NaN as hyperparameters of fused C++ steps, and the limit on a rule's states."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,9 +126,12 @@ def test_the_reason_says_whether_states_or_matrices_are_too_many() -> None:
         why_too_many_states(rule(9, fresh_count=9))
         == "the rule calls `fresh` on more than 8 states"
     )
-    source = 'extern "C" const char* const optgen_locals = "a b c";'
-    assert why_too_many_states(rule(10), source) == ""
-    assert why_too_many_states(rule(11), source) == "more than 14 states and matrices"
+    matrices = ("a", "b", "c")
+    assert why_too_many_states(replace(rule(10), matrices=matrices)) == ""
+    assert (
+        why_too_many_states(replace(rule(11), matrices=matrices))
+        == "more than 14 states and matrices"
+    )
 
 
 MANY_STATES_SPEC = '''

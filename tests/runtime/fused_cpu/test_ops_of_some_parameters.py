@@ -12,8 +12,7 @@ from torch.nn import Parameter
 
 import optgen
 from optgen import use_lowering
-from optgen.emit import render
-from optgen.lowerings.fused_cpu import FUSED_CPU
+from optgen.lowerings.optimizer.rule_text import rule_of
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
@@ -88,4 +87,5 @@ def test_parameters_may_need_different_ops(
 def test_the_printed_call_of_an_op_names_its_fact(fact: str) -> None:
     (algorithm, *_) = read_spec(Spec("made", spec_text(fact), "made.py", 1))
 
-    assert f"orthogonalize(m_matrix, cs, 5, 1e-07) if {fact}" in render(algorithm, FUSED_CPU, None)
+    arguments = "('cs', 5, 1e-7), facts=(('FACT', True),))".replace("FACT", fact)
+    assert f"'orthogonalize', 'm_matrix', {arguments}" in rule_of(algorithm)["matrix_calls"]

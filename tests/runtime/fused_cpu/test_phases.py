@@ -18,7 +18,7 @@ import optgen.optim
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
 from optgen.optim import Adafactor
-from optgen.passes.maximize import add_maximize
+from optgen.passes.prepare_rule import add_maximize
 from optgen.runtime.reader.tensor_reader import reader
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec

@@ -20,7 +20,7 @@ from runtime.fused_cpu.test_phases import (
 from runtime.fused_cpu.test_suspending_kernel import check_against_whole_parameters
 from torch.nn import Parameter
 
-from optgen.bench import peak_memory
+from benchmarks import cpu_peak_memory
 from optgen.ir.algorithm import Algorithm
 from optgen.optim import Adafactor
 from optgen.runtime.fused_cpu import kernel_loader
@@ -129,4 +129,4 @@ def test_memory_does_not_grow_with_the_longer_side(shape: Shape, dtype: torch.dt
     optimizer = Adafactor([param])
     optimizer.init_state()
     take_steps(Adafactor([Parameter(torch.ones(3, 3, dtype=dtype))]), 2)  # builds the kernel
-    assert peak_memory.peak_growth(optimizer.step, 2) < 4e6  # bytes
+    assert cpu_peak_memory.peak_growth(optimizer.step, 2) < 4e6  # bytes

@@ -141,3 +141,53 @@ def test_hooks_and_empty_grids_go_through_the_binder() -> None:
 
     assert (len(kernel.bound), kernel.compiled.launches) == (2, [])
     assert launch_counts(*[(0, *CALL[1:])] * 2) == (2, 0)
+
+
+def recorded_launcher(*kernels: Kernel) -> Launcher:
+    """Return a launcher that has recorded an update which launches these kernels."""
+    launch = Launcher()
+
+    def update() -> None:
+        for number, kernel in enumerate(kernels):
+            launch(kernel, 3, TABLE, number, None, BLOCK=8)
+
+    launch.record(update)
+    return launch
+
+
+def test_a_recorded_update_is_repeated_without_the_binder() -> None:
+    first, second = Kernel(), Kernel()
+    launch = recorded_launcher(first, second, first)
+
+    assert launch.repeat()
+    assert first.compiled.launches == [
+        ((3, 1, 1), TABLE, 0, None, 8),
+        ((3, 1, 1), TABLE, 2, None, 8),
+    ]
+    assert second.compiled.launches == [((3, 1, 1), TABLE, 1, None, 8)]
+    assert (len(first.bound), len(second.bound)) == (2, 1)
+
+
+def test_an_update_is_not_repeated_before_it_was_recorded_or_with_hooks() -> None:
+    kernel, other = Kernel(), Kernel()
+    launch = recorded_launcher(kernel, other)
+    other.pre_run_hooks.append(print)
+
+    assert not Launcher().repeat()
+    assert not launch.repeat()
+    assert kernel.compiled.launches == []
+
+
+def test_an_update_that_failed_or_was_bound_by_triton_is_not_repeated() -> None:
+    kernel = Kernel()
+    kernel.pre_run_hooks.append(print)
+    launch = recorded_launcher(Kernel())
+
+    def fail() -> None:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        launch.record(fail)
+
+    assert not launch.repeat()
+    assert not recorded_launcher(Kernel(), kernel).repeat()

@@ -25,10 +25,10 @@ def kernel_source(name: str) -> str:
     return inline_includes((Path(generated.__file__).parent / name / "fused_cpu.cpp").read_text())
 
 
-def sweep_library_of(source: str, dtype_bits: int) -> Path | None:
+def sweep_library_of(source: str, dtype_bits: int, extra_bits: int = 0) -> Path | None:
     """Return the path of the library that sweeps for a kernel."""
     with ThreadPoolExecutor(1) as executor:
-        return dtype_variants.start_sweep_build(executor, source, dtype_bits)()
+        return dtype_variants.start_sweep_build(executor, source, dtype_bits, extra_bits)()
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_rules_share_a_library_of_sweeps(compiled_sources: list[str]) -> None:
 
 def test_sweeps_read_the_bfloat16_results_of_matrix_ops(compiled_sources: list[str]) -> None:
     """The sweeps of a float64 model of Muon read bfloat16 too, but not float32."""
-    sweep_library_of(kernel_source("muon"), DOUBLE)
+    sweep_library_of(kernel_source("muon"), DOUBLE, dtype_variants.matrix_op_dtypes(True))
     bits = DOUBLE | dtype_variants.bits_of_dtypes([torch.bfloat16]) & ~SINGLE
 
     assert f"#define OPTGEN_TYPES {bits}\n" in compiled_sources[0]

@@ -1,0 +1,79 @@
+"""Memory for the operands of matrix ops: the matrices of one shape in one batch are one tensor.
+
+A matrix op takes such a stack in one call, without a copy. The addresses of its matrices follow
+from the first one's, so no matrix needs a tensor object of its own.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate, chain, repeat
+from operator import itemgetter, mul
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+_ALIGNMENT = 16
+"""A matrix begins at a multiple of so many elements, and so at an aligned address."""
+
+Stacks = list[list[Tensor]]
+"""For each batch, the stacks of its matrices."""
+
+
+class _Place(NamedTuple):
+    """Place of a stack in the memory of all stacks, in elements."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+
+class MatrixStacks:
+    """Divides the matrices of a bucket into stacks.
+
+    Args:
+        params: The parameters of the bucket.
+        counts: How many of them belong to each batch.
+    """
+
+    def __init__(self, params: Sequence[Tensor], counts: Sequence[int]) -> None:
+        self._places: list[list[_Place]] = []  # for each batch
+        self._size = first = 0
+        order: list[int] = []  # the indices of the bucket's tensors, stack by stack
+        for count in counts:
+            by_shape: dict[torch.Size, list[int]] = {}
+            for index in range(first, first + count):
+                by_shape.setdefault(params[index].shape, []).append(index)
+            self._places.append([self._place(shape, len(by_shape[shape])) for shape in by_shape])
+            order += chain.from_iterable(by_shape.values())
+            first += count
+        positions = sorted(range(len(order)), key=order.__getitem__)
+        is_ordered = positions == list(range(len(order)))
+        self._in_order: Any = None if is_ordered else itemgetter(*positions)
+
+    def _place(self, shape: torch.Size, count: int) -> _Place:
+        step = -(-shape.numel() // _ALIGNMENT) * _ALIGNMENT
+        place = _Place((count, *shape), (step, *_row_major_strides(shape)), self._size)
+        self._size += step * count
+        return place
+
+    def allocate(self, dtype: torch.dtype, device: torch.device) -> Stacks:
+        """Return memory for all stacks."""
+        flat = torch.empty(self._size, dtype=dtype, device=device)
+        return [[torch.as_strided(flat, *place) for place in places] for places in self._places]
+
+    def addresses(self, stacks: Stacks) -> array[int]:
+        """Return the addresses of the matrices, in the order of the bucket's tensors."""
+        row = array("q")
+        for stack in chain.from_iterable(stacks):
+            first, count, step = stack.data_ptr(), len(stack), stack.stride(0) * stack.itemsize
+            row.extend(range(first, first + count * step, step) if step else repeat(first, count))
+        return row if self._in_order is None else array("q", self._in_order(row))
+
+
+def _row_major_strides(shape: Sequence[int]) -> list[int]:
+    """Return the strides of a contiguous tensor of this shape."""
+    products = accumulate(reversed(shape[1:]), mul, initial=1)
+    return list(products)[::-1] if shape else []
