@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from optgen.jit import load
     from optgen.runtime import GeneratedOptimizer
     from optgen.runtime.explain import explain
-    from optgen.runtime.use_lowering import use_lowering
+    from optgen.runtime.lowerings import use_lowering
 
 __version__ = "0.1.0"
 __all__ = [
@@ -37,7 +37,7 @@ _MODULE_OF_NAME = {
     "compose": "optgen.compositions",
     "explain": "optgen.runtime.explain",
     "load": "optgen.jit",
-    "use_lowering": "optgen.runtime.use_lowering",
+    "use_lowering": "optgen.runtime.lowerings",
 }
 _SUBMODULES = ("amp", "keyed", "modifiers", "optim", "spec")
 

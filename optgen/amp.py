@@ -9,7 +9,7 @@ from torch.amp.grad_scaler import OptState
 from torch.optim import Optimizer
 
 from optgen.runtime import GeneratedOptimizer
-from optgen.runtime.batch.shared_check import can_share, shared_check
+from optgen.runtime.batch.grad_scaler import can_share, shared_check
 
 __all__ = ["GradScaler"]
 

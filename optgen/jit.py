@@ -20,8 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from optgen.runtime.cache.text_package import import_package
-from optgen.runtime.cache.texts import texts_of
+from optgen.runtime.cache.texts import import_package, texts_of
 from optgen.runtime.optimizer import GeneratedOptimizer
 from optgen.spec.declare import Spec
 

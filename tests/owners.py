@@ -10,12 +10,10 @@ import torch
 from sharded_step import RANKS, next_request
 from torch import Tensor
 
-from optgen.runtime.eager.owner_layouts import Axes, Layout, layouts, travelling_axes
-from optgen.runtime.eager.owner_step import OwnerStep
+from optgen.runtime.eager.owner_step import Axes, Layout, OwnerStep, layouts, travelling_axes
 from optgen.runtime.rule import Rule
-from optgen.runtime.sharded.choose_owners import choose_owners
-from optgen.runtime.sharded.matrix_requests import Gather, Scatter
-from optgen.runtime.sharded.wide_reductions import WideReduction
+from optgen.runtime.sharded.all_to_all import Gather, Scatter, choose_owners
+from optgen.runtime.sharded.reductions import WideReduction
 from optgen.runtime.tensors.sharding import ShardedAxis, own_shard
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.runtime.sharded.all_reduce import PartialReduction
-from optgen.runtime.sharded.collectives import Collectives
-from optgen.runtime.sharded.matrix_requests import Gather, Scatter
+from optgen.runtime.sharded.all_to_all import Gather, Scatter
+from optgen.runtime.sharded.driver import Collectives
+from optgen.runtime.sharded.reductions import PartialReduction
 from optgen.runtime.tensors.sharding import ShardedAxis
 
 RANKS = 2

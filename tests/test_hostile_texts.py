@@ -19,7 +19,7 @@ import optgen
 from optgen import emit
 from optgen.passes.latex import to_latex
 from optgen.runtime.toolchain import compiler
-from optgen.runtime.toolchain.source import inline_includes
+from optgen.runtime.toolchain.library_cache import inline_includes
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 

@@ -90,15 +90,14 @@ def may_import(part: str, name: str) -> bool:
 
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("torch_private", "rule", "forced_lowering", "matrix_ops", "cache"),
-    ("protocols", "light_optimizer", "tensors"),
+    ("torch_private", "rule", "lowerings", "matrix_ops", "cache"),
+    ("light_optimizer", "tensors"),
     ("state",),
     ("batch",),
     ("sharded", "toolchain"),
     ("reader",),
     ("eager", "fused_cpu", "fused_triton"),
     ("backends",),
-    ("choice", "list_function_checks", "use_lowering", "wide_step"),
     ("dispatch", "elementwise"),
     ("members", "optimizer"),
     ("__init__", "explain", "extra_inputs", "functional", "programs"),
@@ -106,9 +105,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 """The layers of optgen/runtime, the lowest first: a folder or module imports from lower layers."""
 FUSED_CPU: tuple[tuple[str, ...], ...] = (
     ("kernel",),
-    ("group_cells",),
-    ("chunks", "sparse_gradients", "cached_call", "cached_dense_step"),
-    ("cached_first_step", "cached_sparse_step", "kernel_loader"),
+    ("fill_table", "cached_step", "suspending_kernel"),
+    ("sparse_gradients",),
+    ("kernel_loader",),
     ("uncached_step",),
     ("backend", "__init__"),
 )

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 import optgen
 import optgen.jit
-from optgen.runtime.cache import folders
+from optgen.runtime.cache import files
 from optgen.spec import Spec, hyper, optimizer, state
 from optgen.spec.errors import SpecError
 
@@ -280,7 +280,7 @@ def test_a_class_trains_without_a_writable_cache(
     spec_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(spec_path / "below-a-file"))
-    monkeypatch.setattr(folders, "_warned_reasons", set())
+    monkeypatch.setattr(files, "_warned_reasons", set())
 
     with pytest.warns(UserWarning, match="each process builds it again") as warned:
         assert parameter_after_steps(optgen.load(spec_path)).shape == (4,)

@@ -14,9 +14,9 @@ from spec_files import spec_file
 
 import optgen
 import optgen.jit
-from optgen.runtime.cache import folders
+from optgen.runtime.cache import files
 from optgen.runtime.cache.texts import read_texts
-from optgen.runtime.eager import generated_functions
+from optgen.runtime.eager import call
 
 SPEC = spec_file("schedule_free_sgd")
 EVIL = "open(__import__('os').environ['RAN'], 'a').write(__name__)\n"
@@ -42,8 +42,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def check_change_of_mode() -> None:
     """Load the class as a new process would, and check a change from train() to eval()."""
     optgen.jit._loaded_classes.clear()
-    generated_functions.load.cache_clear()
-    generated_functions.find.cache_clear()
+    call.load_function.cache_clear()
+    call.find_function.cache_clear()
     for name in [name for name in sys.modules if name.startswith(f"optgen_{SPEC.stem}_")]:
         del sys.modules[name]
     importlib.invalidate_caches()
@@ -92,7 +92,7 @@ def test_a_damaged_program_is_written_anew(
             each.unlink()
         inner.rmdir()
     assert read_texts(folder) is None
-    monkeypatch.setattr(folders, "_warned_reasons", set())
+    monkeypatch.setattr(files, "_warned_reasons", set())
     is_link = damage == "a link"
     with pytest.warns(UserWarning, match="is a link") if is_link else nullcontext():
         check_change_of_mode()

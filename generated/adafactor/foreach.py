@@ -5,8 +5,7 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.blocks import list_blocks, list_chunks, needs_blocks, sublists
-from optgen.runtime.eager.foreach_ops import scale_
+from optgen.runtime.eager.parts import list_blocks, list_chunks, needs_blocks, sublists
 from optgen.runtime.eager.reductions import (
     col_sum,
     col_sum_of_squares,
@@ -17,11 +16,10 @@ from optgen.runtime.eager.reductions import (
     zero_row_sum,
     zero_sum,
 )
-from optgen.runtime.eager.scalar_states import advance
-from optgen.runtime.eager.scalars import lerp, maximum, minimum, sqrt
-from optgen.runtime.sharded.collectives import Collectives
-from optgen.runtime.sharded.driver import Update
-from optgen.runtime.tensors.matrix_shape import cols, rows
+from optgen.runtime.eager.rounding import scale_
+from optgen.runtime.eager.scalars import advance, lerp, maximum, minimum, sqrt
+from optgen.runtime.matrix_ops import cols, rows
+from optgen.runtime.sharded.driver import Collectives, Update
 
 
 def update_factored(

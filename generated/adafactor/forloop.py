@@ -5,7 +5,7 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.blocks import blocks, needs_blocks
+from optgen.runtime.eager.parts import blocks, needs_blocks
 from optgen.runtime.eager.reductions import (
     col_sum,
     col_sum_of_squares,
@@ -17,9 +17,8 @@ from optgen.runtime.eager.reductions import (
     zero_row_sum,
     zero_sum,
 )
-from optgen.runtime.eager.scalar_states import advance, advance_one
-from optgen.runtime.eager.scalars import divide, lerp, maximum, minimum, sqrt
-from optgen.runtime.tensors.matrix_shape import cols, rows
+from optgen.runtime.eager.scalars import advance, advance_one, divide, lerp, maximum, minimum, sqrt
+from optgen.runtime.matrix_ops import cols, rows
 
 
 def update_factored(

@@ -4,7 +4,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.blocks import blocks
+from optgen.runtime.eager.parts import blocks
 from optgen.runtime.eager.reductions import (
     col_sum,
     number,
@@ -15,10 +15,9 @@ from optgen.runtime.eager.reductions import (
     zero_row_sum,
     zero_sum,
 )
-from optgen.runtime.eager.rounding import in_wider_dtype, wider
-from optgen.runtime.eager.scalar_states import advance, advance_one
-from optgen.runtime.eager.scalars import divide, maximum, minimum, sqrt
-from optgen.runtime.tensors.matrix_shape import cols, rows
+from optgen.runtime.eager.scalars import advance, advance_one, divide, maximum, minimum, sqrt
+from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.matrix_ops import cols, rows
 
 
 def update_factored(

@@ -5,9 +5,8 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.scalar_states import advance, advance_one
-from optgen.runtime.eager.scalars import maximum, sqrt
-from optgen.runtime.eager.slices import zip_slices
+from optgen.runtime.eager.parts import zip_slices
+from optgen.runtime.eager.scalars import advance, advance_one, maximum, sqrt
 
 
 def update(

@@ -4,13 +4,11 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.blocks import blocks
+from optgen.runtime.eager.parts import blocks, zip_slices
 from optgen.runtime.eager.reductions import row_sum, row_sum_of_squares, zero_row_sum
-from optgen.runtime.eager.rounding import in_wider_dtype, wider
-from optgen.runtime.eager.scalar_states import advance, advance_one
-from optgen.runtime.eager.scalars import divide, sqrt
-from optgen.runtime.eager.slices import zip_slices
-from optgen.runtime.tensors.matrix_shape import cols
+from optgen.runtime.eager.scalars import advance, advance_one, divide, sqrt
+from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.matrix_ops import cols
 
 
 def update_factored(

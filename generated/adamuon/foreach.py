@@ -5,15 +5,13 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.blocks import one_list_block, sublists
-from optgen.runtime.eager.foreach_ops import scale_
+from optgen.runtime.eager.parts import one_list_block, sublists
 from optgen.runtime.eager.reductions import sum_of_squares, zero_sum
-from optgen.runtime.eager.rounding import in_wider_dtype
+from optgen.runtime.eager.rounding import scale_
 from optgen.runtime.eager.scalars import maximum, minimum, sqrt
-from optgen.runtime.matrix_ops import orthogonalize
-from optgen.runtime.sharded.collectives import Collectives
-from optgen.runtime.sharded.driver import Update
-from optgen.runtime.tensors.matrix_shape import cols, rows
+from optgen.runtime.eager.working_copies import in_wider_dtype
+from optgen.runtime.matrix_ops import cols, orthogonalize, rows
+from optgen.runtime.sharded.driver import Collectives, Update
 
 
 def update(

@@ -4,12 +4,12 @@
 
 from torch import Tensor
 
+from optgen.runtime.eager.parts import same_shape_sublists
 from optgen.runtime.eager.random_numbers import gaussian
 from optgen.runtime.eager.reductions import col_sum, row_sum, total
-from optgen.runtime.eager.scalar_states import advance
-from optgen.runtime.eager.scalars import divide, floor, maximum, minimum, remainder, sqrt
-from optgen.runtime.eager.working_copies import in_compute_dtype, same_shape_sublists, write_back
-from optgen.runtime.tensors.matrix_shape import cols, rows
+from optgen.runtime.eager.scalars import advance, divide, floor, maximum, minimum, remainder, sqrt
+from optgen.runtime.eager.working_copies import in_compute_dtype, write_back
+from optgen.runtime.matrix_ops import cols, rows
 
 
 def update_tall(

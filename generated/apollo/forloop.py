@@ -4,13 +4,22 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.conditions import where
 from optgen.runtime.eager.random_numbers import gaussian
 from optgen.runtime.eager.reductions import col_sum, row_sum, total
-from optgen.runtime.eager.scalar_states import advance, advance_one, read_one
-from optgen.runtime.eager.scalars import divide, floor, maximum, minimum, remainder, sqrt
+from optgen.runtime.eager.scalars import (
+    advance,
+    advance_one,
+    divide,
+    floor,
+    maximum,
+    minimum,
+    read_one,
+    remainder,
+    sqrt,
+    where,
+)
 from optgen.runtime.eager.working_copies import copy_in_compute_dtype, in_compute_dtype
-from optgen.runtime.tensors.matrix_shape import cols, rows
+from optgen.runtime.matrix_ops import cols, rows
 
 
 def update_tall(

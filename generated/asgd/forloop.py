@@ -4,10 +4,18 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.conditions import where
-from optgen.runtime.eager.scalar_states import advance, advance_one, read_one, store, store_one
-from optgen.runtime.eager.scalars import divide, maximum, power
-from optgen.runtime.eager.slices import zip_slices
+from optgen.runtime.eager.parts import zip_slices
+from optgen.runtime.eager.scalars import (
+    advance,
+    advance_one,
+    divide,
+    maximum,
+    power,
+    read_one,
+    store,
+    store_one,
+    where,
+)
 
 
 def update(

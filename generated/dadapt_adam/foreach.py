@@ -5,15 +5,20 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.blocks import list_chunks
-from optgen.runtime.eager.conditions import where
-from optgen.runtime.eager.foreach_ops import scale_
-from optgen.runtime.eager.reductions import number, stacked_numbers, total, write, zero_sum
-from optgen.runtime.eager.rounding import in_wider_dtype
-from optgen.runtime.eager.scalars import maximum, minimum, sqrt
-from optgen.runtime.eager.wide_reductions import all_max, all_sum
-from optgen.runtime.sharded.collectives import Collectives
-from optgen.runtime.sharded.driver import Update
+from optgen.runtime.eager.parts import list_chunks
+from optgen.runtime.eager.reductions import (
+    all_max,
+    all_sum,
+    number,
+    stacked_numbers,
+    total,
+    write,
+    zero_sum,
+)
+from optgen.runtime.eager.rounding import scale_
+from optgen.runtime.eager.scalars import maximum, minimum, sqrt, where
+from optgen.runtime.eager.working_copies import in_wider_dtype
+from optgen.runtime.sharded.driver import Collectives, Update
 
 
 def update_sharded(

@@ -5,13 +5,15 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.blocks import blocks
-from optgen.runtime.eager.conditions import where, where_number
-from optgen.runtime.eager.reductions import number, total, zero_sum
-from optgen.runtime.eager.rounding import in_wider_dtype, wider
-from optgen.runtime.eager.scalars import maximum, minimum, sqrt
-from optgen.runtime.eager.wide_reductions import all_max, all_sum
-from optgen.runtime.eager.working_copies import number_in_float64, write_number
+from optgen.runtime.eager.parts import blocks
+from optgen.runtime.eager.reductions import all_max, all_sum, number, total, zero_sum
+from optgen.runtime.eager.scalars import maximum, minimum, sqrt, where, where_number
+from optgen.runtime.eager.working_copies import (
+    in_wider_dtype,
+    number_in_float64,
+    wider,
+    write_number,
+)
 from optgen.runtime.sharded.driver import Update
 
 

@@ -5,7 +5,7 @@
 import triton
 import triton.language as tl
 
-from optgen.runtime.eager.wide_reductions import all_max, all_sum
+from optgen.runtime.eager.reductions import all_max, all_sum
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_folds import fold_chunk
 from optgen.runtime.fused_triton.device_functions import (

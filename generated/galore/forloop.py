@@ -4,12 +4,10 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.conditions import where
 from optgen.runtime.eager.linear_algebra import singular_vectors, transpose
-from optgen.runtime.eager.scalar_states import advance, advance_one
-from optgen.runtime.eager.scalars import minimum, remainder, sqrt
+from optgen.runtime.eager.scalars import advance, advance_one, minimum, remainder, sqrt, where
 from optgen.runtime.eager.working_copies import copy_in_compute_dtype, in_compute_dtype
-from optgen.runtime.tensors.matrix_shape import cols, rows
+from optgen.runtime.matrix_ops import cols, rows
 
 
 def update_tall(

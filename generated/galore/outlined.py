@@ -8,16 +8,11 @@ A comment quotes a whole statement of the rule. The lines below it may compute o
 from torch import Tensor
 
 from optgen.runtime.eager.linear_algebra import singular_vectors, transpose
-from optgen.runtime.eager.scalar_states import advance
-from optgen.runtime.eager.scalars import minimum, remainder, sqrt
-from optgen.runtime.eager.sweep_functions import sweep_function
-from optgen.runtime.eager.working_copies import (
-    empty_like,
-    in_compute_dtype,
-    same_shape_sublists,
-    write_back,
-)
-from optgen.runtime.tensors.matrix_shape import cols, rows
+from optgen.runtime.eager.parts import same_shape_sublists
+from optgen.runtime.eager.scalars import advance, minimum, remainder, sqrt
+from optgen.runtime.eager.tensor_lists import sweep_function
+from optgen.runtime.eager.working_copies import empty_like, in_compute_dtype, write_back
+from optgen.runtime.matrix_ops import cols, rows
 
 sweep1 = sweep_function(__package__, "sweep1")
 sweep2 = sweep_function(__package__, "sweep2")

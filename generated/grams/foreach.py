@@ -5,11 +5,10 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.foreach_ops import scale_
-from optgen.runtime.eager.rounding import in_wider_dtype
-from optgen.runtime.eager.scalar_states import advance
-from optgen.runtime.eager.scalars import sqrt
-from optgen.runtime.eager.slices import chunks
+from optgen.runtime.eager.parts import chunks
+from optgen.runtime.eager.rounding import scale_
+from optgen.runtime.eager.scalars import advance, sqrt
+from optgen.runtime.eager.working_copies import in_wider_dtype
 
 
 def update(

@@ -4,10 +4,9 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.rounding import in_wider_dtype, wider
-from optgen.runtime.eager.scalar_states import advance, advance_one
-from optgen.runtime.eager.scalars import sign, sqrt
-from optgen.runtime.eager.slices import zip_slices
+from optgen.runtime.eager.parts import zip_slices
+from optgen.runtime.eager.scalars import advance, advance_one, sign, sqrt
+from optgen.runtime.eager.working_copies import in_wider_dtype, wider
 
 
 def update(

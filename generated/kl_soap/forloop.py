@@ -4,7 +4,6 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.conditions import where
 from optgen.runtime.eager.linear_algebra import (
     descending_order,
     eigenvalues,
@@ -14,10 +13,19 @@ from optgen.runtime.eager.linear_algebra import (
     transpose,
 )
 from optgen.runtime.eager.reductions import col_sum, row_sum
-from optgen.runtime.eager.scalar_states import advance, advance_one
-from optgen.runtime.eager.scalars import divide, lerp, maximum, minimum, remainder, sqrt
+from optgen.runtime.eager.scalars import (
+    advance,
+    advance_one,
+    divide,
+    lerp,
+    maximum,
+    minimum,
+    remainder,
+    sqrt,
+    where,
+)
 from optgen.runtime.eager.working_copies import copy_in_compute_dtype, in_compute_dtype
-from optgen.runtime.tensors.matrix_shape import cols, rows
+from optgen.runtime.matrix_ops import cols, rows
 
 
 def update(

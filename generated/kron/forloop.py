@@ -4,14 +4,25 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.conditions import both, where
 from optgen.runtime.eager.linear_algebra import eigenvalues, identity, trace, transpose
 from optgen.runtime.eager.random_numbers import gaussian
 from optgen.runtime.eager.reductions import max_abs, total
-from optgen.runtime.eager.scalar_states import advance, advance_one, read_one
-from optgen.runtime.eager.scalars import clamp, floor, lerp, maximum, minimum, remainder, sqrt
+from optgen.runtime.eager.scalars import (
+    advance,
+    advance_one,
+    both,
+    clamp,
+    floor,
+    lerp,
+    maximum,
+    minimum,
+    read_one,
+    remainder,
+    sqrt,
+    where,
+)
 from optgen.runtime.eager.working_copies import copy_in_compute_dtype, in_compute_dtype
-from optgen.runtime.tensors.matrix_shape import cols, rows
+from optgen.runtime.matrix_ops import cols, rows
 
 
 def update(

@@ -4,11 +4,10 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.blocks import blocks
-from optgen.runtime.eager.conditions import both, where, where_number
+from optgen.runtime.eager.parts import blocks
 from optgen.runtime.eager.reductions import sum_of_squares, total, zero_sum
-from optgen.runtime.eager.rounding import in_wider_dtype, wider
-from optgen.runtime.eager.scalars import minimum, sqrt
+from optgen.runtime.eager.scalars import both, minimum, sqrt, where, where_number
+from optgen.runtime.eager.working_copies import in_wider_dtype, wider
 
 
 def update(

@@ -4,12 +4,10 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.blocks import blocks
-from optgen.runtime.eager.conditions import where
+from optgen.runtime.eager.parts import blocks
 from optgen.runtime.eager.reductions import sum_of_squares, total, zero_sum
-from optgen.runtime.eager.rounding import in_wider_dtype, wider
-from optgen.runtime.eager.scalar_states import advance, advance_one
-from optgen.runtime.eager.scalars import divide, maximum, sqrt
+from optgen.runtime.eager.scalars import advance, advance_one, divide, maximum, sqrt, where
+from optgen.runtime.eager.working_copies import in_wider_dtype, wider
 
 
 def update(

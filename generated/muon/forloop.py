@@ -5,8 +5,7 @@
 from torch import Tensor
 
 from optgen.runtime.eager.scalars import divide, lerp, maximum, sqrt
-from optgen.runtime.matrix_ops import orthogonalize
-from optgen.runtime.tensors.matrix_shape import cols, rows
+from optgen.runtime.matrix_ops import cols, orthogonalize, rows
 
 
 def update(

@@ -4,12 +4,10 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.blocks import one_block
-from optgen.runtime.eager.conditions import where
-from optgen.runtime.eager.rounding import in_wider_dtype, wider
-from optgen.runtime.eager.scalars import maximum, sqrt
-from optgen.runtime.matrix_ops import orthogonalize
-from optgen.runtime.tensors.matrix_shape import cols, rows
+from optgen.runtime.eager.parts import one_block
+from optgen.runtime.eager.scalars import maximum, sqrt, where
+from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.matrix_ops import cols, orthogonalize, rows
 
 
 def update(

@@ -4,10 +4,10 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.blocks import one_block
+from optgen.runtime.eager.parts import one_block
 from optgen.runtime.eager.reductions import sum_of_squares, total, zero_sum
-from optgen.runtime.eager.rounding import in_wider_dtype, wider
 from optgen.runtime.eager.scalars import lerp, maximum, sqrt
+from optgen.runtime.eager.working_copies import in_wider_dtype, wider
 from optgen.runtime.matrix_ops import orthogonalize
 
 

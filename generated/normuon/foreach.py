@@ -5,8 +5,7 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.blocks import one_list_block, sublists
-from optgen.runtime.eager.foreach_ops import scale_
+from optgen.runtime.eager.parts import one_list_block, sublists
 from optgen.runtime.eager.reductions import (
     row_sum_of_squares,
     sum_of_squares,
@@ -14,12 +13,11 @@ from optgen.runtime.eager.reductions import (
     zero_row_sum,
     zero_sum,
 )
-from optgen.runtime.eager.rounding import in_wider_dtype, wider
+from optgen.runtime.eager.rounding import scale_
 from optgen.runtime.eager.scalars import divide, maximum, sqrt
-from optgen.runtime.matrix_ops import orthogonalize
-from optgen.runtime.sharded.collectives import Collectives
-from optgen.runtime.sharded.driver import Update
-from optgen.runtime.tensors.matrix_shape import cols, rows
+from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.matrix_ops import cols, orthogonalize, rows
+from optgen.runtime.sharded.driver import Collectives, Update
 
 
 def update(

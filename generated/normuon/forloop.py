@@ -4,7 +4,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.blocks import one_block
+from optgen.runtime.eager.parts import one_block
 from optgen.runtime.eager.reductions import (
     row_sum,
     row_sum_of_squares,
@@ -13,10 +13,9 @@ from optgen.runtime.eager.reductions import (
     zero_row_sum,
     zero_sum,
 )
-from optgen.runtime.eager.rounding import in_wider_dtype, wider
 from optgen.runtime.eager.scalars import divide, maximum, sqrt
-from optgen.runtime.matrix_ops import orthogonalize
-from optgen.runtime.tensors.matrix_shape import cols, rows
+from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.matrix_ops import cols, orthogonalize, rows
 
 
 def update(

@@ -4,13 +4,11 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.conditions import where
 from optgen.runtime.eager.linear_algebra import inverse_root, transpose
 from optgen.runtime.eager.reductions import col_sum, row_sum
-from optgen.runtime.eager.scalar_states import advance, advance_one
-from optgen.runtime.eager.scalars import lerp, minimum, remainder, sqrt
+from optgen.runtime.eager.scalars import advance, advance_one, lerp, minimum, remainder, sqrt, where
 from optgen.runtime.eager.working_copies import copy_in_compute_dtype, in_compute_dtype
-from optgen.runtime.tensors.matrix_shape import cols, rows
+from optgen.runtime.matrix_ops import cols, rows
 
 
 def update(

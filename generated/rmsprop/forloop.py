@@ -4,9 +4,8 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.scalar_states import advance, advance_one
-from optgen.runtime.eager.scalars import sqrt
-from optgen.runtime.eager.slices import zip_slices
+from optgen.runtime.eager.parts import zip_slices
+from optgen.runtime.eager.scalars import advance, advance_one, sqrt
 
 
 def update(

@@ -5,13 +5,11 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.blocks import list_blocks, list_chunks, sublists
+from optgen.runtime.eager.parts import list_blocks, list_chunks, sublists
 from optgen.runtime.eager.reductions import row_sum_of_squares, write, zero_row_sum
-from optgen.runtime.eager.scalar_states import advance
-from optgen.runtime.eager.scalars import sqrt
-from optgen.runtime.sharded.collectives import Collectives
-from optgen.runtime.sharded.driver import Update
-from optgen.runtime.tensors.matrix_shape import cols
+from optgen.runtime.eager.scalars import advance, sqrt
+from optgen.runtime.matrix_ops import cols
+from optgen.runtime.sharded.driver import Collectives, Update
 
 
 def update(

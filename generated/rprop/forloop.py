@@ -5,10 +5,8 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.conditions import in_dtype_of, where
-from optgen.runtime.eager.scalar_states import advance, advance_one
-from optgen.runtime.eager.scalars import clamp, sign
-from optgen.runtime.eager.slices import zip_slices
+from optgen.runtime.eager.parts import zip_slices
+from optgen.runtime.eager.scalars import advance, advance_one, clamp, in_dtype_of, sign, where
 
 
 def update(

@@ -5,11 +5,21 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.conditions import where
-from optgen.runtime.eager.rounding import in_wider_dtype, rounded, wider
-from optgen.runtime.eager.scalar_states import advance, advance_one, store, store_one
-from optgen.runtime.eager.scalars import divide, lerp, maximum, power, sqrt
-from optgen.runtime.eager.slices import zip_slices
+from optgen.runtime.eager.parts import zip_slices
+from optgen.runtime.eager.rounding import rounded
+from optgen.runtime.eager.scalars import (
+    advance,
+    advance_one,
+    divide,
+    lerp,
+    maximum,
+    power,
+    sqrt,
+    store,
+    store_one,
+    where,
+)
+from optgen.runtime.eager.working_copies import in_wider_dtype, wider
 
 
 def update(

@@ -5,10 +5,11 @@
 from torch import Tensor
 
 from optgen.runtime.eager.linear_algebra import newton_schulz
+from optgen.runtime.eager.parts import same_shape_sublists
 from optgen.runtime.eager.reductions import max_abs, total
 from optgen.runtime.eager.scalars import clamp, divide, lerp, maximum, sign, sqrt
-from optgen.runtime.eager.working_copies import in_compute_dtype, same_shape_sublists, write_back
-from optgen.runtime.tensors.matrix_shape import cols, rows
+from optgen.runtime.eager.working_copies import in_compute_dtype, write_back
+from optgen.runtime.matrix_ops import cols, rows
 
 
 def update_factored(

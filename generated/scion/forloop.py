@@ -8,7 +8,7 @@ from optgen.runtime.eager.linear_algebra import newton_schulz
 from optgen.runtime.eager.reductions import max_abs, total
 from optgen.runtime.eager.scalars import clamp, divide, lerp, maximum, sign, sqrt
 from optgen.runtime.eager.working_copies import copy_in_compute_dtype, in_compute_dtype
-from optgen.runtime.tensors.matrix_shape import cols, rows
+from optgen.runtime.matrix_ops import cols, rows
 
 
 def update_factored(

@@ -5,8 +5,8 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.foreach_ops import scale_
-from optgen.runtime.eager.slices import chunks
+from optgen.runtime.eager.parts import chunks
+from optgen.runtime.eager.rounding import scale_
 
 
 def update(

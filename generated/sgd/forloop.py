@@ -4,8 +4,8 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.conditions import holds
-from optgen.runtime.eager.slices import zip_slices
+from optgen.runtime.eager.parts import zip_slices
+from optgen.runtime.eager.scalars import holds
 
 
 def update(

@@ -12,10 +12,10 @@ from optgen.runtime.eager.linear_algebra import (
     qr,
     transpose,
 )
+from optgen.runtime.eager.parts import same_shape_sublists
 from optgen.runtime.eager.reductions import col_sum
-from optgen.runtime.eager.scalar_states import advance
-from optgen.runtime.eager.scalars import divide, lerp, remainder, sqrt
-from optgen.runtime.eager.working_copies import in_compute_dtype, same_shape_sublists, write_back
+from optgen.runtime.eager.scalars import advance, divide, lerp, remainder, sqrt
+from optgen.runtime.eager.working_copies import in_compute_dtype, write_back
 
 
 def update_factored(

@@ -4,7 +4,6 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.conditions import where
 from optgen.runtime.eager.linear_algebra import (
     descending_order,
     eigenvectors,
@@ -14,8 +13,7 @@ from optgen.runtime.eager.linear_algebra import (
     transpose,
 )
 from optgen.runtime.eager.reductions import col_sum
-from optgen.runtime.eager.scalar_states import advance, advance_one
-from optgen.runtime.eager.scalars import divide, lerp, remainder, sqrt
+from optgen.runtime.eager.scalars import advance, advance_one, divide, lerp, remainder, sqrt, where
 from optgen.runtime.eager.working_copies import copy_in_compute_dtype, in_compute_dtype
 
 

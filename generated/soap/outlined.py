@@ -15,11 +15,11 @@ from optgen.runtime.eager.linear_algebra import (
     qr,
     transpose,
 )
+from optgen.runtime.eager.parts import same_shape_sublists
 from optgen.runtime.eager.reductions import col_sum
-from optgen.runtime.eager.scalar_states import advance
-from optgen.runtime.eager.scalars import divide, remainder, sqrt
-from optgen.runtime.eager.sweep_functions import sweep_function
-from optgen.runtime.eager.working_copies import in_compute_dtype, same_shape_sublists, write_back
+from optgen.runtime.eager.scalars import advance, divide, remainder, sqrt
+from optgen.runtime.eager.tensor_lists import sweep_function
+from optgen.runtime.eager.working_copies import in_compute_dtype, write_back
 
 sweep1 = sweep_function(__package__, "sweep1")
 sweep2 = sweep_function(__package__, "sweep2")

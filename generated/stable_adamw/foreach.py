@@ -5,14 +5,12 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.blocks import list_blocks, list_chunks, sublists
-from optgen.runtime.eager.foreach_ops import scale_
+from optgen.runtime.eager.parts import list_blocks, list_chunks, sublists
 from optgen.runtime.eager.reductions import total, zero_sum
-from optgen.runtime.eager.rounding import in_wider_dtype
-from optgen.runtime.eager.scalar_states import advance
-from optgen.runtime.eager.scalars import divide, maximum, sqrt
-from optgen.runtime.sharded.collectives import Collectives
-from optgen.runtime.sharded.driver import Update
+from optgen.runtime.eager.rounding import scale_
+from optgen.runtime.eager.scalars import advance, divide, maximum, sqrt
+from optgen.runtime.eager.working_copies import in_wider_dtype
+from optgen.runtime.sharded.driver import Collectives, Update
 
 
 def update(

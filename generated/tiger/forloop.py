@@ -4,9 +4,9 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.rounding import in_wider_dtype, wider
+from optgen.runtime.eager.parts import zip_slices
 from optgen.runtime.eager.scalars import sign
-from optgen.runtime.eager.slices import zip_slices
+from optgen.runtime.eager.working_copies import in_wider_dtype, wider
 
 
 def update(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from optgen.contract.states import FACTS, Shape
-from optgen.runtime.fused_cpu.kernel import threads
+from optgen.runtime.fused_cpu.kernel import thread_pool
 from optgen.runtime.rule import State, truth
 from optgen.runtime.toolchain import library_cache
 
@@ -113,7 +113,7 @@ class Roofline:
 
     def step(self) -> None:
         """Run all sweeps over all tensors once."""
-        self._run(ctypes.byref(self._struct), ctypes.byref(threads.current()))
+        self._run(ctypes.byref(self._struct), ctypes.byref(thread_pool()))
 
     def _sweeps(
         self, accesses: list[Access], param: Tensor, state: dict[str, Any], first_element: int

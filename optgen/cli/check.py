@@ -14,6 +14,8 @@ from optgen.ir.nodes import Place, assigns
 from optgen.lowerings import LOWERINGS
 from optgen.passes.outline_sweeps import outline_sweeps, with_sweeps
 from optgen.passes.plan import plans
+from optgen.runtime.fused_cpu.suspending_kernel import MACRO
+from optgen.runtime.toolchain import dtype_variants
 from optgen.spec.composition.check_parts import CompositionError
 from optgen.spec.composition.parts import is_modifier
 from optgen.spec.declare import Spec, hypers_of
@@ -124,25 +126,21 @@ def _build_libraries(algorithm: Algorithm) -> None:
 
     import torch
 
-    from optgen.runtime.fused_cpu.kernel import suspending_kernel
-    from optgen.runtime.toolchain import dtype_variants, sweep_library
-    from optgen.runtime.toolchain.source import inline_includes
+    from optgen.runtime.toolchain.library_cache import inline_includes
 
     source = inline_includes(emit.render(algorithm, _FUSED_CPU, None))
     extra_bits = dtype_variants.matrix_op_dtypes(
         any(plan.matrix_calls for plan in plans(algorithm))
     )
     dtype_bits_of_source = {source: dtype_variants.bits_of_dtypes([torch.float32])}
-    if suspending_kernel.MACRO in source:
-        dtype_bits_of_source[f"#define {suspending_kernel.MACRO}\n{source}"] = (
-            dtype_variants.ALL_DTYPE_BITS
-        )
+    if MACRO in source:
+        dtype_bits_of_source[f"#define {MACRO}\n{source}"] = dtype_variants.ALL_DTYPE_BITS
     with ThreadPoolExecutor(max_workers=1) as executor:
         for variant_source, dtype_bits in [
             *dtype_bits_of_source.items(),
             (source, dtype_variants.ALL_DTYPE_BITS),
         ]:
-            wait_for_sweeps = sweep_library.start_build(
+            wait_for_sweeps = dtype_variants.start_sweep_build(
                 executor, variant_source, dtype_bits, extra_bits
             )
             dtype_variants.library(algorithm.module, variant_source, dtype_bits, extra_bits)

@@ -14,62 +14,36 @@ _BUILT_IN = (
     *("self", "sum", "super", "tuple", "zip"),
 )
 RUNTIME_NAMES: dict[str, tuple[str, ...]] = {
-    "eager.blocks": (
-        "one_block",
-        "blocks",
-        "needs_blocks",
-        "list_chunks",
-        "list_blocks",
-        "one_list_block",
-        "sublists",
-    ),
-    "eager.foreach_ops": ("scale_",),
     "eager.linear_algebra": (
         *("descending", "descending_order", "diag", "eigenvalues", "eigenvectors", "identity"),
         *("inverse_root", "newton_schulz", "permuted_columns", "permuted_rows", "qr"),
         *("singular_vectors", "trace", "transpose"),
     ),
-    "eager.working_copies": (
-        *(
-            "same_shape_sublists",
-            "copy_in_compute_dtype",
-            "number_in_float64",
-            "in_compute_dtype",
-            "write_back",
-        ),
-        *("empty_like", "write_number"),
-    ),
-    "eager.sweep_functions": ("sweep_function",),
-    "matrix_ops": ("orthogonalize",),
-    "tensors.matrix_shape": ("cols", "rows"),
-    "eager.reductions": (
-        *("col_max_abs", "col_sum", "col_sum_of_squares", "max_abs", "stacked_max_abs", "number"),
-        *("row_max_abs", "row_sum", "row_sum_of_squares", "stacked_numbers", "sum_of_squares"),
-        *("total", "totals", "write", "zero_col_sum", "zero_row_sum", "zero_sum"),
-    ),
-    "eager.conditions": (
-        "both",
-        "either",
-        "holds",
-        "in_dtype_of",
-        "opposite",
-        "where",
-        "where_number",
-    ),
-    "eager.scalar_states": ("advance", "advance_one", "read_one", "store", "store_one"),
-    "eager.scalars": (
-        *("atan2", "ceil", "clamp", "cos", "divide", "exp", "floor", "lerp", "log", "maximum"),
-        *("minimum", "power", "remainder", "round", "sign", "sin", "sqrt", "tanh"),
+    "eager.parts": (
+        *("blocks", "chunks", "list_blocks", "list_chunks", "needs_blocks", "one_block"),
+        *("one_list_block", "same_shape_sublists", "sublists", "zip_slices"),
     ),
     "eager.random_numbers": ("gaussian", "random", "random16"),
-    "eager.wide_reductions": ("all_max", "all_sum", "group_max", "group_sum"),
-    "eager.tensor_lists": ("TensorList",),
-    "eager.rounding": (
-        *("in_wider_dtype", "rounded", "rounded_at_random", "rounded_down", "rounded_up", "wider"),
+    "eager.reductions": (
+        *("all_max", "all_sum", "col_max_abs", "col_sum", "col_sum_of_squares", "group_max"),
+        *("group_sum", "max_abs", "number", "row_max_abs", "row_sum", "row_sum_of_squares"),
+        *("stacked_max_abs", "stacked_numbers", "sum_of_squares", "total", "totals", "write"),
+        *("zero_col_sum", "zero_row_sum", "zero_sum"),
     ),
-    "sharded.driver": ("Update",),
-    "sharded.collectives": ("Collectives",),
-    "eager.slices": ("chunks", "zip_slices"),
+    "eager.rounding": ("rounded", "rounded_at_random", "rounded_down", "rounded_up", "scale_"),
+    "eager.scalars": (
+        *("advance", "advance_one", "atan2", "both", "ceil", "clamp", "cos", "divide", "either"),
+        *("exp", "floor", "holds", "in_dtype_of", "lerp", "log", "maximum", "minimum", "opposite"),
+        *("power", "read_one", "remainder", "round", "sign", "sin", "sqrt", "store", "store_one"),
+        *("tanh", "where", "where_number"),
+    ),
+    "eager.tensor_lists": ("TensorList", "sweep_function"),
+    "eager.working_copies": (
+        *("copy_in_compute_dtype", "empty_like", "in_compute_dtype", "in_wider_dtype"),
+        *("number_in_float64", "wider", "write_back", "write_number"),
+    ),
+    "matrix_ops": ("cols", "orthogonalize", "rows"),
+    "sharded.driver": ("Collectives", "Update"),
 }
 """Modules of optgen.runtime, and the names that generated Python imports from them."""
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from optgen.keyed.fused import updates_in_backward
 from optgen.keyed.keyed import KeyedOptimizer, OptimizerWrapper
-from optgen.runtime.eager.slices import zip_slices
+from optgen.runtime.eager.parts import zip_slices
 from optgen.runtime.light_optimizer import with_step_hooks
 from optgen.runtime.tensors.dtensor import is_dtensor, redistribute_gradients, to_local
 from optgen.runtime.tensors.sharding import sharding_of
@@ -221,7 +221,7 @@ class Gradients:
         }
         sharded = {groups: power for groups, power in powers.items() if groups}
         if sharded:
-            from optgen.runtime.sharded.all_reduce import PartialReduction, batched_all_reduce
+            from optgen.runtime.sharded.reductions import PartialReduction, batched_all_reduce
 
             batched_all_reduce(
                 PartialReduction(power, groups, is_max_norm) for groups, power in sharded.items()

@@ -44,7 +44,7 @@ from optgen.passes.select_instructions import select_instructions
 from optgen.passes.sweep_algebra import fold_denominators, merge_square_roots
 
 _DEFAULT_LIVE_LISTS = 4
-"""Default of `live_lists` in optgen.runtime.eager.slices: the lists of temporaries at one time."""
+"""Default of `live_lists` in optgen.runtime.eager.parts: the lists of temporaries at one time."""
 _PASSES: tuple[PlanPass, ...] = (
     merge_square_roots,
     fold_denominators,

@@ -15,8 +15,9 @@ def lower(algorithm: Algorithm) -> Context:
     """Return the variables of templates/outlined.py.jinja: the functions of each plan."""
     context = python_file(algorithm, list(_functions(algorithm)))
     sweeps = [function.name for function in outline_sweeps(algorithm).functions]
-    imports = {**context["imports"], "eager.sweep_functions": ["sweep_function"]}
-    return {**context, "imports": imports, "sweeps": sweeps}
+    imports = context["imports"]
+    names = [*imports.get("eager.tensor_lists", []), "sweep_function"]
+    return {**context, "imports": {**imports, "eager.tensor_lists": names}, "sweeps": sweeps}
 
 
 def _functions(algorithm: Algorithm) -> Iterator[Function]:

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from optgen.contract.states import MATRIX_SHAPES
 from optgen.optim._parameter_roles import HIDDEN, OUTPUT, Role, parameter_roles
-from optgen.runtime.batch.view_checks import check_viewed
+from optgen.runtime.batch.params import check_viewed
 from optgen.runtime.light_optimizer import needs_closure, unchanged_after_error, with_step_hooks
 from optgen.runtime.members import OptimizerOfMembers, loss_of, step_members
 from optgen.runtime.optimizer import GeneratedOptimizer

@@ -1,4 +1,9 @@
-"""Take a step: gather its batches, choose a backend for each, prepare all of them, update."""
+"""Take a step: gather its batches, choose a backend for each, prepare all of them, update.
+
+For a rule that reduces over several parameters, all of them step together. Each update is a
+generator. It stops at each reduction over several parameters. When all updates have stopped at the
+same reduction, they go on with its result.
+"""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -7,25 +12,25 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from optgen.runtime import wide_step
-from optgen.runtime.backends import BACKENDS, FUSED, PreparedUpdate, backend_of
+from optgen.runtime.backends import PreparedUpdate, backend, backend_of, choose
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.context import CachedStep, OptimizerWithContext
-from optgen.runtime.batch.gather import finish, gather_batches, roll_back, snapshot
-from optgen.runtime.batch.grad_scaler import is_skipped, must_unscale
+from optgen.runtime.batch.context import CachedStep, OptimizerWithContext, Refusal
+from optgen.runtime.batch.gather import finish, gather_batches, roll_back, snapshot, write_back
+from optgen.runtime.batch.grad_scaler import is_skipped, must_unscale, unscale
 from optgen.runtime.batch.gradients import zero_gradients
 from optgen.runtime.batch.group_states import store_group_states
 from optgen.runtime.batch.hyperparameters import check_groups_agree, why_groups_differ
-from optgen.runtime.batch.refusal import Refusal
 from optgen.runtime.batch.sparse_rows import check_rows
-from optgen.runtime.batch.view_tensors import write_back
-from optgen.runtime.choice import choose
-from optgen.runtime.forced_lowering import current_forced_lowering
-from optgen.runtime.rule import Rule
-from optgen.runtime.sharded.consensus import Consensus, note_batch, reach_consensus
-from optgen.runtime.sharded.place_gradients import placed_gradients
-from optgen.runtime.tensors.dtensor import advance_versions
-from optgen.runtime.tensors.real_views import all_plain
+from optgen.runtime.lowerings import BACKENDS, FUSED, current_forced_lowering
+from optgen.runtime.rule import OptimizerLike, Rule
+from optgen.runtime.sharded.consensus import (
+    Consensus,
+    note_batch,
+    placed_gradients,
+    reach_consensus,
+)
+from optgen.runtime.sharded.driver import Update, run
+from optgen.runtime.tensors.dtensor import advance_versions, all_plain
 from optgen.runtime.torch_private import data_ptr, numel
 
 
@@ -241,7 +246,7 @@ def _prepare_once(
             _check_gradients_not_shared(optimizer, batches)
             zeroed_grads = _zeroed_by_kernels(optimizer.rule, by_lowering)
         if optimizer.rule.wide:  # the updates of the rule's parameters wait for one another
-            wide_update = wide_step.prepare(optimizer, by_lowering, consensus)
+            wide_update = _prepare_wide(optimizer, by_lowering, consensus)
             return _Prepared(batches, [wide_update], zeroed_grads)
         lowerings = sorted(by_lowering, key=list(BACKENDS).index, reverse=True)
         updates = [
@@ -316,3 +321,43 @@ def _may_have_collectives(optimizer: OptimizerWithContext) -> bool:
     if optimizer.rule.elementwise:
         return False
     return not all(all_plain(group["params"]) for group in optimizer.param_groups)
+
+
+def _prepare_wide(
+    optimizer: OptimizerWithContext,
+    by_lowering: Mapping[str, Sequence[Batch]],
+    consensus: Consensus | None,
+) -> PreparedUpdate:
+    """Check the batches of a step, by their lowerings; return a function that updates them."""
+    batches_and_lowerings = [
+        (batch, lowering) for lowering in by_lowering for batch in by_lowering[lowering]
+    ]
+    updates: list[Update] = []
+    groups: list[int] = []
+    for batch, lowering in batches_and_lowerings:
+        _check_listed_once(optimizer, batch)
+        batch_updates = list(backend(lowering).wide_updates(optimizer, batch, consensus))
+        updates += batch_updates
+        groups += [batch.group_id] * len(batch_updates)
+
+    def update() -> CachedStep | None:
+        if is_skipped(optimizer):
+            return None
+        for batch, _ in batches_and_lowerings:
+            unscale(optimizer, batch)
+        run(updates, groups)
+        if len(by_lowering) != 1:
+            return None
+        ((lowering, batches),) = by_lowering.items()
+        return backend(lowering).cached_step(optimizer, batches)
+
+    return update
+
+
+def _check_listed_once(optimizer: OptimizerLike, batch: Batch) -> None:
+    """Raise an error for a parameter that is listed twice."""
+    if batch.dispatch_key.occurrence:
+        raise RuntimeError(
+            f"{type(optimizer).__name__} reduces over parameters, and a parameter is listed twice: "
+            "list it once"
+        )

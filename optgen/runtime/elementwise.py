@@ -16,17 +16,13 @@ import torch
 from torch import Tensor, is_tensor
 from torch.autograd.graph import increment_version
 
-from optgen.runtime.backends import BACKENDS, FUSED, CachedCall, backend
-from optgen.runtime.batch.batch import Batch
+from optgen.runtime.backends import CachedCall, backend, why_not
+from optgen.runtime.batch.batch import Batch, dispatch_keys, why_forloop_only
 from optgen.runtime.batch.checks import check_storages
-from optgen.runtime.batch.dispatch_key import dispatch_keys
-from optgen.runtime.batch.forloop_only import why_forloop_only
-from optgen.runtime.batch.refusal import Refusal
-from optgen.runtime.choice import why_not
-from optgen.runtime.forced_lowering import current_forced_lowering
-from optgen.runtime.list_function_checks import UnfitError, obstacle
+from optgen.runtime.batch.context import Refusal
+from optgen.runtime.lowerings import BACKENDS, FUSED, current_forced_lowering
 from optgen.runtime.rule import Rule
-from optgen.runtime.tensors.real_views import all_plain, real_local_views
+from optgen.runtime.tensors.dtensor import all_plain, real_local_views
 from optgen.runtime.torch_private import foreach_devices, is_neg, set_grad_enabled
 
 _shape = attrgetter("shape")
@@ -150,3 +146,41 @@ class Elementwise:
             return lowering
         prefers_foreach = device in foreach_devices() and not why_forloop_only(batch)
         return "foreach" if prefers_foreach else "forloop"
+
+
+_dtype = attrgetter("dtype")
+
+
+class UnfitError(TypeError):
+    """Raised before any change if the lists have tensors that no rule can take."""
+
+
+def obstacle(lists: Sequence[Sequence[Tensor]]) -> str:
+    """Return a short reason why no rule can take these lists; "" if a rule can."""
+    dtypes = set(map(_dtype, chain.from_iterable(lists)))
+    unsupported = [
+        str(dtype) for dtype in dtypes if not (dtype.is_floating_point or dtype.is_complex)
+    ]
+    if unsupported:
+        return f"takes real or complex numbers, not {min(unsupported)}"
+    if all(map(all_plain, lists)):
+        return ""
+    return next(filter(None, map(_class_obstacle, zip(*lists, strict=False))), "")
+
+
+def _class_obstacle(tensors: tuple[Tensor, ...]) -> str:
+    """Return a short reason why no rule can take tensors of these classes; "" if a rule can.
+
+    The tensors are one from each list, at the same index.
+    """
+    shardings = [
+        (getattr(tensor, "device_mesh", None), getattr(tensor, "placements", None))
+        for tensor in tensors
+    ]
+    if any(sharding != shardings[0] for sharding in shardings):
+        return "takes DTensors only with equal meshes and placements in all lists"
+    placements = shardings[0][1]
+    if any(placement.is_partial() for placement in placements or ()):
+        return "takes no DTensors with a Partial placement: redistribute them first"
+    classes = [type(t).__name__ for t in tensors if placements is None and not all_plain([t])]
+    return f"takes no tensors of class {classes[0]}" if classes else ""

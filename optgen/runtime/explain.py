@@ -2,19 +2,18 @@
 
 import torch
 
-from optgen.runtime.backends import BACKENDS
+from optgen.runtime.backends import choose
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import OptimizerWithContext
+from optgen.runtime.batch.gather import States, make_batch
 from optgen.runtime.batch.gradients import checked_gradients, params_and_gradients
-from optgen.runtime.batch.make_batch import States, make_batch
-from optgen.runtime.batch.view_checks import check_views
-from optgen.runtime.choice import choose
-from optgen.runtime.eager.owner_layouts import travelling_axes
+from optgen.runtime.batch.params import check_views
+from optgen.runtime.eager.owner_step import travelling_axes
 from optgen.runtime.light_optimizer import LightOptimizer
+from optgen.runtime.lowerings import BACKENDS
 from optgen.runtime.members import OptimizerOfMembers
 from optgen.runtime.optimizer import GeneratedOptimizer
-from optgen.runtime.protocols import Group
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import Group, Rule
 from optgen.runtime.tensors.group_view import asked_view
 from optgen.runtime.torch_private import numel
 

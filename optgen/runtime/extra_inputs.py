@@ -5,7 +5,7 @@ from typing import Any, cast, overload
 
 from torch import Tensor
 
-from optgen.runtime.batch.extra_inputs import check_names
+from optgen.runtime.batch.inputs import check_input_names
 from optgen.runtime.light_optimizer import with_step_hooks
 from optgen.runtime.optimizer import GeneratedOptimizer
 
@@ -40,7 +40,7 @@ class InputOptimizer(GeneratedOptimizer):
                 missing.
             RuntimeError: An input is on another device than its parameter.
         """
-        check_names(type(self).__name__, self.rule, inputs)
+        check_input_names(type(self).__name__, self.rule, inputs)
         self._context.extra_inputs = {key: each for key, each in inputs.items() if each is not None}
         try:
             return cast("float | None", _step(self, closure))

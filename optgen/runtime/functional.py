@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime import dispatch
-from optgen.runtime.batch.dispatch_key import OPTIONS
+from optgen.runtime.batch.batch import OPTIONS
 from optgen.runtime.optimizer import GeneratedOptimizer
 from optgen.runtime.torch_private import capturing, outside_dynamo
 

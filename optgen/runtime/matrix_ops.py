@@ -1,4 +1,4 @@
-"""Matrix ops by torch; one call takes all matrices of one shape."""
+"""Matrices of a parameter, which are its last two axes: their sizes, and matrix ops by torch."""
 
 from collections.abc import Sequence
 
@@ -51,3 +51,13 @@ def _newton_schulz(
         gram = torch.bmm(x, x.mT)
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return (x.mT if is_tall else x).reshape(shape)
+
+
+def rows(param: Tensor) -> int:
+    """Return the number of rows of each matrix."""
+    return param.size(-2) if param.dim() > 1 else 1
+
+
+def cols(param: Tensor) -> int:
+    """Return the number of columns of each matrix."""
+    return param.size(-1) if param.dim() else 1

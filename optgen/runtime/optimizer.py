@@ -8,23 +8,26 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from optgen.runtime import dispatch
-from optgen.runtime.batch import flat_partitions
-from optgen.runtime.batch.casts import note_narrow_params
-from optgen.runtime.batch.context import StepContext
-from optgen.runtime.batch.gradient_checks import check_parameters
+from optgen.runtime.batch.context import StepContext, placeholders_of, remove_placeholders
+from optgen.runtime.batch.grad_scaler import report_skip
 from optgen.runtime.batch.group_states import adopt_group_states, share_loaded_states
 from optgen.runtime.batch.hyperparameters import (
     check_constructor_arguments,
     check_groups_agree,
     converter_of,
 )
-from optgen.runtime.batch.shared_check import report_skip
-from optgen.runtime.batch.view_checks import check_added_group, check_views
+from optgen.runtime.batch.params import (
+    check_added_group,
+    check_parameters,
+    check_views,
+    note_narrow_params,
+    original_params,
+    originals_after_load,
+)
 from optgen.runtime.light_optimizer import LightOptimizer, with_step_hooks
 from optgen.runtime.rule import Rule
 from optgen.runtime.state import checkpoint
 from optgen.runtime.state.create import create_missing
-from optgen.runtime.state.placeholders import placeholders_of, remove_placeholders
 from optgen.runtime.tensors.group_view import VIEW
 from optgen.runtime.torch_private import (
     called_to_init_state,
@@ -130,7 +133,7 @@ class GeneratedOptimizer(LightOptimizer):
             self._capturable_groups = noted_groups
             raise
         if not self.rule.elementwise:
-            self._context.original_params[id(group)] = flat_partitions.original_params(group)
+            self._context.original_params[id(group)] = original_params(group)
 
     @staticmethod
     def _check_param(param: Tensor) -> None:
@@ -200,7 +203,7 @@ class GeneratedOptimizer(LightOptimizer):
         self.defaults = self.rule.drop_unset(self.defaults)
         self._reset_context()
         if not self.rule.elementwise:
-            self._context.original_params = flat_partitions.originals_after_load(
+            self._context.original_params = originals_after_load(
                 old_original_params, self.param_groups
             )
         optional_keys = [VIEW, *dict(self.rule.optional)]

@@ -17,8 +17,7 @@ from optgen.runtime.batch.context import TrainingValues
 from optgen.runtime.elementwise import Elementwise
 from optgen.runtime.light_optimizer import with_step_hooks
 from optgen.runtime.optimizer import GeneratedOptimizer
-from optgen.runtime.protocols import Group
-from optgen.runtime.rule import number
+from optgen.runtime.rule import Group, number
 from optgen.runtime.tensors.dtensor import to_local
 from optgen.runtime.torch_private import called_to_init_state, outside_dynamo
 

@@ -1,11 +1,15 @@
-"""The description of an algorithm that a generated class gives to the runtime."""
+"""The description of a rule that a generated class gives to the runtime; protocols of such classes.
+
+The protocols are for modules that cannot import the optimizer class.
+"""
 
 import struct
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeAlias
 
 from torch import Tensor
 
@@ -256,3 +260,30 @@ def number(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple(map(number, value))
     return value.item() if hasattr(value, "item") else value  # of a tensor or a NumPy scalar
+
+
+Group: TypeAlias = dict[str, Any]
+"""A parameter group: its parameters under "params", and its hyperparameters and options."""
+
+
+class HasLowerings(Protocol):
+    """An optimizer, or a function over lists, with generated lowerings."""
+
+    @property
+    def rule(self) -> Rule:
+        """Return the description of the update rule."""
+
+    @property
+    def lowerings(self) -> str:
+        """Return the name of the generated package that holds the lowerings."""
+
+    def hyper_annotations(self) -> dict[str, Any]:
+        """Return the type annotations of the hyperparameters, by name."""
+
+
+class OptimizerLike(HasLowerings, Protocol):
+    """An optimizer with parameter groups and state, as torch lays them out."""
+
+    param_groups: list[Group]
+    state: defaultdict[Tensor, Any]
+    defaults: Group

@@ -117,7 +117,9 @@ def test_check_says_why_a_rule_does_not_compile(
 ) -> None:
     """The error equals a step's warning and the text of `explain`."""
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(outside_checkout / "cache"))
-    monkeypatch.setattr("optgen.runtime.toolchain.source.inline_includes", lambda text: "no C++\n")
+    monkeypatch.setattr(
+        "optgen.runtime.toolchain.library_cache.inline_includes", lambda text: "no C++\n"
+    )
     result = run("check", "heavy.py", "--compile")
     assert result.exit_code == 4
     message = (

@@ -201,7 +201,7 @@ def _explain_beside_an_unsharded_parameter(rank: int) -> list[str]:
 
 def _check_maxima(rank: int) -> list[bool]:
     """Tell whether maxima over both ranks are right: NaN of rank 0, NaN of rank 1, and 2."""
-    from optgen.runtime.sharded.all_reduce import PartialReduction, batched_all_reduce
+    from optgen.runtime.sharded.reductions import PartialReduction, batched_all_reduce
 
     values = torch.tensor([torch.nan if rank == 0 else 1.0, torch.nan if rank else 1.0, rank + 1.0])
     sums = torch.tensor([0.5, 2.0], dtype=torch.float64)

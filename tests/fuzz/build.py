@@ -27,13 +27,12 @@ from optgen.lowerings import LOWERINGS
 from optgen.passes.outline_sweeps import outline_sweeps
 from optgen.passes.prepare_rule import add_maximize
 from optgen.runtime.fused_cpu import kernel_loader
-from optgen.runtime.fused_cpu.kernel.kernel import Kernel
-from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
-from optgen.runtime.fused_cpu.kernel.state_limit import why_too_many_states
-from optgen.runtime.fused_cpu.kernel.suspending_kernel import MACRO, SuspendingKernel
+from optgen.runtime.fused_cpu.kernel import Kernel, KernelSignature
+from optgen.runtime.fused_cpu.kernel_loader import why_too_many_states
+from optgen.runtime.fused_cpu.suspending_kernel import MACRO, SuspendingKernel
 from optgen.runtime.reader import tensor_reader
-from optgen.runtime.toolchain import compiler, dtype_variants, sweep_library
-from optgen.runtime.toolchain.source import inline_includes
+from optgen.runtime.toolchain import compiler, dtype_variants
+from optgen.runtime.toolchain.library_cache import inline_includes
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
@@ -272,7 +271,9 @@ def load_shared_libraries() -> None:
 def _sweep_library() -> Path:
     """Build, once, the library of sweeps that all rules share."""
     traits = "#define OPTGEN_HAS_AXES 1\n#define OPTGEN_HAS_MAX 1\n"
-    return dtype_variants.build("sweeps", traits + sweep_library._source(), DRAWN_DTYPE_BITS, 0)
+    return dtype_variants.build(
+        "sweeps", traits + dtype_variants._sweep_source(), DRAWN_DTYPE_BITS, 0
+    )
 
 
 @functools.cache

@@ -27,7 +27,7 @@ def capture_on_cpu(forbid_host_reads: bool = True) -> Iterator[None]:
     """Allow capturable steps on CPU tensors. With `forbid_host_reads`, a host read raises."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "optgen.runtime.eager.differentiable_capturable_checks.capturable_devices",
+            "optgen.runtime.eager.call.capturable_devices",
             lambda: ["cpu", "cuda"],
         )
         with HostReadsForbidden() if forbid_host_reads else nullcontext():

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch_versions import HAS_2_15
 
 import optgen.optim
-from optgen.runtime.eager import elements_at_once
+from optgen.runtime.eager import parts
 
 Cost = tuple[int, float]
 """`_foreach_` calls, and 4-byte numbers read and written for each element of a parameter."""
@@ -230,9 +230,9 @@ def use_device_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Process CPU tensors in blocks as large as those of other devices."""
 
     def block_elements(_tensor: torch.Tensor, itemsize: int, live_lists: int) -> int:
-        return elements_at_once.device_elements(itemsize, live_lists)
+        return parts.device_elements(itemsize, live_lists)
 
-    monkeypatch.setattr(elements_at_once, "block_elements", block_elements)
+    monkeypatch.setattr(parts, "block_elements", block_elements)
 
 
 @pytest.mark.one_case_in(3)

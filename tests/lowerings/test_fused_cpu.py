@@ -17,7 +17,7 @@ from optgen.lowerings.fused_cpu.expression_printer import RESERVED, ExpressionPr
 from optgen.lowerings.fused_cpu.line_layout import declarations, wrapped_list, wrapped_statement
 from optgen.passes.convert_branches import BranchFlattener
 from optgen.runtime.toolchain import compiler
-from optgen.runtime.toolchain.source import inline_includes
+from optgen.runtime.toolchain.library_cache import inline_includes
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec, read_specs
 

@@ -22,7 +22,7 @@ from optgen.optim import Muon
 from optgen.passes.plan import plans
 from optgen.runtime import MatrixCall
 from optgen.runtime.toolchain import compiler
-from optgen.runtime.toolchain.source import inline_includes
+from optgen.runtime.toolchain.library_cache import inline_includes
 from optgen.spec.read_spec import read_spec
 
 ROOT = Path(__file__).parents[2]

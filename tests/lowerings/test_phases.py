@@ -22,7 +22,7 @@ from optgen.lowerings.forloop import FORLOOP
 from optgen.lowerings.lowering import Lowering
 from optgen.passes.plan import plans
 from optgen.passes.specialize import facts_read
-from optgen.runtime.eager import elements_at_once
+from optgen.runtime.eager import parts
 from optgen.verification.evaluator import orthogonalize_exactly
 
 FORMS = {
@@ -57,7 +57,7 @@ def test_a_bucket_takes_the_steps_of_its_rule(
     name: str, form: str, in_blocks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if in_blocks:
-        monkeypatch.setattr(elements_at_once, "CPU_ELEMENTS", 4)
+        monkeypatch.setattr(parts, "CPU_ELEMENTS", 4)
     algorithm = WITH_PHASES[name]
     module = functions_of(name, FORMS[form][0])
     for shape in shapes_for(algorithm, form):

@@ -17,7 +17,7 @@ from optgen import emit
 from optgen.ir.evaluate import evaluate
 from optgen.lowerings.fused_cpu import FUSED_CPU
 from optgen.runtime.toolchain import compiler
-from optgen.runtime.toolchain.source import inline_includes
+from optgen.runtime.toolchain.library_cache import inline_includes
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
 

@@ -29,7 +29,7 @@ from optgen.passes.plan import Order, plans
 from optgen.passes.prepare_rule import add_maximize
 from optgen.passes.ssa import to_ssa
 from optgen.passes.sweep_algebra import fold_denominators
-from optgen.runtime.eager import elements_at_once
+from optgen.runtime.eager import parts
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
@@ -146,7 +146,7 @@ def test_rules_that_once_failed_agree_with_the_oracle(
     case: str, in_blocks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if in_blocks:
-        monkeypatch.setattr(elements_at_once, "CPU_ELEMENTS", 4)
+        monkeypatch.setattr(parts, "CPU_ELEMENTS", 4)
     text = MATRIX_HEADER + ONCE_FAILED[case] + "\n" + FOOTER + MATRIX_FOOTER
     for flag in (False, True):
         options = {"flag_a": flag, "flag_b": flag, "c": 0.5, "maximize": True}

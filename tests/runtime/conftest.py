@@ -8,14 +8,14 @@ import pytest
 from optgen import use_lowering
 
 # `import` would return the package's function of the same name.
-cached_dense_step = importlib.import_module("optgen.runtime.fused_cpu.cached_dense_step")
+cached_step = importlib.import_module("optgen.runtime.fused_cpu.cached_step")
 
 
 @pytest.fixture(params=["read in C++", "gathered in Python"])
 def with_and_without_reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run the test twice: the C++ reader finds a step's tensors, or Python does."""
     if request.param == "gathered in Python":
-        monkeypatch.setattr(cached_dense_step, "reader", lambda: None)
+        monkeypatch.setattr(cached_step, "reader", lambda: None)
     return str(request.param)
 
 

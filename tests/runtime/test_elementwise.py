@@ -16,9 +16,9 @@ from optgen.generated.averaging import ema as ema_module
 from optgen.generated.averaging.ema import ema
 from optgen.optim import swa_utils
 from optgen.runtime.eager import backend
-from optgen.runtime.fused_cpu import cached_call
+from optgen.runtime.elementwise import UnfitError
+from optgen.runtime.fused_cpu import cached_step
 from optgen.runtime.fused_cpu.backend import FusedCpuBackend
-from optgen.runtime.list_function_checks import UnfitError
 
 LOWERINGS = ("forloop", "foreach", "fused_cpu")
 
@@ -151,7 +151,7 @@ def test_numbers_may_be_tensors() -> None:
 
 
 def test_a_call_without_the_reader_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cached_call, "reader", lambda: None)
+    monkeypatch.setattr(cached_step, "reader", lambda: None)
     ema_module._update._cached.clear()
     check_ema(*random_lists(3, (4, 5)))
     assert not ema_module._update._cached
@@ -159,7 +159,7 @@ def test_a_call_without_the_reader_is_not_cached(monkeypatch: pytest.MonkeyPatch
 
 def test_a_second_call_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cached call takes other tensors, numbers and dtypes, but not lists of another length."""
-    if cached_call.reader() is None:
+    if cached_step.reader() is None:
         pytest.skip("no reader on this torch")
     ema_module._update._cached.clear()
     ema(*random_lists(3, 4))
@@ -177,7 +177,7 @@ def test_a_second_call_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_gathered_call_replaces_the_entry_of_its_length() -> None:
     """A call with complex lists is gathered, because the reader cannot read complex tensors."""
-    if cached_call.reader() is None:
+    if cached_step.reader() is None:
         pytest.skip("no reader on this torch")
     ema_module._update._cached.clear()
     for length in range(1, 5):

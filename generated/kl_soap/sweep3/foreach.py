@@ -6,7 +6,7 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.slices import chunks
+from optgen.runtime.eager.parts import chunks
 
 
 def update(

@@ -4,7 +4,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.slices import zip_slices
+from optgen.runtime.eager.parts import zip_slices
 
 
 def update(

@@ -21,7 +21,7 @@ struct Job {
     double result[2];          // of `write_pair` or `add_steps`
 };
 
-// First fields of `Threads` of runtime/fused_cpu/kernel/threads.py: torch's own thread pool.
+// First fields of `Threads` of runtime/fused_cpu/kernel.py: torch's own thread pool.
 struct Threads {
     int count;
     void (*parallel)(void (*)(void*), void*, unsigned, unsigned);

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.checks import check_storages
-from optgen.runtime.fused_cpu.kernel import threads
+from optgen.runtime.fused_cpu.kernel import thread_pool
 from optgen.runtime.toolchain import compiler, library_cache
 from optgen.runtime.torch_private import is_plain_class
 
@@ -290,7 +290,7 @@ class Kernels:
         """
         job = _make_job(pairs, gradient, direction)
         job.previous_gradient, job.step_length = previous_gradient.data_ptr(), t
-        self._write_pair(job, ctypes.addressof(threads.current()))
+        self._write_pair(job, ctypes.addressof(thread_pool()))
         return job.result[0], job.result[1]
 
     def compute_direction(
@@ -316,7 +316,7 @@ class Kernels:
         job.products, job.alphas = products.data_ptr(), alphas.data_ptr()
         job.scratch, job.scale = scratch.data_ptr(), scale
         job.lacks_last_column = lacks_last_column
-        self._compute_direction(job, ctypes.addressof(threads.current()))
+        self._compute_direction(job, ctypes.addressof(thread_pool()))
         return alphas, job.result[0], job.result[1]
 
 

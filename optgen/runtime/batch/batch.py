@@ -1,7 +1,10 @@
-"""A batch: the tensors of one group in one step, and what is known about them."""
+"""A batch: the tensors of one group in one step, and what decides which lowerings can take it."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -9,10 +12,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from optgen.runtime.batch.dispatch_key import DispatchKey
-from optgen.runtime.protocols import Group
-from optgen.runtime.rule import Rule
+from optgen.contract.states import FACTS
+from optgen.runtime.rule import Group, Rule
+from optgen.runtime.tensors.dtensor import all_plain
+from optgen.runtime.tensors.layout import streams_to_copy
 from optgen.runtime.tensors.quantized import QuantizedTensor
+from optgen.runtime.tensors.sharding import Sharding, sharding_of
 from optgen.runtime.torch_private import is_contiguous, is_plain_class
 
 _dtype = attrgetter("dtype")
@@ -57,7 +62,7 @@ class Batch:
     meta_views: list[Tensor] = field(default_factory=list)
     view_copies: list[ViewCopy] = field(default_factory=list)
     memo: dict[str, Any] = field(default_factory=dict)  # backends' cache, valid for this signature
-    parts: list["Batch"] = field(default_factory=list)  # one per dispatch key, if there are several
+    parts: list[Batch] = field(default_factory=list)  # one per dispatch key, if there are several
     # Of a part: the indices of its tensors in the whole batch.
     indices: list[int] = field(default_factory=list)
     group_id: int = 0  # the identity of the whole group, in a part too
@@ -124,11 +129,11 @@ class Batch:
         columns = [column for state, column in states if not state.written]
         return chain(*columns, () if unscales or rule.zero_grad else self.grads)
 
-    def is_like(self, other: "Batch") -> bool:
+    def is_like(self, other: Batch) -> bool:
         """Tell whether another batch has tensors of the same signature and dispatch keys."""
         return self.signature == other.signature and self.dispatch_keys == other.dispatch_keys
 
-    def take_tensors(self, other: "Batch") -> None:
+    def take_tensors(self, other: Batch) -> None:
         """Take over the tensors of another batch of the same signature."""
         self.group, self.members, self.params = other.group, other.members, other.params
         self.grads, self.states, self.step_counts = other.grads, other.states, other.step_counts
@@ -179,13 +184,13 @@ class Batch:
                 "params": part.members,
             }
 
-    def subset(self, indices: list[int]) -> "Batch":
+    def subset(self, indices: list[int]) -> Batch:
         """Return a batch of the tensors at these indices, in the same group."""
         part = replace(self, memo={}, parts=[], indices=indices)
         self._fill_part(part, indices)
         return part
 
-    def _fill_part(self, part: "Batch", indices: list[int]) -> None:
+    def _fill_part(self, part: Batch, indices: list[int]) -> None:
         """Give a part this batch's tensors at these indices."""
 
         def pick(items: list[Any]) -> list[Any]:
@@ -212,3 +217,123 @@ def _all_or_none(column: list[Any]) -> list[Any]:
     All parameters of a part have the same facts: either all have the state, or none has it.
     """
     return [] if column and column[0] is None else column
+
+
+OPTIONS = ("foreach", "fused", "capturable", "differentiable")
+"""The group options that decide the lowering, besides the tensors and the dtype of lr."""
+
+
+class DispatchKey(NamedTuple):
+    """The properties that decide which lowerings can take a tensor.
+
+    The tensors of one call have equal keys.
+    """
+
+    device: str = "cpu"
+    sparse_grad: bool = False  # the gradient is sparse: it names some rows of the parameter
+    sparse_param: bool = False
+    subclass: str = ""  # the name of a tensor class that overrides operations
+    occurrence: int = 0  # how often the group lists the same parameter before this entry
+    facts: tuple[bool, ...] = ()  # the values of the rule's shape predicates
+    sharding: Sharding | None = None  # only where the rule needs whole parameters
+    input_flags: tuple[tuple[str, bool], ...] = ()  # (flag, its value) for each optional input
+
+
+@cache
+def _plain_key(device: str) -> DispatchKey:
+    return DispatchKey(device)
+
+
+def dispatch_keys(
+    rule: Rule,
+    members: list[Tensor],
+    params: list[Tensor],
+    grads: list[Tensor],
+    ordinary: bool,
+    seen_params: list[Tensor] | None = None,
+) -> list[DispatchKey]:
+    """Return the dispatch key of every parameter and its gradient.
+
+    `members` are the group's parameters, and `params` their real, local views. If the group has a
+    view, `seen_params` are the members in the shapes that the rule sees. If `ordinary`, the
+    gradients are dense and of plain classes, and the parameters are distinct.
+    """
+    keys = (
+        [_plain_key(param.device.type) for param in params]
+        if ordinary and all_plain(params)
+        else _keys_one_by_one(members, params, grads)
+    )
+    if not rule.elementwise and not all_plain(members):
+        pairs = zip(keys, map(sharding_of, members), strict=True)
+        keys = [key._replace(sharding=sharding) for key, sharding in pairs]
+    if not rule.facts:
+        return keys
+    shapes = [param.shape for param in seen_params or members]
+    facts_by_param = zip(*(map(FACTS[fact], shapes) for fact in rule.facts), strict=True)
+    pairs_by_param = list(zip(keys, facts_by_param, strict=True))
+    # Make each key once: thousands of parameters have few different pairs.
+    keys_by_pair = {(key, facts): key._replace(facts=facts) for key, facts in set(pairs_by_param)}
+    return [keys_by_pair[pair] for pair in pairs_by_param]
+
+
+def _keys_one_by_one(
+    members: list[Tensor], params: list[Tensor], grads: list[Tensor]
+) -> list[DispatchKey]:
+    """Return the dispatch keys of tensors that may be sparse, of a subclass, or listed twice."""
+    occurrences: dict[int, int] = {}
+    keys = []
+    for member, param, grad in zip(members, params, grads, strict=True):
+        occurrence = occurrences[id(member)] = occurrences.get(id(member), -1) + 1
+        subclass = next(
+            (type(t).__name__ for t in (param, grad) if not is_plain_class(type(t))), ""
+        )
+        sparse_param = param.layout is not torch.strided
+        sparse_grad = grad.layout is not torch.strided and not sparse_param
+        device = param.device.type
+        keys.append(DispatchKey(device, sparse_grad, sparse_param, subclass, occurrence))
+    return keys
+
+
+def dtype_or_class(value: object) -> object:
+    """Return the dtype of a tensor hyperparameter, or the class of a number.
+
+    The dtype of a tensor learning rate can decide the lowering: torch computes in that dtype.
+    """
+    return getattr(value, "dtype", value.__class__)
+
+
+def codes_in_other_order(rule: Rule, batch: Batch) -> bool:
+    """Tell whether a state of 8 bits lies in another order of memory than a kernel goes over.
+
+    A kernel goes over memory in the parameter's order, or row by row if the rule draws random
+    numbers. It cannot use a reordered copy of the state, because blocks of codes follow the state's
+    order. A parameter may change its order between steps.
+    """
+    state_index = 1  # in the pair (param, state)
+    return bool(rule.quantized_states) and any(
+        state_index in streams_to_copy((param, state), by_matrix=rule.draws)
+        for column in batch.states
+        for param, state in zip(batch.params, column, strict=False)
+        if type(state) is QuantizedTensor
+    )
+
+
+def codes_obstacle(rule: Rule, batch: Batch, lowering: str) -> str:
+    """Return why a kernel of a fused lowering cannot go over a batch's codes; "" if it can."""
+    if reason := rule.why_codes_are_not_read(lowering):
+        return reason
+    if codes_in_other_order(rule, batch):
+        return "states of 8 bits in another order of memory than the kernel goes over"
+    return ""
+
+
+def why_forloop_only(batch: Batch) -> str:
+    """Return the reason why only the for-loop can take a batch; "" if there is none."""
+    if batch.group.get("differentiable"):
+        return "differentiable"
+    if batch.dispatch_key.sparse_param:
+        return "sparse parameters"
+    if batch.dispatch_key.subclass:
+        return f"tensors of class {batch.dispatch_key.subclass}"
+    is_repeated = batch.dispatch_key.occurrence > 0
+    return "a parameter stands in the group more than once" if is_repeated else ""

@@ -10,12 +10,11 @@ from torch import Tensor
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.grad_scaler import must_unscale
 from optgen.runtime.batch.hyperparameters import converter_of
-from optgen.runtime.protocols import OptimizerLike
-from optgen.runtime.rule import Rule, State
+from optgen.runtime.rule import OptimizerLike, Rule, State
 from optgen.runtime.tensors.dtensor import any_dtensor, check_state_sharding
 from optgen.runtime.tensors.layout import all_fit_storage, fits_storage
-from optgen.runtime.tensors.matrix_states import check_matrix_sharding, local_matrix_shape
 from optgen.runtime.tensors.quantized import QuantizedTensor
+from optgen.runtime.tensors.sharding import check_matrix_sharding, local_matrix_shape
 from optgen.runtime.torch_private import (
     has_overlap,
     is_contiguous,

@@ -1,26 +1,41 @@
-"""The step context: an optimizer's batches and cached step, kept from one step to the next."""
+"""The step context: what an optimizer keeps from step to step, and restores after a failure.
+
+It keeps batches, the cached step, a snapshot of the states, and placeholder states.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import is_
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.flat_partitions import OriginalParams
-from optgen.runtime.protocols import OptimizerLike
+from optgen.runtime.rule import OptimizerLike
 from optgen.runtime.state.create import CreatedState
-from optgen.runtime.state.placeholders import Placeholder
-from optgen.runtime.state.snapshot import StateSnapshot
-from optgen.runtime.tensors.dtensor import to_local
+from optgen.runtime.tensors.dtensor import memory_version, to_local
 
 _MAX_EARLIER_BATCHES = 3
 """Batches of a group that are kept besides the last step's: gradients of experts come and go."""
+
+
+class OriginalParams(NamedTuple):
+    """The parameters that the user gave to a group: their numbers of dimensions by identity.
+
+    This object holds no references, not even weak ones: `torch.utils.swap_tensors`, and so
+    `model.to()` of DTensors, refuses tensors that have weak references. The model keeps its
+    parameters alive, so their identities stay valid.
+    """
+
+    dims_by_id: Mapping[int, int]
+
+    def has(self, param: Tensor) -> bool:
+        """Tell whether a parameter is one of these parameters."""
+        return self.dims_by_id.get(id(param)) == param.dim()
 
 
 class CachedStep(Protocol):
@@ -120,3 +135,59 @@ class OptimizerWithContext(OptimizerLike, Protocol):
     @staticmethod
     def _check_param(param: Tensor) -> None:
         """Raise a ValueError for a parameter that the rule cannot take."""
+
+
+class StateSnapshot:
+    """The parameters that had states, and the entries of their dicts; tensors are not copied."""
+
+    def __init__(self, states: MutableMapping[Tensor, Any]) -> None:
+        self._states = dict(states)
+        self._entries = list(map(dict, states.values()))
+
+    def restore(self, states: MutableMapping[Tensor, Any]) -> None:
+        """Restore parameters and entries, in their order; the dicts stay the same objects."""
+        for param_states, entries in zip(self._states.values(), self._entries, strict=True):
+            param_states.clear()
+            param_states.update(entries)
+        states.clear()
+        states.update(self._states)
+
+
+class Placeholder(NamedTuple):
+    """A state: its parameter, key and value, and the value's version in autograd at creation."""
+
+    param: Tensor
+    key: str
+    value: Tensor
+    memory_version: int
+
+
+def placeholders_of(states: Mapping[Tensor, dict[str, Any]]) -> list[Placeholder]:
+    """Return a placeholder for each tensor of these states."""
+    return [
+        Placeholder(param, key, value, memory_version(value))
+        for param, values in states.items()
+        for key, value in values.items()
+        if isinstance(value, Tensor)
+    ]
+
+
+def remove_placeholders(
+    placeholders: Sequence[Placeholder], states: MutableMapping[Tensor, Any]
+) -> None:
+    """Remove the placeholders that nobody has replaced or written to since they were made."""
+    for each in placeholders:
+        values = states.get(each.param, {})
+        if values.get(each.key) is each.value and memory_version(each.value) == each.memory_version:
+            del values[each.key]
+            if not values:
+                del states[each.param]
+
+
+class Refusal(RuntimeError):
+    """A backend cannot take a step that it was chosen for; the message says why.
+
+    Nothing has been updated, except that states were created or moved to another device, which a
+    rollback undoes. From now on the backend's `obstacle` gives the reason, so another lowering is
+    chosen.
+    """

@@ -1,17 +1,17 @@
 """Find the gradients of a group, check them, and view them as lowerings see them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import compress
 from operator import attrgetter
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from optgen.runtime.batch import gradient_checks
-from optgen.runtime.protocols import Group, OptimizerLike
+from optgen.runtime.batch.params import rule_owner
+from optgen.runtime.rule import Group, OptimizerLike, truth
+from optgen.runtime.tensors.dtensor import all_plain, real_local_views
 from optgen.runtime.tensors.group_view import asked_view
-from optgen.runtime.tensors.real_views import all_plain, real_local_views
 
 _layout = attrgetter("layout")
 
@@ -66,7 +66,7 @@ def checked_gradients(optimizer: OptimizerLike, group: Group, grads: list[Tensor
     """
     rule = optimizer.rule
     if asked_view(group) is not None:
-        gradient_checks.check_dense_in_view(group, grads)
+        check_dense_in_view(group, grads)
     if rule.gradient != "sparse_only" and set(map(_layout, grads)) <= {torch.strided}:
         views = real_local_views(grads)
         return Gradients(views, ordinary=all_plain(views))
@@ -74,7 +74,41 @@ def checked_gradients(optimizer: OptimizerLike, group: Group, grads: list[Tensor
     checked = []
     for grad in grads:
         if grad.layout is not torch.strided or rule.gradient == "sparse_only":
-            gradient_checks.check(optimizer, group, grad)
+            check_gradient(optimizer, group, grad)
         becomes_dense = grad.is_sparse and (needs_dense or grad.sparse_dim() == 0)
         checked.append(grad.to_dense() if becomes_dense else grad)
     return Gradients(real_local_views(checked), ordinary=False)
+
+
+def check_gradient(optimizer: OptimizerLike, group: Mapping[str, Any], grad: Tensor) -> None:
+    """Raise an error if the rule cannot take this gradient: torch's error, where torch has one."""
+    rule = optimizer.rule
+    if grad.layout not in (torch.strided, torch.sparse_coo):
+        name = rule_owner(optimizer)
+        raise RuntimeError(f"{name} does not support gradients of the layout {grad.layout}")
+    if grad.is_sparse:
+        if rule.gradient == "dense":
+            message = f"{rule_owner(optimizer)} does not support sparse gradients"
+            raise RuntimeError(message + rule.sparse_hint)
+        for key in rule.dense_only:
+            if truth(group[key]):
+                raise RuntimeError(f"{key} option is not compatible with sparse gradients")
+        if not rule.elementwise and not grad.dense_dim():
+            message = f"{rule_owner(optimizer)} reduces over rows: "
+            raise RuntimeError(message + "a sparse gradient must name whole rows")
+    elif rule.gradient == "sparse_only":
+        message = f"{rule_owner(optimizer)} does not support dense gradients"
+        raise RuntimeError(message + rule.sparse_hint)
+
+
+def check_dense_in_view(group: Mapping[str, Any], grads: Sequence[Tensor]) -> None:
+    """Raise an error for a sparse gradient in a group with a view.
+
+    A sparse gradient names rows of the parameter, which are not the rows of the view.
+    """
+    if any(grad.layout is not torch.strided for grad in grads):
+        raise RuntimeError(
+            f"a group with view={asked_view(group)} takes no sparse gradients: a sparse gradient "
+            "names rows of the parameter, not of the view; make the gradients dense, or remove the "
+            "view"
+        )

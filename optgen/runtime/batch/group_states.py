@@ -15,8 +15,7 @@ from torch import Tensor
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.checks import check_storages
 from optgen.runtime.batch.context import OptimizerWithContext
-from optgen.runtime.protocols import Group, OptimizerLike
-from optgen.runtime.rule import Rule, State
+from optgen.runtime.rule import Group, OptimizerLike, Rule, State
 from optgen.runtime.torch_private import foreach_clone, is_inference
 
 

@@ -10,8 +10,7 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
-from optgen.runtime.protocols import Group, HasLowerings, OptimizerLike
-from optgen.runtime.rule import NONE, Rule
+from optgen.runtime.rule import NONE, Group, HasLowerings, OptimizerLike, Rule
 from optgen.runtime.rule import number as python_number
 from optgen.runtime.torch_private import numel
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.rule import Rule
-from optgen.runtime.tensors.real_views import real_local_views
+from optgen.runtime.tensors.dtensor import real_local_views
 
 RowIndices = tuple[Tensor, ...]  # for each sparse dimension, the touched indices
 

@@ -1,19 +1,24 @@
-"""Update batches through the for-loop and foreach lowerings: by torch operations, per bucket."""
+"""Update batches by torch's operations, through the for-loop and foreach lowerings, per bucket.
 
+A rule on whole matrices has a third such lowering, `outlined`: eager code on every device, which
+calls torch's matrix words, and a function for each sweep between them. A fused backend runs the
+functions.
+"""
+
+import importlib
 from collections.abc import Callable, Iterable, Sequence, Set
+from typing import TypeAlias, cast
 
 import torch
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import OptimizerWithContext
 from optgen.runtime.batch.grad_scaler import is_skipped, unscale
-from optgen.runtime.eager import sharded_step, wide_updates
-from optgen.runtime.eager.buckets import buckets
-from optgen.runtime.eager.call import Call
-from optgen.runtime.eager.common_dtype import function_lists_in_one_dtype
-from optgen.runtime.eager.generated_functions import load
-from optgen.runtime.protocols import HasLowerings
-from optgen.runtime.rule import number
+from optgen.runtime.eager import sharded_step
+from optgen.runtime.eager.call import Call, buckets, load_function
+from optgen.runtime.eager.sharded_step import wide_updates
+from optgen.runtime.eager.working_copies import function_lists_in_one_dtype
+from optgen.runtime.rule import HasLowerings, number
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update
 
@@ -63,7 +68,7 @@ class EagerBackend:
         self, optimizer: OptimizerWithContext, batch: Batch, consensus: Consensus | None
     ) -> Iterable[Update]:
         """Return the updates of a batch of a rule that reduces over several parameters."""
-        return wide_updates.updates(optimizer, batch, self._lowering, consensus)
+        return wide_updates(optimizer, batch, self._lowering, consensus)
 
     def begin(self, optimizer: OptimizerWithContext, can_take: Callable[[Batch], bool]) -> None:
         """Return None: this backend gathers batches in a first step as in any other."""
@@ -74,7 +79,7 @@ class EagerBackend:
     def call(self, function: HasLowerings, batch: Batch) -> None:
         """Update the lists of an elementwise function."""
         rule = function.rule
-        update = load(function.lowerings, self._lowering, "update")
+        update = load_function(function.lowerings, self._lowering, "update")
         hypers = {key: number(batch.group[key]) for key in rule.hypers}
         for columns, _, _ in buckets(rule, batch, equal_scalars=True):
             lists = function_lists_in_one_dtype(rule, columns)
@@ -85,3 +90,44 @@ class EagerBackend:
 def backend(lowering: str) -> EagerBackend:
     """Return the backend that runs a generated module, "forloop" or "foreach"."""
     return EagerBackend(lowering)
+
+
+FunctionObstacle: TypeAlias = Callable[[HasLowerings, torch.device, Set[torch.dtype]], str]
+"""The method of that name of a backend."""
+
+
+class OutlinedStep(EagerBackend):
+    """Backend of rules on whole matrices, whose sweeps are run by a fused backend.
+
+    Args:
+        function_obstacle: The method of the fused backend.
+    """
+
+    def __init__(self, function_obstacle: FunctionObstacle) -> None:
+        super().__init__("outlined")
+        self._function_obstacle = function_obstacle
+
+    def obstacle(self, lowered: HasLowerings, batch: Batch) -> str:
+        """Return a short reason why the sweeps cannot take this batch; "" if they can."""
+        rule = lowered.rule
+        if not rule.sweeps:
+            return rule.why_no_sweeps
+        if batch.dispatch_key.sharding:  # owners of shards step with foreach
+            return rule.why_uncut
+        if class_name := batch.overriding_class:
+            return f"a state of class {class_name}"
+        if batch.group.get("capturable"):  # then the functional form keeps numbers on the device
+            return "capturable=True, and the step reads its numbers on the host"
+        device, dtypes = batch.params[0].device, _sweep_dtypes(batch)
+        for name in rule.sweeps:
+            module = importlib.import_module(f"{lowered.lowerings}.{name}")
+            sweep = cast(HasLowerings, module._update)
+            if reason := self._function_obstacle(sweep, device, dtypes):
+                return reason
+        return ""
+
+
+def _sweep_dtypes(batch: Batch) -> set[torch.dtype]:
+    """Return the dtypes of the tensors that sweeps get; the step copies 16 bits to float32."""
+    are_double = {param.dtype == torch.float64 for param in batch.params}
+    return {torch.float64 if is_double else torch.float32 for is_double in are_double}

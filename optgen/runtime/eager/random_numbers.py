@@ -23,11 +23,11 @@ from optgen.contract.numbers import (
     TRIPLE32_MULTIPLIERS,
     TRIPLE32_SHIFTS,
 )
-from optgen.runtime.eager import elements_at_once
+from optgen.runtime.eager.parts import CPU_ELEMENTS
 from optgen.runtime.eager.tensor_lists import TensorList
 
 if TYPE_CHECKING:
-    from optgen.runtime.sharded.collectives import Collectives
+    from optgen.runtime.sharded.driver import Collectives
 
 Number: TypeAlias = float | Tensor
 Value = TypeVar("Value", Tensor, TensorList)
@@ -120,7 +120,7 @@ def _pieces(drawn: Tensor, positions: Tensor) -> Iterator[tuple[Tensor, Tensor]]
 
     On the CPU a piece is small: about a hundred operations on it stay in the cache.
     """
-    size = elements_at_once.CPU_ELEMENTS if drawn.is_cpu else max(1, positions.numel())
+    size = CPU_ELEMENTS if drawn.is_cpu else max(1, positions.numel())
     return zip(drawn.view(-1).split(size), positions.view(-1).split(size), strict=True)
 
 

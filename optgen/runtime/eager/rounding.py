@@ -1,16 +1,8 @@
-"""Round to the dtype that a parameter is stored in, and compute in a wider dtype.
-
-Some rules must compute more precisely than they store (`optgen/ir/execution.py`). An example is
-a rule that rounds its results itself: the results must have more digits than the stored dtype, or
-nothing is left to round. The generated code of such a rule takes its tensors through
-`in_wider_dtype`: it computes in float32 for 16-bit tensors, and rounds once when it writes back.
-"""
+"""Round to the dtype that a parameter is stored in; multiply without rounding a factor to it."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from functools import reduce
 from itertools import repeat
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -74,36 +66,6 @@ def rounded_at_random(x: T, chance: T | Tensor | float, eps: float) -> T:
     return result + (x - x.detach()).nan_to_num(0.0) if x.requires_grad else result
 
 
-def in_wider_dtype(
-    rows: Iterable[Sequence[Any]], stored: Sequence[bool], params: Sequence[Tensor]
-) -> Iterator[list[Any]]:
-    """Yield rows of tensors in one dtype, float32 or wider; then write back those `stored`.
-
-    Args:
-        rows: Rows of tensors, or of lists of tensors; None and [] stand for absent states.
-        stored: For each of the first entries of a row, whether the caller changes it in place.
-            Further entries, such as results of reductions, are passed on as they are.
-        params: The parameters of the bucket. The dtype is not narrower than theirs.
-    """
-    least = torch.promote_types(params[0].dtype, torch.float32)
-    for row in rows:
-        dtype = _common_dtype(row[: len(stored)], least)
-        wide = [_in_dtype(dtype, value) for value in row[: len(stored)]]
-        yield [*wide, *row[len(stored) :]]
-        for value, computed, is_stored in zip(row, wide, stored, strict=False):
-            if is_stored and computed is not value:
-                _write(value, computed)
-
-
-def wider(x: Any, param: Any) -> Any:
-    """Return a copy of a tensor in the widest of float32, its own and its parameter's dtype."""
-    if isinstance(x, TensorList):
-        pairs = zip(x.tensors, param.tensors, strict=True)
-        return TensorList([wider(tensor, like) for tensor, like in pairs])
-    least = torch.promote_types(param.dtype, torch.float32)
-    return x.to(torch.promote_types(x.dtype, least), copy=True)
-
-
 def _narrow(x: Tensor, eps: float) -> Tensor | None:
     """Return x in the dtype with this machine epsilon; None if that is no narrower than x's."""
     dtype = _DTYPES[eps]
@@ -117,26 +79,13 @@ def _previous(x: Tensor) -> Tensor:
     return torch.where(bits < 0, bits + 1, bits - 1).view(x.dtype)
 
 
-def _common_dtype(row: Sequence[Any], least: torch.dtype) -> torch.dtype:
-    tensors = [value[0] if isinstance(value, list) else value for value in row if _exists(value)]
-    return reduce(torch.promote_types, [tensor.dtype for tensor in tensors], least)
+def scale_(tensors: list[Tensor], factor: float) -> None:
+    """Multiply tensors by a number in place.
 
-
-def _exists(value: Any) -> bool:
-    return value is not None and not (isinstance(value, list) and not value)
-
-
-def _in_dtype(dtype: torch.dtype, value: Any) -> Any:
-    """Return a tensor or a list of tensors in a dtype; itself if it has that dtype already."""
-    if not _exists(value):
-        return value
-    if isinstance(value, list):
-        return value if value[0].dtype == dtype else [tensor.to(dtype) for tensor in value]
-    return value.to(dtype)
-
-
-def _write(value: Any, computed: Any) -> None:
-    if isinstance(value, list):
-        torch._foreach_copy_(value, computed)
+    On the CPU `_foreach_mul_` rounds a number to the tensors' dtype before it multiplies: a decay
+    of 0.999 becomes 1 in bfloat16. A 0-dim tensor keeps its precision.
+    """
+    if tensors[0].is_cpu and tensors[0].dtype.itemsize == 2:
+        torch._foreach_mul_(tensors, torch.full((), factor, dtype=torch.float32, device="cpu"))
     else:
-        value.copy_(computed)
+        torch._foreach_mul_(tensors, factor)

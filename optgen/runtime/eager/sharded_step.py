@@ -5,22 +5,28 @@ parameters travel to the ranks that step them. A rule that reduces over several 
 form for shards even if no parameter is sharded.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.grad_scaler import unscale
-from optgen.runtime.eager.buckets import buckets
-from optgen.runtime.eager.common_dtype import ListsInOneDtype, in_one_dtype
-from optgen.runtime.eager.differentiable_capturable_checks import check_shards
-from optgen.runtime.eager.generated_functions import Function, find, load, variant_name
-from optgen.runtime.eager.hyper_arguments import hyper_arguments
-from optgen.runtime.eager.owner_layouts import layouts_of_shards
-from optgen.runtime.eager.owner_step import OwnerStep
-from optgen.runtime.protocols import OptimizerLike
-from optgen.runtime.sharded.collectives import Collectives
+from optgen.runtime.eager import sharded_step
+from optgen.runtime.eager.call import (
+    Call,
+    Function,
+    buckets,
+    check_shards,
+    find_function,
+    hyper_arguments,
+    load_function,
+    variant_name,
+)
+from optgen.runtime.eager.owner_step import OwnerStep, layouts_of_shards
+from optgen.runtime.eager.parts import same_shape_sublists
+from optgen.runtime.eager.working_copies import ListsInOneDtype, in_one_dtype
+from optgen.runtime.rule import OptimizerLike
 from optgen.runtime.sharded.consensus import Consensus
-from optgen.runtime.sharded.driver import Update, run
+from optgen.runtime.sharded.driver import Collectives, Update, run
 
 
 def prepare(
@@ -54,9 +60,9 @@ def updates(
     hypers = hyper_arguments(rule, group, functional=False, lowering="foreach")
     sharded_name = variant_name("update_sharded", rule, batch)
     sharded_axes = sharding.sharded_axes() if sharding is not None else ()
-    shard_form = find(optimizer.lowerings, "foreach", sharded_name)
+    shard_form = find_function(optimizer.lowerings, "foreach", sharded_name)
     whole_name = variant_name("update", rule, batch)  # the form for whole parameters
-    update = shard_form or load(optimizer.lowerings, "foreach", whole_name)
+    update = shard_form or load_function(optimizer.lowerings, "foreach", whole_name)
     if consensus and sharding:
         consensus.note(sharding, sharded_name, hypers, rule.rank(group))
     for columns, fresh, indices in buckets(rule, batch, equal_scalars=True):
@@ -82,3 +88,35 @@ def update_bucket(update: Function, lists: ListsInOneDtype, keywords: Mapping[st
     if requests is not None:
         yield from requests
     lists.write_back()
+
+
+Columns = Sequence[list[Any]]
+
+
+def wide_updates(
+    optimizer: OptimizerLike, batch: Batch, lowering: str, consensus: Consensus | None
+) -> Iterator[Update]:
+    """Yield the updates of a batch.
+
+    The for-loop and the functional form take one parameter in each update. foreach takes a
+    bucket, and runs `update_sharded` even if no parameter is sharded. If the rule is not cut into
+    sweeps, foreach takes lists of matrices of one shape.
+    """
+    rule, group = optimizer.rule, batch.group
+    functional = bool(group.get("differentiable") or group.get("capturable"))
+    has_update_sharded = lowering == "foreach" and not functional and not rule.why_uncut
+    if batch.dispatch_key.sharding is not None or has_update_sharded:
+        yield from sharded_step.updates(optimizer, batch, consensus)
+        return
+    call = Call.of(optimizer, batch, lowering)
+    in_lists = lowering == "foreach" and not functional
+    for columns, fresh, _ in buckets(rule, batch, equal_scalars=not functional):
+        for part in same_shape_sublists(*columns) if in_lists else _one_by_one(columns):
+            lists = in_one_dtype(rule, list(part))
+            yield sharded_step.update_bucket(call.function, lists, {**call.hypers, **fresh})
+
+
+def _one_by_one(columns: Columns) -> Iterable[list[list[Any]]]:
+    """Yield the lists of each parameter of a bucket; an absent state has an empty list."""
+    for index in range(len(columns[0])):
+        yield [column[index : index + 1] for column in columns]

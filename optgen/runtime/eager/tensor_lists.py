@@ -8,8 +8,8 @@ with one element per parameter, computed on the device in double precision.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import zip_longest
+import importlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,6 @@ from torch import Tensor
 from optgen.runtime.torch_private import foreach_clone
 
 BATCHED_ELEMENTS = 2**10  # larger matrices on the CPU are not stacked for one call
-CHUNK_ELEMENTS = 2**20  # eight float32 lists with 2**20 elements each are 32 MiB
 
 _UNARY = {"abs", "exp", "log", "neg", "sign", "sqrt", "reciprocal"}
 _UNARY |= {"tanh", "sin", "cos", "floor", "ceil", "round"}
@@ -90,26 +89,6 @@ def batched(function: Callable[..., Tensor], *lists: TensorList) -> TensorList:
     if are_large or len(columns[0]) == 1:
         return TensorList([function(*row) for row in zip(*columns, strict=True)])
     return TensorList(function(*map(torch.stack, columns)).unbind())
-
-
-def chunks(columns: Sequence[Sequence[Tensor]]) -> Iterator[list[list[TensorList]]]:
-    """Split parallel lists into chunks so that temporaries stay small; an empty list stays empty.
-
-    A parameter is not split: each chunk adds 1 to the step counts of its parameters.
-    """
-    rows: list[tuple[Tensor, ...]] = []
-    room = CHUNK_ELEMENTS
-    for row in zip_longest(*columns):
-        if rows and row[0].numel() > room:
-            yield _as_tensor_lists(rows)
-            rows, room = [], CHUNK_ELEMENTS
-        rows.append(row)
-        room -= row[0].numel()
-    yield _as_tensor_lists(rows)
-
-
-def _as_tensor_lists(rows: list[tuple[Tensor, ...]]) -> list[list[TensorList]]:
-    return [[] if column[0] is None else [TensorList(column)] for column in zip(*rows, strict=True)]
 
 
 def _foreach(name: str, args: tuple[Any, ...]) -> Sequence[Tensor] | None:
@@ -190,3 +169,13 @@ for _name, _function in {**_OPERATORS, **_NOT_REFLECTED}.items():
     setattr(TensorList, f"__{_name}__", _operator(_function))
 for _name, _function in _OPERATORS.items():
     setattr(TensorList, f"__r{_name}__", _operator(_function, reflected=True))
+
+
+def sweep_function(package: str, name: str) -> Callable[..., None]:
+    """Return a generated function over lists, wrapped so that it takes `TensorList`s."""
+    update = importlib.import_module(f"{package}.{name}")._update
+
+    def sweep(*lists: TensorList, **numbers: Any) -> None:
+        update(*(each.tensors for each in lists), **numbers)
+
+    return sweep

@@ -1,22 +1,205 @@
-"""Copy tensors for rules that are computed statement by statement, and not in place.
+"""Compute with copies of tensors in one dtype, and write them back.
 
-Such a rule works on whole matrices. It computes in float64 for a float64 parameter, in float32 for
-any other, and writes the parameter and its states at its end. So an update in for-loop or foreach
-that fails has written none of its tensors. A fused update may have written some of
-them before it fails.
+torch's operations rarely take several dtypes. A gradient may have another dtype than its parameter
+(`grad_dtype`), and a state may have the dtype that its parameter had before. The update computes in
+a dtype that holds all of them, for example float32 for float16 and bfloat16 (`in_one_dtype`).
+Results are rounded once, when they are written back. If the rule itself sets the dtype of a state,
+the generated code converts that state.
+
+A rule that rounds its results itself must compute more precisely than it stores, or nothing is left
+to round. Its generated code takes its tensors through `in_wider_dtype`.
+
+A rule on whole matrices is computed statement by statement, and not in place. It computes in
+float64 for a float64 parameter, in float32 for any other (`copy_in_compute_dtype`), and writes the
+parameter and its states at its end. So an update in for-loop or foreach that fails has written none
+of its tensors. A fused update may have written some of them before it fails.
 """
 
-from collections.abc import Iterator
-from typing import Any, cast
+from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
+from itertools import chain
+from operator import attrgetter
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager import elements_at_once
+from optgen.runtime.batch.batch import Batch
+from optgen.runtime.eager.parts import whole_chunks
 from optgen.runtime.eager.tensor_lists import TensorList
+from optgen.runtime.rule import Rule
+from optgen.runtime.tensors.quantized import QuantizedTensor
 from optgen.runtime.torch_private import foreach_clone
 
-_MAX_LIVE_LISTS = 16  # how many lists of temporaries may exist at once
+_dtype = attrgetter("dtype")
+
+
+def has_several_dtypes(rule: Rule, batch: Batch) -> bool:
+    """Tell whether parameters, gradients, and states made in the parameters' dtype differ in dtype.
+
+    If the rule widens, its generated code converts dtypes, but not codes of 8 bits.
+    """
+    if rule.widens:
+        return batch.has_codes
+    dtype = batch.memo.get("dtype")  # the only dtype of parameters and states, or "several"
+    if dtype is None:
+        states = _states_in_param_dtype(rule, batch.states)
+        dtypes = set(map(_dtype, chain(batch.params, *states)))
+        dtype = batch.memo["dtype"] = dtypes.pop() if len(dtypes) == 1 else "several"
+    return batch.grad_dtypes != {dtype}
+
+
+def _states_in_param_dtype(rule: Rule, states: list[list[Any]]) -> Iterator[list[Any]]:
+    """Yield the states that were created in the dtype of their parameters."""
+    for state, column in zip(rule.states, states, strict=True):
+        if state.shape != "scalar" and state.dtype is None:
+            yield [value for value in column if value is not None]
+
+
+class ListsInOneDtype(NamedTuple):
+    """The lists of a bucket in one dtype, and the copies that must be written back."""
+
+    columns: list[list[Any]]
+    to_write: list[tuple[list[Tensor], list[Tensor]]]  # a list of the bucket, and its copies
+
+    def write_back(self) -> None:
+        """Write the updated copies back to the original tensors."""
+        for tensors, copies in self.to_write:
+            if isinstance(tensors[0], QuantizedTensor):
+                for tensor, numbers in zip(tensors, copies, strict=True):
+                    tensor.quantize_(numbers)  # type: ignore[attr-defined]
+            else:
+                torch._foreach_copy_(tensors, copies)
+
+
+def in_one_dtype(
+    rule: Rule, columns: list[list[Any]], seen_param: Tensor | None = None
+) -> ListsInOneDtype:
+    """Return the lists of a bucket; a list of another dtype than the common one is converted.
+
+    For shards, `seen_param` is a whole parameter in the shape that the rule sees.
+    """
+    if rule.widens:
+        return _dequantized(columns) if rule.quantized_states else ListsInOneDtype(columns, [])
+    param = columns[0][0] if seen_param is None else seen_param
+    states = [state for state in rule.states if state.suits(param)]
+    in_param_dtype = [state.shape != "scalar" and state.dtype is None for state in states]
+    num_step_count_lists = len(columns) - 2 - len(in_param_dtype)  # 0 or 1
+    # Step counts keep their dtype.
+    follows_param = [True, True, *in_param_dtype, *[False] * num_step_count_lists]
+    written = [True, False, *(state.written for state in states)]
+    return _converted(columns, follows_param, written, deciding=follows_param)
+
+
+def _converted(
+    columns: list[list[Any]],
+    convertible: Sequence[bool],
+    written: Sequence[bool],
+    deciding: Sequence[bool],
+) -> ListsInOneDtype:
+    """Return lists in one dtype, the narrowest that holds the numbers of the `deciding` lists.
+
+    Args:
+        columns: The lists.
+        convertible: For each list, whether it may be converted.
+        written: For each list, whether its converted copies must be written back.
+        deciding: For each list, whether the common dtype must hold its numbers.
+    """
+    pairs = zip(columns, deciding, strict=True)
+    dtypes = [column[0].dtype for column, decides in pairs if decides and column]
+    common_dtype = reduce(torch.promote_types, dtypes)
+    converted, to_write = list(columns), []
+    for index, column in enumerate(columns):
+        if convertible[index] and column and column[0].dtype != common_dtype:
+            converted[index] = [tensor.to(common_dtype) for tensor in column]
+            if written[index]:
+                to_write.append((column, converted[index]))
+    return ListsInOneDtype(converted, to_write)
+
+
+def _dequantized(columns: list[list[Any]]) -> ListsInOneDtype:
+    """Return the lists of a bucket; quantized states are replaced by their numbers."""
+    converted, to_write = list(columns), []
+    for index, column in enumerate(columns):
+        if column and isinstance(column[0], QuantizedTensor):
+            converted[index] = [tensor.dequantize() for tensor in column]
+            to_write.append((column, converted[index]))
+    return ListsInOneDtype(converted, to_write)
+
+
+def chunks_in_one_dtype(rule: Rule, columns: list[list[Any]]) -> Iterator[list[list[Any]]]:
+    """Yield the lists of a bucket in one dtype, a few parameters at a time; write results back."""
+    for chunk in whole_chunks(columns):
+        # Each part of a chunk is one TensorList, or nothing for an empty list.
+        lists = [part[0].tensors if part else [] for part in chunk]
+        converted = in_one_dtype(rule, lists)
+        yield converted.columns
+        converted.write_back()
+
+
+def function_lists_in_one_dtype(rule: Rule, columns: list[list[Tensor]]) -> ListsInOneDtype:
+    """Return the lists of a function in one dtype.
+
+    The lists that the function writes decide the dtype. A list that the function only reads is
+    rounded to that dtype if it is wider.
+    """
+    written = (True, False, *(state.written for state in rule.states))
+    return _converted(columns, [True] * len(columns), written, deciding=written)
+
+
+def in_wider_dtype(
+    rows: Iterable[Sequence[Any]], stored: Sequence[bool], params: Sequence[Tensor]
+) -> Iterator[list[Any]]:
+    """Yield rows of tensors in one dtype, float32 or wider; then write back those `stored`.
+
+    Args:
+        rows: Rows of tensors, or of lists of tensors; None and [] stand for absent states.
+        stored: For each of the first entries of a row, whether the caller changes it in place.
+            Further entries, such as results of reductions, are passed on as they are.
+        params: The parameters of the bucket. The dtype is not narrower than theirs.
+    """
+    least = torch.promote_types(params[0].dtype, torch.float32)
+    for row in rows:
+        dtype = _common_dtype(row[: len(stored)], least)
+        wide = [_in_dtype(dtype, value) for value in row[: len(stored)]]
+        yield [*wide, *row[len(stored) :]]
+        for value, computed, is_stored in zip(row, wide, stored, strict=False):
+            if is_stored and computed is not value:
+                _write(value, computed)
+
+
+def wider(x: Any, param: Any) -> Any:
+    """Return a copy of a tensor in the widest of float32, its own and its parameter's dtype."""
+    if isinstance(x, TensorList):
+        pairs = zip(x.tensors, param.tensors, strict=True)
+        return TensorList([wider(tensor, like) for tensor, like in pairs])
+    least = torch.promote_types(param.dtype, torch.float32)
+    return x.to(torch.promote_types(x.dtype, least), copy=True)
+
+
+def _common_dtype(row: Sequence[Any], least: torch.dtype) -> torch.dtype:
+    tensors = [value[0] if isinstance(value, list) else value for value in row if _exists(value)]
+    return reduce(torch.promote_types, [tensor.dtype for tensor in tensors], least)
+
+
+def _exists(value: Any) -> bool:
+    return value is not None and not (isinstance(value, list) and not value)
+
+
+def _in_dtype(dtype: torch.dtype, value: Any) -> Any:
+    """Return a tensor or a list of tensors in a dtype; itself if it has that dtype already."""
+    if not _exists(value):
+        return value
+    if isinstance(value, list):
+        return value if value[0].dtype == dtype else [tensor.to(dtype) for tensor in value]
+    return value.to(dtype)
+
+
+def _write(value: Any, computed: Any) -> None:
+    if isinstance(value, list):
+        torch._foreach_copy_(value, computed)
+    else:
+        value.copy_(computed)
 
 
 def copy_in_compute_dtype(value: Tensor | list[Tensor], like: Tensor | list[Tensor]) -> Tensor:
@@ -83,22 +266,3 @@ def _write_one(state: Tensor, value: Any) -> None:
 def _compute_dtype(like: Tensor | list[Tensor]) -> torch.dtype:
     param = like if isinstance(like, Tensor) else like[0]
     return torch.float64 if param.dtype == torch.float64 else torch.float32
-
-
-def same_shape_sublists(
-    params: list[Tensor], *lists: list[Tensor]
-) -> Iterator[tuple[list[Tensor], ...]]:
-    """Yield sublists of a bucket, whose tensors have one shape; an absent state has an empty list.
-
-    A sublist has few elements in each list, or one tensor.
-    """
-    columns = (params, *lists)
-    length = sublist_length(params[0], max(column[0].numel() for column in columns if column))
-    for start in range(0, len(params), length):
-        yield tuple(column[start : start + length] for column in columns)
-
-
-def sublist_length(like: Tensor, elements: int) -> int:
-    """Return the length of a sublist, if the largest tensor of a parameter has `elements`."""
-    max_elements = elements_at_once.block_elements(like, max(4, like.itemsize), _MAX_LIVE_LISTS)
-    return max(1, max_elements // max(1, elements))

@@ -10,29 +10,33 @@ from operator import attrgetter
 
 import torch
 
-from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.code_order import codes_obstacle
+from optgen.runtime.batch.batch import Batch, codes_obstacle
 from optgen.runtime.batch.context import CachedStep, OptimizerWithContext
 from optgen.runtime.batch.grad_scaler import is_skipped
-from optgen.runtime.fused_cpu import cached_first_step, sparse_gradients
-from optgen.runtime.fused_cpu.cached_call import CachedCall
-from optgen.runtime.fused_cpu.cached_dense_step import CachedDenseStep, updated_group_ids
-from optgen.runtime.fused_cpu.cached_sparse_step import CachedSparseStep
-from optgen.runtime.fused_cpu.chunks import single_chunk
-from optgen.runtime.fused_cpu.kernel.kernel import Kernel
+from optgen.runtime.fused_cpu import sparse_gradients
+from optgen.runtime.fused_cpu.cached_step import (
+    CachedCall,
+    CachedDenseStep,
+    first_batches,
+    take_first_step,
+    updated_group_ids,
+)
+from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel_loader import kernel_or_reason, load_kernel
+from optgen.runtime.fused_cpu.sparse_gradients import CachedSparseStep
 from optgen.runtime.fused_cpu.uncached_step import (
     prepare_chunks,
     prepare_dense,
     prepare_sparse,
+    single_chunk,
     wide_update,
 )
-from optgen.runtime.protocols import HasLowerings
+from optgen.runtime.rule import HasLowerings
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update
 from optgen.runtime.tensors.quantized import QuantizedTensor
 from optgen.runtime.toolchain import dtype_variants
-from optgen.runtime.toolchain.dtype_codes import DTYPE_CODES
+from optgen.runtime.toolchain.dtype_variants import DTYPE_CODES
 
 _dtype, _is_cpu = attrgetter("dtype"), attrgetter("is_cpu")
 
@@ -115,10 +119,10 @@ class FusedCpuBackend:
         `can_take` tells whether this lowering would step a batch. If the step turns out to be
         impossible, it may still have created the states of the tensors.
         """
-        batches = cached_first_step.make_batches(optimizer, can_take)
+        batches = first_batches(optimizer, can_take)
         if not batches:
             return None
-        return cached_first_step.take_step(_unsharded_kernel(optimizer), optimizer, batches)
+        return take_first_step(_unsharded_kernel(optimizer), optimizer, batches)
 
     def cached_step(
         self, optimizer: OptimizerWithContext, batches: Sequence[Batch]

@@ -8,18 +8,13 @@ from types import ModuleType
 from weakref import WeakKeyDictionary
 
 from optgen.runtime.fused_cpu import sparse_gradients
-from optgen.runtime.fused_cpu.kernel.kernel import Kernel
-from optgen.runtime.fused_cpu.kernel.state_limit import why_too_many_states
-from optgen.runtime.protocols import HasLowerings
+from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.reader import tensor_reader
-from optgen.runtime.toolchain import (
-    compiler,
-    dtype_variants,
-    library_cache,
-    sweep_library,
-)
-from optgen.runtime.toolchain.compiler_process import end_all_compilers
-from optgen.runtime.toolchain.source import inline_includes
+from optgen.runtime.reader.streams import shaped_states_and_scalar_keys
+from optgen.runtime.rule import HasLowerings, Rule
+from optgen.runtime.toolchain import compiler, dtype_variants, library_cache
+from optgen.runtime.toolchain.compiler import end_all_compilers
+from optgen.runtime.toolchain.library_cache import inline_includes
 
 # By module: the kernels, or the reasons why there are none. The keys of the inner dictionary are:
 # whether steps suspend, and the bits of the dtypes that the kernel was asked for.
@@ -92,7 +87,9 @@ def _build(lowered: HasLowerings, module: ModuleType, suspends: bool, dtype_bits
     # Two compilers at once take no longer than one. On two cores, a third one would have to wait.
     with ThreadPoolExecutor(1) as executor:
         try:
-            wait_for_sweeps = sweep_library.start_build(executor, source, dtype_bits, extra_bits)
+            wait_for_sweeps = dtype_variants.start_sweep_build(
+                executor, source, dtype_bits, extra_bits
+            )
             if lowered.rule.gradient == "sparse_only":
                 executor.submit(sparse_gradients.library, name, source)
             if not tensor_reader.is_built():
@@ -112,6 +109,28 @@ def _kernel_class_and_define(suspends: bool) -> tuple[type[Kernel], str]:
     """Return the class of a kernel, and the define that its source begins with."""
     if not suspends:
         return Kernel, ""
-    from optgen.runtime.fused_cpu.kernel.suspending_kernel import MACRO, SuspendingKernel
+    from optgen.runtime.fused_cpu.suspending_kernel import MACRO, SuspendingKernel
 
     return SuspendingKernel, f"#define {MACRO}\n"
+
+
+# A 64-bit integer has four bits for each of 16 streams: parameter, gradient and 14 states.
+_MAX_STATES = 14
+# A byte has a bit for each state that the rule calls `fresh` on.
+_MAX_FRESH = 8
+
+
+def why_too_many_states(rule: Rule) -> str:
+    """Return a short reason why a rule does not fit into a row of the table; "" if it fits.
+
+    Operands and results of matrix ops are streams too.
+    """
+    if len(rule.fresh) > _MAX_FRESH:
+        return f"the rule calls `fresh` on more than {_MAX_FRESH} states"
+    shaped_states, scalar_keys = shaped_states_and_scalar_keys(rule)
+    state_count = len(shaped_states) + len(scalar_keys)
+    if state_count > _MAX_STATES:
+        return f"more than {_MAX_STATES} states"
+    if state_count + len(rule.matrices) > _MAX_STATES:
+        return f"more than {_MAX_STATES} states and matrices"
+    return ""

@@ -21,18 +21,16 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.code_order import codes_obstacle
-from optgen.runtime.batch.context import CachedStep, OptimizerWithContext
+from optgen.runtime.batch.batch import Batch, codes_obstacle
+from optgen.runtime.batch.context import CachedStep, OptimizerWithContext, Refusal
 from optgen.runtime.batch.gather import snapshot
-from optgen.runtime.batch.refusal import Refusal
 from optgen.runtime.batch.sparse_rows import gather_rows
-from optgen.runtime.forced_lowering import current_forced_lowering
 from optgen.runtime.fused_triton.cached_calls import CachedCalls
 from optgen.runtime.fused_triton.cached_launches import CachedLaunches
 from optgen.runtime.fused_triton.kept_plans import KeptPlans
 from optgen.runtime.fused_triton.launch_plan import LaunchPlan
-from optgen.runtime.protocols import HasLowerings
+from optgen.runtime.lowerings import current_forced_lowering
+from optgen.runtime.rule import HasLowerings
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update
 from optgen.runtime.torch_private import capturing

@@ -17,16 +17,14 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.forced_lowering import current_forced_lowering
 from optgen.runtime.fused_triton.cached_launches import ALL_DTYPES, is_readable
 from optgen.runtime.fused_triton.launch_plan import LaunchPlan
 from optgen.runtime.fused_triton.planned_tensors import PlannedTensors
-from optgen.runtime.protocols import HasLowerings
+from optgen.runtime.lowerings import current_forced_lowering
 from optgen.runtime.reader.object_layout import UnknownLayoutError
-from optgen.runtime.reader.rule_streams import RuleStreams
-from optgen.runtime.reader.stream_codes import MAX_STREAMS
-from optgen.runtime.reader.table_arrays import TableArrays
+from optgen.runtime.reader.streams import MAX_STREAMS, RuleStreams, TableArrays
 from optgen.runtime.reader.tensor_reader import Answer, Reader, reader
+from optgen.runtime.rule import HasLowerings
 from optgen.runtime.torch_private import capturing
 
 _MAX_PLANS = 16

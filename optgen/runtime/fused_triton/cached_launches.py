@@ -16,18 +16,16 @@ import torch
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.hyperparameters import converter_of
-from optgen.runtime.forced_lowering import current_forced_lowering
 from optgen.runtime.fused_triton.kept_plans import KeptPlans
 from optgen.runtime.fused_triton.launch_plan import LaunchPlan
 from optgen.runtime.fused_triton.planned_tensors import PlannedTensors
-from optgen.runtime.protocols import Group, OptimizerLike
+from optgen.runtime.lowerings import current_forced_lowering
 from optgen.runtime.reader.object_layout import UnknownLayoutError
-from optgen.runtime.reader.rule_streams import RuleStreams
 from optgen.runtime.reader.step_reader import StepReader, can_read
-from optgen.runtime.reader.stream_codes import MAX_STREAMS
-from optgen.runtime.reader.table_arrays import TableArrays
+from optgen.runtime.reader.streams import MAX_STREAMS, RuleStreams, TableArrays
 from optgen.runtime.reader.tensor_reader import Answer, Reader, reader
-from optgen.runtime.toolchain.dtype_codes import DTYPE_CODES
+from optgen.runtime.rule import Group, OptimizerLike
+from optgen.runtime.toolchain.dtype_variants import DTYPE_CODES
 from optgen.runtime.torch_private import capturing, is_plain_class
 
 ALL_DTYPES = sum(1 << code for code in DTYPE_CODES.values())

@@ -1,4 +1,4 @@
-"""Device functions that read and write streams of 8 bits, in the format of tensors/block_codes.py.
+"""Device functions that read and write streams of 8 bits, in the format of tensors/quantized.py.
 
 A stream holds codes (int8) or, in small parameters, float32 numbers: its dtype is a constexpr. The
 lanes of a tile are whole blocks, so one program computes the scale of each block that it writes.

@@ -20,10 +20,9 @@ from optgen.runtime.fused_triton.graph_memory import GraphMemory
 from optgen.runtime.fused_triton.table import Hypers, flatten
 from optgen.runtime.fused_triton.tensor_streams import StreamTensors
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
-from optgen.runtime.protocols import Group, HasLowerings
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import Group, HasLowerings, Rule
 from optgen.runtime.sharded.driver import Update
-from optgen.runtime.state.device_scalars import move_scalars_to_param_devices
+from optgen.runtime.state.scalars import move_scalars_to_param_devices
 from optgen.runtime.torch_private import cuda_stream
 
 _dtype = attrgetter("dtype")

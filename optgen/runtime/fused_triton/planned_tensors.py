@@ -20,11 +20,10 @@ from optgen.runtime.batch.batch import Batch
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.launch_plan import LaunchPlan
 from optgen.runtime.fused_triton.tile_shape import Shape
-from optgen.runtime.protocols import Group, HasLowerings
-from optgen.runtime.reader.stream_codes import shifted_to_stream
-from optgen.runtime.reader.table_arrays import SHAPE_SIZE, TableArrays
+from optgen.runtime.reader.streams import SHAPE_SIZE, TableArrays, shifted_to_stream
 from optgen.runtime.reader.tensor_reader import Planned
-from optgen.runtime.toolchain.dtype_codes import DTYPE_CODES
+from optgen.runtime.rule import Group, HasLowerings
+from optgen.runtime.toolchain.dtype_variants import DTYPE_CODES
 
 
 class PlannedTensors:

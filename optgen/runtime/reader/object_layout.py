@@ -22,7 +22,7 @@ from struct import unpack
 import torch
 from torch import Tensor
 
-from optgen.runtime.toolchain.dtype_codes import DTYPE_CODES
+from optgen.runtime.toolchain.dtype_variants import DTYPE_CODES
 from optgen.runtime.torch_private import dtensor_spec, local_tensor
 
 _INLINE_DIMENSIONS = 5  # an implementation stores the sizes of up to 5 dimensions itself

@@ -7,19 +7,24 @@ The reader gives up if it cannot read a tensor, or if the step may need another 
 example if a parameter is listed twice, or has a dtype that no parameter of its group had before.
 """
 
+from __future__ import annotations
+
 import ctypes
 from array import array
 from collections.abc import Callable, Sequence
 from itertools import chain
-from operator import is_
-from typing import Any
+from operator import is_, itemgetter
+from typing import Any, NamedTuple
 
-from optgen.runtime.batch.dispatch_key import dtype_or_class
-from optgen.runtime.protocols import Group
-from optgen.runtime.reader.group_values import GroupGetter, GroupValues, is_constant
-from optgen.runtime.reader.rule_streams import RuleStreams
+from torch import Tensor
+
+from optgen.runtime.batch.batch import OPTIONS, dtype_or_class
+from optgen.runtime.reader.streams import RuleStreams
 from optgen.runtime.reader.tensor_reader import Answer, Reader, RequestBuffers
-from optgen.runtime.tensors.group_view import seen_view
+from optgen.runtime.rule import Group, OptimizerLike, Rule
+from optgen.runtime.tensors.dtensor import is_dtensor, same_sharding
+from optgen.runtime.tensors.group_view import VIEW, seen_view
+from optgen.runtime.torch_private import dtensor_spec
 
 _REFUSED = int(Answer.REFUSED)
 # The axes of a state by its shape, as tensor_request.h numbers them.
@@ -32,54 +37,33 @@ def can_read(streams: RuleStreams, groups: Sequence[Group]) -> bool:
     return has_known_axes and all(type(group["params"]) is list for group in groups)
 
 
-class StepReader:
-    """Reads groups and tensors that have the same options and keys as in an earlier step.
+class GroupReader:
+    """Reads groups that have the same options and keys as in an earlier step.
 
     Args:
-        reader: The C++ reader.
-        buffers: The request, whose columns the tensors fill.
-        streams: The streams of the columns.
+        rule: The rule of the optimizer.
         groups: The optimizer's groups.
-        allowed_dtypes: For each group, a bit for each dtype that its parameters may have.
-        updated_ids: The identities of the groups that may have gradients.
         set_hypers: Called with the index of a group whose hyperparameters have changed. Raises a
             `TypeError` or a `ValueError` for an invalid one.
-        by_matrix: Whether parameters must be contiguous.
     """
 
     def __init__(
-        self,
-        reader: Reader,
-        buffers: RequestBuffers,
-        streams: RuleStreams,
-        groups: Sequence[Group],
-        allowed_dtypes: Sequence[int],
-        updated_ids: set[int],
-        set_hypers: Callable[[int, Group], None],
-        by_matrix: bool = False,
+        self, rule: Rule, groups: Sequence[Group], set_hypers: Callable[[int, Group], None]
     ) -> None:
-        self._streams, self._set_hypers = streams, set_hypers
-        self._read_step = reader.read_step
-        self._getters = [GroupGetter.of(streams.rule, group) for group in groups]
+        self._set_hypers = set_hypers
+        self._getters = [GroupGetter.of(rule, group) for group in groups]
         pairs = zip(self._getters, groups, strict=True)
         self._group_values = [getter.values(group)._replace(params=[]) for getter, group in pairs]
-        self._has_constant_hypers = [
-            all(map(is_constant, values.hypers)) for values in self._group_values
-        ]
-        self._needed_streams = array("Q")
-        for group in groups:
-            needed = streams.needed_by_shape(group) if id(group) in updated_ids else (0, 0)
-            self._needed_streams.extend(needed)
-        self._allowed_dtypes = array("Q", allowed_dtypes)
-        views = [seen_view(streams.rule, group) for group in groups]
-        self._views = [None if view is None else array("q", [len(view), *view]) for view in views]
-        self._list_addresses = array("q", bytes(8 * len(groups)))
-        self._param_of_entry = array("q")  # index, for each entry of the optimizer's state
+        self._are_constant = [all(map(is_constant, each.hypers)) for each in self._group_values]
+        self.list_addresses = array("q", bytes(8 * len(groups)))  # of the lists of parameters
         self._has_untold_change = False  # a hyperparameter changed before a group was refused
-        self._buffers, self.request = buffers, buffers.request
-        self._fill_request(by_matrix)
 
-    def read_groups(self, groups: Sequence[Group]) -> bool | None:
+    @property
+    def has_constant_hypers(self) -> bool:
+        """Tell whether no hyperparameter is a tensor or a list, which may change in place."""
+        return all(self._are_constant)
+
+    def read(self, groups: Sequence[Group]) -> bool | None:
         """Read the groups; return whether a hyperparameter has changed.
 
         Return None if the step may need another lowering, or must raise an error. Changes up to
@@ -97,11 +81,11 @@ class StepReader:
             last = self._group_values[index]
             if not all(map(is_, values.options, last.options)) or type(values.params) is not list:
                 return None
-            if not (self._has_constant_hypers[index] and all(map(is_, values.hypers, last.hypers))):
+            if not (self._are_constant[index] and all(map(is_, values.hypers, last.hypers))):
                 if not self._update_hypers(index, group, values):
                     return None
                 self._has_untold_change = True
-            self._list_addresses[index] = id(values.params)
+            self.list_addresses[index] = id(values.params)
         changed, self._has_untold_change = self._has_untold_change, False
         return changed
 
@@ -115,12 +99,56 @@ class StepReader:
             self._set_hypers(index, group)
         except (TypeError, ValueError):
             return False  # the gathered step raises the error, after its collectives
-        if any(self._needed_streams[2 * index : 2 * index + 2]):
-            needed = self._streams.needed_by_shape(group)
-            self._needed_streams[2 * index : 2 * index + 2] = array("Q", needed)
         self._group_values[index] = values._replace(params=[])  # keeps no parameter alive
-        self._has_constant_hypers[index] = all(map(is_constant, values.hypers))
+        self._are_constant[index] = all(map(is_constant, values.hypers))
         return True
+
+
+class StepReader:
+    """Reads groups, and their tensors in C++.
+
+    Args:
+        reader: The C++ reader.
+        buffers: The request, whose columns the tensors fill.
+        streams: The streams of the columns.
+        groups: The optimizer's groups.
+        allowed_dtypes: For each group, a bit for each dtype that its parameters may have.
+        updated_ids: The identities of the groups that may have gradients.
+        set_hypers: As for `GroupReader`.
+        by_matrix: Whether parameters must be contiguous.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        buffers: RequestBuffers,
+        streams: RuleStreams,
+        groups: Sequence[Group],
+        allowed_dtypes: Sequence[int],
+        updated_ids: set[int],
+        set_hypers: Callable[[int, Group], None],
+        by_matrix: bool = False,
+    ) -> None:
+        self._streams, self._read_step = streams, reader.read_step
+        self._needed_streams = array("Q")
+        for group in groups:
+            needed = streams.needed_by_shape(group) if id(group) in updated_ids else (0, 0)
+            self._needed_streams.extend(needed)
+
+        def set_hypers_and_streams(index: int, group: Group) -> None:
+            set_hypers(index, group)
+            if any(self._needed_streams[2 * index : 2 * index + 2]):
+                needed = array("Q", streams.needed_by_shape(group))
+                self._needed_streams[2 * index : 2 * index + 2] = needed
+
+        self._groups = GroupReader(streams.rule, groups, set_hypers_and_streams)
+        self.read_groups = self._groups.read
+        self._allowed_dtypes = array("Q", allowed_dtypes)
+        views = [seen_view(streams.rule, group) for group in groups]
+        self._views = [None if view is None else array("q", [len(view), *view]) for view in views]
+        self._param_of_entry = array("q")  # index, for each entry of the optimizer's state
+        self._buffers, self.request = buffers, buffers.request
+        self._fill_request(by_matrix)
 
     def read_tensors(self, groups: Sequence[Group], state: dict[Any, Any], takes_step: bool) -> int:
         """Let the reader read the tensors, and take the step if asked to; return its `Answer`."""
@@ -165,7 +193,7 @@ class StepReader:
             request.views = self._view_addresses.buffer_info()[0]
         self._key_texts = (ctypes.c_char_p * len(keys))(*(key.encode() for key in keys))
         arrays = {
-            "lists": self._list_addresses,
+            "lists": self._groups.list_addresses,
             "needed_streams": self._needed_streams,
             "allowed_dtypes": self._allowed_dtypes,
             "keys": self._keys,
@@ -173,7 +201,82 @@ class StepReader:
         }
         for name, memory in arrays.items():
             setattr(request, name, memory.buffer_info()[0])
-        request.group_count, request.key_texts = len(self._list_addresses), self._key_texts
+        request.group_count, request.key_texts = len(self._allowed_dtypes), self._key_texts
         group_state_count = len(streams.rule.group_states)
         request.scalar_count = len(keys) - streams.stream_count - group_state_count
         request.by_matrix = by_matrix
+
+
+class GroupValues(NamedTuple):
+    """The values of a group that a step depends on."""
+
+    options: tuple[Any, ...]
+    params: list[Tensor]
+    hypers: tuple[Any, ...]
+
+
+class GroupGetter(NamedTuple):
+    """Getter of the values of groups that have certain keys."""
+
+    key_count: int  # how many keys the group has; a key that is added may be an option
+    get_items: Callable[[Group], tuple[Any, ...]]
+    option_count: int  # how many of the items are options; the parameters follow
+    has_view: bool  # whether the group has the option `view`
+
+    @classmethod
+    def of(cls, rule: Rule, group: Group) -> GroupGetter:
+        """Return the getter for groups with the same keys as this group."""
+        options = [key for key in (*OPTIONS, VIEW) if key in group]
+        hypers = [key for key in rule.hypers if key in group]
+        get_items = _items_of([*options, "params", *hypers])
+        return cls(len(group), get_items, len(options), VIEW in group)
+
+    def values(self, group: Group) -> GroupValues:
+        """Return a group's values.
+
+        Raise a `KeyError` if a key is missing, or if the group has gained or lost its view.
+        """
+        if (VIEW in group) is not self.has_view:
+            raise KeyError(VIEW)
+        items, count = self.get_items(group), self.option_count
+        return GroupValues(items[:count], items[count], items[count + 1 :])
+
+
+def _items_of(keys: list[str]) -> Callable[[Group], tuple[Any, ...]]:
+    """Return a function that returns a group's values of these keys, also of one key as a tuple."""
+    first, *others = keys
+    return itemgetter(first, *others) if others else lambda group: (group[first],)
+
+
+def is_constant(value: Any) -> bool:
+    """Tell whether a value is immutable; a tensor or a list is not."""
+    if isinstance(value, tuple):
+        return all(map(is_constant, value))
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def first_dtensor(groups: list[dict[str, Any]]) -> Tensor | None:
+    """Return the first parameter that is a DTensor; None if there is none."""
+    params = list(chain.from_iterable(group["params"] for group in groups))
+    classes = set(filter(is_dtensor, set(map(type, params))))
+    return next((param for param in params if type(param) in classes), None) if classes else None
+
+
+def specs_of(optimizer: OptimizerLike, keys: Sequence[str]) -> list[list[Any]]:
+    """Return the sharding specs of a step's tensors, by stream and parameter; None if not sharded.
+
+    The streams are the parameters, the gradients, and the states of `keys[2:]`.
+    """
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    columns: list[list[Any]] = [params, [param.grad for param in params]]
+    for key in keys[2:]:
+        columns.append([optimizer.state.get(param, {}).get(key) for param in params])
+    return [
+        [_spec(param, value) for param, value in zip(params, column, strict=True)]
+        for column in columns
+    ]
+
+
+def _spec(param: Tensor, value: Any) -> Any:
+    """Return the spec of a state or gradient if it is sharded as its parameter is; else None."""
+    return dtensor_spec(value) if is_dtensor(type(value)) and same_sharding(param, value) else None

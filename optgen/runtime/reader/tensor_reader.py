@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.runtime.reader import trusted_releases
 from optgen.runtime.reader.object_layout import (
     Layout,
     UnknownLayoutError,
@@ -24,10 +23,10 @@ from optgen.runtime.reader.object_layout import (
     plain_keys_on,
     with_dtensor_fields,
 )
-from optgen.runtime.reader.rule_streams import RuleStreams
-from optgen.runtime.reader.table_arrays import TableArrays
+from optgen.runtime.reader.streams import RuleStreams, TableArrays
+from optgen.runtime.reader.trial import check_reader_allowed
 from optgen.runtime.toolchain import library_cache
-from optgen.runtime.toolchain.source import inline_includes
+from optgen.runtime.toolchain.library_cache import inline_includes
 
 
 class Answer(IntEnum):
@@ -106,7 +105,7 @@ class Reader:
     """Compiled reader, with the object layout that it assumes."""
 
     def __init__(self) -> None:
-        trusted_releases.check(_source())
+        check_reader_allowed(_source())
         with torch.device("cpu"):  # whatever the default device is
             self.layout = measure_layout()
         # PyDLL keeps the interpreter's lock held: the reader reads Python objects.

@@ -1,8 +1,9 @@
-"""Try the C++ reader in a child process, on a torch version that the tests have not run on.
+"""Decide whether the C++ reader may read the memory of torch's objects; try it in a child process.
 
-If this torch has another object layout, measuring it could crash the process. So a child process
-measures first, and takes steps that are compared with torch's. The result of the trial is stored
-beside the kernels, for this torch, this Python and this source text of the reader.
+On trusted releases of torch, the reader may do so at once. On any other release, this torch may
+have another object layout, and measuring it could crash the process. So a child process measures
+first, and takes steps that are compared with torch's. The result of the trial is stored beside the
+kernels, for this torch, this Python and this source text of the reader.
 """
 
 import hashlib
@@ -18,8 +19,29 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.cache import files
-from optgen.runtime.cache.folders import folders
-from optgen.runtime.toolchain.file_lock import exclusive
+from optgen.runtime.cache.files import exclusive, folders
+from optgen.runtime.reader.object_layout import UnknownLayoutError
+
+RELEASES = ("2.11", "2.12", "2.13", "2.14", "2.15")
+"""The releases of torch that the tests have run on."""
+
+
+def check_reader_allowed(source: str) -> None:
+    """Raise an `UnknownLayoutError` if the reader may not measure objects of this torch and Python.
+
+    On a release of torch that is not trusted, the reader of the source text must pass its trial.
+
+    `OPTGEN_TENSOR_READER` overrides the choice: "0" forbids measuring, "1" allows it on any torch.
+    """
+    setting = os.environ.get("OPTGEN_TENSOR_READER")
+    if setting == "0":
+        raise UnknownLayoutError("OPTGEN_TENSOR_READER=0 switches the reader off")
+    if sys.implementation.name != "cpython" or not getattr(sys, "_is_gil_enabled", lambda: True)():
+        raise UnknownLayoutError("not CPython with an interpreter lock")
+    is_trusted = ".".join(torch.__version__.split(".")[:2]) in RELEASES
+    if not (setting == "1" or is_trusted or passes(source)):
+        raise UnknownLayoutError(f"the reader's trial on torch {torch.__version__} failed")
+
 
 _TIME_LIMIT = 120.0  # seconds; a trial takes about five seconds, most of them for torch's import
 _PASSED, _FAILED = b"passed\n", b"failed\n"

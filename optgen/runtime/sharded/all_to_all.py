@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, distributed
 
-from optgen.runtime.sharded.choose_owners import choose_owners
-from optgen.runtime.sharded.matrix_requests import Gather, Scatter, Shape, resized
-
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+
+    from optgen.runtime.tensors.sharding import ShardedAxis
+
 
 HeldPieces = dict[int, Tensor]  # this rank's piece of each matrix, by its index in the request
 
@@ -134,3 +134,87 @@ def _exchange(
     )
     parts = iter(incoming.split([size for rank_sizes in incoming_sizes for size in rank_sizes]))
     return [tuple(next(parts).view(shape) for shape in rank_shapes) for rank_shapes in shapes]
+
+
+def choose_owners(requests: Iterable[Gather]) -> None:
+    """Give each matrix to the rank with the least work so far; all ranks find the same owners."""
+    loads: dict[tuple[ProcessGroup, ...], list[int]] = {}
+    for request in requests:
+        if request.leader:
+            request.owners = _owners_like(request, request.leader)
+            continue
+        shard_counts = [axis.shard_count for axis in request.sharded_axes]
+        groups = tuple(axis.group for axis in request.sharded_axes)
+        load = loads.setdefault(groups, [0] * prod(shard_counts))
+        # A matrix op costs about the elements of a matrix times its shorter side.
+        cost = prod(request.shapes[0]) * min((1, *request.shapes[0])[-2:])
+        for _ in request.shards:
+            owner = load.index(min(load))
+            load[owner] += cost
+            request.owners.append(_coordinates(owner, shard_counts))
+
+
+def _owners_like(request: Gather, leader: Gather) -> list[Coordinates]:
+    """Return the leader's owners for a request whose sharded axes may have another order."""
+    positions = {axis.group: position for position, axis in enumerate(leader.sharded_axes)}
+    order = [positions[axis.group] for axis in request.sharded_axes]
+    return [tuple(owner[position] for position in order) for owner in leader.owners]
+
+
+def _coordinates(index: int, shard_counts: Sequence[int]) -> Coordinates:
+    """Return an owner's rank in the group of each sharded axis, from its index among all ranks."""
+    ranks = []
+    for count in reversed(shard_counts):
+        index, rank = divmod(index, count)
+        ranks.append(rank)
+    return tuple(reversed(ranks))
+
+
+Shape = tuple[int, ...]
+Coordinates = tuple[int, ...]  # of a rank: its rank in the group of each sharded axis
+
+
+class Gather:
+    """A request for the whole matrices that this rank owns, in order.
+
+    Args:
+        shards: this rank's shard of each matrix; all have one shape and dtype.
+        shape: the shape of a whole matrix.
+        sharded_axes: the sharded axes that are gathered, outermost sharding first.
+        leader: another request of the same step, with the same owners. The leader's tensors are
+            sharded over the same groups of ranks, along any axes.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[Tensor],
+        shape: Shape,
+        sharded_axes: tuple[ShardedAxis, ...],
+        leader: Gather | None = None,
+    ) -> None:
+        self.shards, self.sharded_axes, self.leader = shards, sharded_axes, leader
+        self.shapes = [shape]  # of a whole matrix, then of this rank's data after each sharding
+        for axis in sharded_axes:
+            shape = resized(shape, axis.dim, axis.sizes(shape[axis.dim])[axis.rank])
+            self.shapes.append(shape)
+        self.owners: list[Coordinates] = []  # one for each matrix
+
+    @property
+    def owned_indices(self) -> list[int]:
+        """The indices of the matrices that this rank owns."""
+        own_coordinates = tuple(axis.rank for axis in self.sharded_axes)
+        return [index for index, owner in enumerate(self.owners) if owner == own_coordinates]
+
+
+class Scatter:
+    """A request for this rank's shards of the results that owners computed from matrices."""
+
+    def __init__(self, results: Sequence[Tensor], gathered: Gather) -> None:
+        self.gathered = gathered
+        # Results travel in the shards' dtype, the only one that a rank without matrices knows.
+        self.results = [matrix.to(gathered.shards[0].dtype) for matrix in results]
+
+
+def resized(shape: Shape, dim: int, size: int) -> Shape:
+    """Return a shape with another size in one dimension."""
+    return (*shape[:dim], size, *shape[dim + 1 :])

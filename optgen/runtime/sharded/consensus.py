@@ -4,11 +4,17 @@ If one rank raises an error, a rank that waits for it in a collective waits fore
 step updates anything, each group of ranks runs one small all_reduce. In it, each rank tells whether
 it failed, what it is about to do, and whether its gradients overflowed. After that, a step fails on
 one rank alone only if the rank's process itself is stopped.
+
+Before all checks, gradients get the placements of their parameters. A redistribution is a
+collective: a rank that begins it waits for the other ranks. A check can fail on one rank alone. So
+the redistributions come first, and a rank that fails later has taken part in them. In a step with a
+consensus, the ranks compare placements first. In a step without a consensus, they cannot: the
+gradients of a parameter must have the same placements on all ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -17,8 +23,13 @@ import torch
 from torch import Tensor, distributed
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.protocols import OptimizerLike
-from optgen.runtime.rule import Rule
+from optgen.runtime.batch.gradients import ParamsAndGradients, params_and_gradients
+from optgen.runtime.rule import OptimizerLike, Rule
+from optgen.runtime.tensors.dtensor import (
+    misplaced_gradients,
+    placement_text,
+    redistribute_gradients,
+)
 from optgen.runtime.tensors.sharding import Sharding, sharding_of
 
 if TYPE_CHECKING:
@@ -164,3 +175,25 @@ def _known_numbers(values: Iterable[Any]) -> list[Any]:
         elif value.is_cpu:
             numbers.append(value.tolist())
     return numbers
+
+
+def placed_gradients(
+    optimizer: OptimizerLike,
+    step_grads: Sequence[Tensor | None] | None,
+    consensus: Consensus | None,
+) -> list[ParamsAndGradients]:
+    """Return the gradients of every group, each with the placements of its parameter.
+
+    `step_grads` are gradients for the only group; None stands for the parameters' own gradients.
+
+    Raises:
+        RuntimeError: A gradient cannot be placed as its parameter is, or the ranks of a consensus
+            are about to take different steps.
+    """
+    groups = [params_and_gradients(group, step_grads) for group in optimizer.param_groups]
+    if not any(misplaced_gradients(*group) for group in groups):
+        return groups
+    if consensus:
+        consensus.note_everywhere([list(map(placement_text, grads)) for _, grads in groups])
+        consensus.agree()
+    return [(params, redistribute_gradients(params, grads)) for params, grads in groups]

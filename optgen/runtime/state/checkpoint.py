@@ -9,11 +9,14 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from optgen.runtime.protocols import Group, OptimizerLike
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import Group, OptimizerLike, Rule
 from optgen.runtime.state.create import as_stored, dtype_of
-from optgen.runtime.state.device_scalars import copy_scalars_to_cpu
-from optgen.runtime.state.scalars import as_scalar, scalar_device, scalars_on_param_device
+from optgen.runtime.state.scalars import (
+    as_scalar,
+    copy_scalars_to_cpu,
+    scalar_device,
+    scalars_on_param_device,
+)
 from optgen.runtime.tensors.quantized import to_numbers
 
 

@@ -1,5 +1,7 @@
 """Create the states of parameters, with torch's keys, dtypes, shapes and devices."""
 
+from __future__ import annotations
+
 import gc
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
@@ -11,16 +13,13 @@ import torch
 from torch import Tensor
 
 from optgen.contract.states import AT_LEAST_FLOAT32
-from optgen.runtime.protocols import Group
-from optgen.runtime.rule import Rule, State
+from optgen.runtime.rule import Group, Rule, State
 from optgen.runtime.state.scalars import as_scalar, as_scalars
-from optgen.runtime.tensors.dtensor import is_dtensor
+from optgen.runtime.tensors.dtensor import all_plain, is_dtensor
 from optgen.runtime.tensors.group_view import seen_params
-from optgen.runtime.tensors.matrix_states import zeros_for_matrix
-from optgen.runtime.tensors.quantize import quantize, quantized_zeros
-from optgen.runtime.tensors.real_views import all_plain
-from optgen.runtime.tensors.sharding import zeros_reduced
-from optgen.runtime.torch_private import foreach_clone, numel
+from optgen.runtime.tensors.quantized import QuantizedTensor, spec_like
+from optgen.runtime.tensors.sharding import zeros_for_matrix, zeros_reduced
+from optgen.runtime.torch_private import foreach_clone, local_tensor, numel
 
 _shape, _dtype, _device = attrgetter("shape"), attrgetter("dtype"), attrgetter("device")
 # Up to this size of a parameter, a copy of a row or column state takes no longer than new zeros.
@@ -311,3 +310,25 @@ def _initial_value(
         # A lowering sees a complex state as pairs of reals; each of the two begins with the number.
         value.fill_(complex(number, number) if value.is_complex() else number)
     return value
+
+
+def quantize(values: Tensor, block: int, code_map: str) -> Tensor:
+    """Return a tensor in 8 bits; a DTensor with its local tensors in 8 bits."""
+    if not is_dtensor(type(values)):
+        return QuantizedTensor.zeros_like(values, block, code_map).quantize_(values)
+    local = local_tensor(values)
+    return _sharded(values, QuantizedTensor.zeros_like(local, block, code_map).quantize_(local))
+
+
+def quantized_zeros(like: Tensor, block: int, code_map: str) -> Tensor:
+    """Return zeros like a tensor or a DTensor, in 8 bits."""
+    if not is_dtensor(type(like)):
+        return QuantizedTensor.zeros_like(like, block, code_map)
+    return _sharded(like, QuantizedTensor.zeros_like(local_tensor(like), block, code_map))
+
+
+def _sharded(like: Any, local: QuantizedTensor) -> Tensor:
+    """Return a DTensor over codes, with the mesh and placements of another DTensor."""
+    from optgen.runtime.tensors.quantized_dtensor import over_local
+
+    return over_local(local, spec_like(like, local.dtype))

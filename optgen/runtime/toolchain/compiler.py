@@ -1,16 +1,26 @@
-"""Find a C++ compiler and build a shared library with it."""
+"""Find a C++ compiler, build a shared library with it, and check the library before use.
 
+A compiler runs with a time limit. It may exit with 0 and leave a library that is cut short, or no
+library of this source. The first would crash every process that loads it. The second would lack the
+kernels, and steps would do nothing. So each source ends with a function that returns the digest of
+the source, and a child process calls it.
+"""
+
+import errno
+import hashlib
 import os
 import platform
+import re
 import shlex
 import shutil
+import signal
+import struct
+import subprocess
+import sys
 import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
-
-from optgen.runtime.toolchain.compiler_process import CompileError as CompileError
-from optgen.runtime.toolchain.compiler_process import run, time_limit
-from optgen.runtime.toolchain.library_check import why_unusable, with_digest
 
 _LIBRARY_FLAGS = ("-std=c++17", "-shared", "-fPIC")
 # -fno-math-errno makes loops with a sqrt ten times as fast: sqrt then sets no errno, so the loops
@@ -44,6 +54,13 @@ extern "C" double optgen_probe(double x) {
   return 0;
 }
 """
+
+
+class CompileError(RuntimeError):
+    """Error for a compiler that made no library.
+
+    The first line of the message says why, and the way out. The compiler's output follows.
+    """
 
 
 class RefusedError(CompileError):
@@ -160,3 +177,189 @@ def builds_anything(command: list[str], folder: Path) -> bool:
     except RefusedError:
         return False
     return True
+
+
+_DEFAULT_LIMIT, _LIMIT_VARIABLE = 300.0, "OPTGEN_COMPILE_TIMEOUT"  # seconds
+_LARGEST_LIMIT = 1e6  # seconds
+
+# Messages of compilers and of the system about files that cannot be written.
+_WRITE_ERRORS = {
+    "No space left on device": errno.ENOSPC,
+    "Disk quota exceeded": errno.EDQUOT,
+    "Read-only file system": errno.EROFS,
+    "File size limit exceeded": errno.EFBIG,
+    "File too large": errno.EFBIG,
+}
+# Exit status of a process that wrote more to a file than the system allows.
+_FILE_TOO_LARGE = -getattr(signal, "SIGXFSZ", 25)
+_KILLED_MESSAGE = re.compile(r"\bKilled\b|\bTerminated signal")
+_OUT_OF_MEMORY_MESSAGE = re.compile(
+    r"out of memory|memory exhausted|Cannot allocate memory|std::bad_alloc"
+)
+
+_running_processes: set["subprocess.Popen[str]"] = set()
+# One entry per call of `end_all_compilers`. A compiler that starts during a call is not yet in
+# `_running_processes`; the entry tells the compiler's thread to end the compiler.
+_end_calls: list[None] = []
+_timed_out: set[tuple[str, float]] = set()  # compilers with their limits; not tried again
+
+
+def time_limit() -> float:
+    """Return the number of seconds that a build may take."""
+    text = os.environ.get(_LIMIT_VARIABLE) or str(_DEFAULT_LIMIT)
+    with suppress(ValueError):
+        if 0 < float(text) < _LARGEST_LIMIT:
+            return float(text)
+    raise CompileError(
+        f"{_LIMIT_VARIABLE} is {text!r}: set it to seconds, such as 300, or not at all"
+    )
+
+
+def run(command: list[str], folder: Path, seconds: float) -> tuple[int, str]:
+    """Run a compiler with a folder for temporary files; return its exit status and its output.
+
+    Raises:
+        CompileError: The compiler could not be started, took too long, or was killed.
+        OSError: The compiler could not write a file.
+    """
+    name = shlex.join(command[:1])
+    attempt = name, time_limit()
+    if attempt in _timed_out or seconds <= 0:
+        raise _too_long_error(name)
+    calls_before = len(_end_calls)
+    try:
+        process = _start(command, folder)
+    except OSError as error:
+        raise CompileError(
+            f"{name} cannot be started ({error.strerror}): set CXX to another compiler"
+        ) from None
+    with process:
+        _running_processes.add(process)
+        try:
+            if len(_end_calls) > calls_before:
+                _end(process)
+            output, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            _timed_out.add(attempt)
+            raise _too_long_error(name) from None
+        except BaseException:
+            _end(process)
+            raise
+        finally:
+            _running_processes.discard(process)
+    _check_status(name, process.returncode, output, folder)
+    return process.returncode, output
+
+
+def end_all_compilers() -> None:
+    """End all compilers that run or are starting; a keyboard interrupt does not reach them."""
+    _end_calls.append(None)
+    for process in list(_running_processes):
+        _end(process)
+
+
+def _start(command: list[str], folder: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env={**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"},
+        start_new_session=True,  # a process group, so that `_end` ends the compiler's children too
+    )
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    """End a compiler and all processes that it has started."""
+    with suppress(OSError):
+        if os.name == "posix":
+            os.killpg(process.pid, signal.SIGKILL)
+        elif process.poll() is None:
+            process.kill()
+
+
+def _too_long_error(name: str) -> CompileError:
+    return CompileError(
+        f"{name} took longer than {time_limit():g} seconds and was ended: set {_LIMIT_VARIABLE} to "
+        "more seconds, or CXX to another compiler"
+    )
+
+
+def _check_status(name: str, status: int, output: str, folder: Path) -> None:
+    """Raise an error if a compiler failed for another reason than its source."""
+    if not status:
+        return
+    for message, code in _WRITE_ERRORS.items():
+        if message in output or (code == errno.EFBIG and status == _FILE_TOO_LARGE):
+            raise OSError(code, os.strerror(code), str(folder))
+    if _OUT_OF_MEMORY_MESSAGE.search(output):
+        raise CompileError(f"{name} ran out of memory: end other programs, and start again")
+    if status < 0 or _KILLED_MESSAGE.search(output):
+        raise CompileError(
+            f"{name} was killed, as the system does if memory runs out: end other programs, and "
+            "start again"
+        )
+
+
+_SYMBOL = "optgen_source_digest"
+_STARTED = b"started\n"
+_PROGRAM = f"""
+import ctypes, sys
+print({_STARTED.decode().strip()!r}, flush=True)
+function = ctypes.CDLL(sys.argv[1])[{_SYMBOL!r}]
+function.restype = ctypes.c_char_p
+print(function().decode(), flush=True)
+"""
+_TIME_LIMIT = 60.0  # seconds; a check takes some hundredths of a second
+
+
+def with_digest(source: str) -> str:
+    """Return a source with a function that returns the source's digest."""
+    return f'{source}\nextern "C" const char* {_SYMBOL}() {{ return "{_digest(source)}"; }}\n'
+
+
+def why_unusable(library: Path, source: str) -> str:
+    """Say why a library is not that of a source, compiled `with_digest`; "" if it is.
+
+    If this process cannot start a Python interpreter, the library is trusted.
+    """
+    if not _is_whole(library.read_bytes()):
+        return "it is cut short"
+    command = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(library)]
+    if not sys.executable or getattr(sys, "frozen", False):  # a program that holds an interpreter
+        return ""
+    try:
+        child = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIME_LIMIT, check=False
+        )
+    except OSError:
+        return ""
+    except subprocess.TimeoutExpired:
+        return "it does not load in time"
+    if not child.stdout.startswith(_STARTED):
+        return ""
+    if child.returncode:
+        last_line = child.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        return f"a process that loads it ends with status {child.returncode}: {last_line}"
+    return "" if _digest(source).encode() in child.stdout else "it is of another source"
+
+
+def _is_whole(data: bytes) -> bool:
+    """Tell whether an ELF file has its last part, the table of its sections.
+
+    The file of another format counts as whole.
+    """
+    if data[:5] != b"\x7fELF\x02":  # 2: of 64 bits
+        return bool(data)
+    if len(data) < 64:
+        return False
+    (table,) = struct.unpack_from("=Q", data, 40)
+    entry_bytes, entry_count = struct.unpack_from("=HH", data, 58)
+    return bool(table + entry_bytes * entry_count <= len(data))
+
+
+def _digest(source: str) -> str:
+    return hashlib.sha256(source.encode()).hexdigest()

@@ -1,14 +1,21 @@
-"""Build a kernel for exactly the dtypes that a model uses.
+"""Build a kernel for exactly the dtypes that a model uses, and the library of its sweeps.
 
 Most models have tensors of one dtype, and a kernel takes about twice as long to build for all
 dtypes. So the first library is built for the dtypes of the first tensors. When tensors of other
 dtypes come, another library is built for these and the earlier dtypes. Scalar states, such as a
 step count, may have any dtype: a `switch` over the dtype reads them. A source that does not name
 `OPTGEN_TYPES` is built for all dtypes.
+
+A kernel of a rule with phases needs a second library, which sweeps over blocks of tensors. It reads
+the rule from a table. So it serves all such rules, and a second compiler process can build it while
+the first one builds the kernel. This takes two thirds of the time that one process would take.
 """
 
+import ctypes
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
+from functools import cache
 from itertools import chain, combinations
 from operator import attrgetter
 from pathlib import Path
@@ -20,7 +27,16 @@ from optgen.runtime.batch.batch import Batch
 from optgen.runtime.rule import Rule
 from optgen.runtime.state.create import dtype_of
 from optgen.runtime.toolchain import library_cache
-from optgen.runtime.toolchain.dtype_codes import DTYPE_CODES, QUANTIZED_DTYPE
+from optgen.runtime.toolchain.library_cache import inline_includes
+
+DTYPE_CODES = {torch.float16: 5, torch.float32: 6, torch.float64: 7, torch.bfloat16: 15}
+"""torch's numbers of the dtypes that kernels compute with or convert; dtypes.h has them too."""
+
+QUANTIZED_DTYPE = torch.int8
+"""The dtype of quantized states. An element has a value only together with its block's scale."""
+STREAM_DTYPE_CODES = {**DTYPE_CODES, QUANTIZED_DTYPE: 1}
+"""torch's numbers of the dtypes that a stream may have."""
+
 
 _dtype = attrgetter("dtype")
 _DTYPES_MACRO = "OPTGEN_TYPES"
@@ -113,3 +129,44 @@ def _supersets(dtype_bits: int) -> list[int]:
     bits = [1 << code for code in DTYPE_CODES.values()]
     sets = chain.from_iterable(combinations(bits, count) for count in range(len(bits) + 1))
     return sorted({_with_compute_dtype(dtype_bits | sum(more)) for more in sets})
+
+
+_POINTER_SYMBOL, _TABLE_SYMBOL = "optgen_sweep_library", "optgen_sweeps"
+"""Symbols: the kernel's pointer to the sweep functions, and the table of these functions."""
+
+_FEATURES = {"OPTGEN_HAS_AXES": "HAS_AXES = true", "OPTGEN_HAS_MAX": "{Step::MAX"}
+"""Macros of the sweep library, and for each the text by which a kernel's source shows its need.
+
+A macro is 1 if the source needs it, else 0. The library builds faster with zeros.
+"""
+
+
+def start_sweep_build(
+    executor: Executor, source: str, dtype_bits: int, extra_bits: int
+) -> Callable[[], Path | None]:
+    """Start to build the library that a kernel's source needs for tensors of these dtypes.
+
+    Returns:
+        A function that waits for the build and returns the library's path; None if the kernel needs
+        no library.
+    """
+    if _POINTER_SYMBOL not in source:
+        return lambda: None
+    flags = {name: int(marker in source) for name, marker in _FEATURES.items()}
+    defines = "".join(f"#define {name} {flag}\n" for name, flag in flags.items())
+    build_arguments = "sweeps", defines + _sweep_source(), dtype_bits, extra_bits
+    # The caller will search the cache for the kernel's library in this thread. So this search runs
+    # here too: searches in two threads would wait for each other. Only a build runs elsewhere.
+    path = find_built(*build_arguments)
+    return (lambda: path) if path else executor.submit(build, *build_arguments).result
+
+
+def connect_sweeps(kernel: ctypes.CDLL, path: Path) -> None:
+    """Connect a kernel to the sweep functions of this library."""
+    table = ctypes.c_char.in_dll(ctypes.CDLL(str(path)), _TABLE_SYMBOL)
+    ctypes.c_void_p.in_dll(kernel, _POINTER_SYMBOL).value = ctypes.addressof(table)
+
+
+@cache
+def _sweep_source() -> str:
+    return inline_includes(Path(__file__).with_name("sweep_library.cpp").read_text())

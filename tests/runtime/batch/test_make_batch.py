@@ -10,9 +10,8 @@ from torch import Tensor
 
 from optgen import explain
 from optgen.optim import SGD, Adafactor, Adam, RMSprop
-from optgen.runtime.batch.gather import gather_batches
+from optgen.runtime.batch.gather import States, gather_batches, make_batch
 from optgen.runtime.batch.gradients import Gradients
-from optgen.runtime.batch.make_batch import States, make_batch
 
 
 def test_new_gradients_and_hyperparameters_keep_a_batch() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from optgen.runtime.cache import folders, ownership
-from optgen.runtime.cache.ownership import why_changeable, why_untrusted
+from optgen.runtime.cache import files
+from optgen.runtime.cache.files import why_changeable, why_untrusted
 
 OTHER = 12345
 
@@ -46,7 +46,7 @@ def test_a_private_group_may_write_to_an_ancestor(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(
         grp, "getgrgid", lambda gid: types.SimpleNamespace(gr_name="ada", gr_mem=members)
     )
-    monkeypatch.setattr(ownership, "_is_private", ownership._is_private.__wrapped__)
+    monkeypatch.setattr(files, "_is_private", files._is_private.__wrapped__)
 
     assert not why_changeable(folder_stat(0o775, group=7), ancestor=True)
     assert "group" in why_changeable(folder_stat(0o775, group=7))
@@ -107,7 +107,7 @@ def test_one_warning_names_the_folder_and_the_variable_to_set(
     with pytest.warns(
         UserWarning, match=rf"{tmp_path}/open may be.*set OPTGEN_CACHE_DIR"
     ) as warned:
-        used_folders = [*folders.folders(), *folders.folders()]
+        used_folders = [*files.folders(), *files.folders()]
 
     assert len(warned) == 1
     assert len(set(used_folders)) == 1
@@ -118,18 +118,18 @@ def test_a_temporary_folder_that_others_may_replace_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPTGEN_CACHE_DIR", "/proc/optgen")
-    monkeypatch.setattr(folders, "_temporary_folder", lambda pid: tmp_path / "open" / "mine")
+    monkeypatch.setattr(files, "_temporary_folder", lambda pid: tmp_path / "open" / "mine")
     (tmp_path / "open" / "mine").mkdir(parents=True)
     (tmp_path / "open").chmod(0o777)
 
     with pytest.warns(UserWarning, match="set TMPDIR to"):
-        assert not list(folders.folders())
+        assert not list(files.folders())
 
 
 def test_folders_are_made_for_this_user_only(tmp_path: Path) -> None:
     old_umask = os.umask(0)
     try:
-        folders.make(tmp_path / "a" / "b")
+        files.make(tmp_path / "a" / "b")
     finally:
         os.umask(old_umask)
 

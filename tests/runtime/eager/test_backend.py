@@ -10,7 +10,7 @@ import optgen
 from optgen import use_lowering
 from optgen.optim import Adam
 from optgen.runtime.batch.gather import gather_batches
-from optgen.runtime.eager.buckets import buckets
+from optgen.runtime.eager.call import buckets
 
 CONFIGURATIONS: list[tuple[str, dict[str, Any]]] = [
     ("Adam", {}),

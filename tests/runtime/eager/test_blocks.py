@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from optgen.runtime.eager import elements_at_once
-from optgen.runtime.eager.blocks import blocks, list_blocks, list_chunks, needs_blocks, sublists
+from optgen.runtime.eager import parts
+from optgen.runtime.eager.parts import blocks, list_blocks, list_chunks, needs_blocks, sublists
 
 SHAPES = ((100,), (7, 13), (1, 90), (90, 1), (3, 5, 7), (2, 3, 4, 5), (4, 3, 2, 50))
 
 
 @pytest.fixture(autouse=True)
 def _small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elements_at_once, "CPU_ELEMENTS", 16)
+    monkeypatch.setattr(parts, "CPU_ELEMENTS", 16)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from optgen.runtime.eager.foreach_ops import scale_
+from optgen.runtime.eager.rounding import scale_
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch_versions import HAS_2_14
 
-from optgen.runtime.eager import conditions, scalar_states, scalars
+from optgen.runtime.eager import scalars
 from optgen.runtime.eager.tensor_lists import TensorList
 
 FLOATS = [-2.5, -0.0, 0.0, 0.3, 1.0, 800.0, math.inf, -math.inf, math.nan]
@@ -92,9 +92,9 @@ def test_functions_of_a_number_are_those_of_a_float(word, dtype):
 def test_where_takes_a_bool_or_a_tensor():
     one, two = torch.tensor(1.0), torch.tensor(2.0)
 
-    assert conditions.where(True, 1.0, 2.0) == 1.0
-    assert conditions.where(False, 1.0, 2.0) == 2.0
-    assert conditions.where(torch.tensor(False), one, two).item() == 2.0
+    assert scalars.where(True, 1.0, 2.0) == 1.0
+    assert scalars.where(False, 1.0, 2.0) == 2.0
+    assert scalars.where(torch.tensor(False), one, two).item() == 2.0
 
 
 def test_clamp_and_lerp_take_floats():
@@ -106,14 +106,14 @@ def test_clamp_and_lerp_take_floats():
 def test_advance_counts_for_every_tensor_and_returns_the_count():
     steps = [torch.tensor(3.0), torch.tensor(3.0)]
 
-    assert scalar_states.advance(steps) == 4.0
+    assert scalars.advance(steps) == 4.0
     assert [step.item() for step in steps] == [4.0, 4.0]
 
 
 def test_store_returns_the_rounded_value():
     states = [torch.ones(()), torch.ones(())]
 
-    stored = scalar_states.store(states, 0.1)
+    stored = scalars.store(states, 0.1)
 
     assert stored == torch.tensor(0.1).item() != 0.1
     assert states[0] == states[1] == stored
@@ -122,11 +122,11 @@ def test_store_returns_the_rounded_value():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_where_of_two_numbers_has_the_dtype_of_the_elements(dtype):
     x = torch.tensor([-1.0, 2.0], dtype=dtype)
-    number = conditions.in_dtype_of(x, 0.1)
-    tensor = conditions.in_dtype_of(x, torch.tensor(0.1, dtype=torch.float64))
+    number = scalars.in_dtype_of(x, 0.1)
+    tensor = scalars.in_dtype_of(x, torch.tensor(0.1, dtype=torch.float64))
 
     for value in (number, tensor):
-        chosen = conditions.where(x > 0, value, 1)
+        chosen = scalars.where(x > 0, value, 1)
         assert torch.equal(chosen, torch.tensor([1, 0.1], dtype=dtype))
         assert chosen.dtype == dtype
 
@@ -143,9 +143,9 @@ def test_autograd_takes_a_bound_as_torchs_clamp_does():
 def test_a_captured_step_count_stays_a_tensor():
     step, product = torch.tensor(1.0), torch.tensor(1.0)
 
-    count = scalar_states.advance_one(step, capturable=True)
+    count = scalars.advance_one(step, capturable=True)
     assert isinstance(count, torch.Tensor)
     assert (count, count.dtype) == (step, torch.float64)
-    assert scalar_states.advance_one(step, capturable=False) == 3.0
-    assert isinstance(scalar_states.store_one(product, 0.5, capturable=True), torch.Tensor)
-    assert scalar_states.store_one(product, 0.5, capturable=False) == product.item() == 0.5
+    assert scalars.advance_one(step, capturable=False) == 3.0
+    assert isinstance(scalars.store_one(product, 0.5, capturable=True), torch.Tensor)
+    assert scalars.store_one(product, 0.5, capturable=False) == product.item() == 0.5

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from optgen.runtime.eager import elements_at_once, slices
-from optgen.runtime.eager.slices import chunks
+from optgen.runtime.eager import parts
+from optgen.runtime.eager.parts import chunks
 
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(elements_at_once, "CPU_ELEMENTS", 10)
-    monkeypatch.setattr(elements_at_once, "DEVICE_BYTES", 160)
+    monkeypatch.setattr(parts, "CPU_ELEMENTS", 10)
+    monkeypatch.setattr(parts, "DEVICE_BYTES", 160)
 
 
 def tensors(*shapes):
@@ -22,7 +22,7 @@ def test_a_large_tensor_is_cut_into_views_that_cover_it():
 
     with torch.no_grad():
         sizes = []
-        for param, state in slices.zip_slices(params, states):
+        for param, state in parts.zip_slices(params, states):
             param.add_(1)
             state.sub_(1)
             sizes.append(param.numel())
@@ -32,7 +32,7 @@ def test_a_large_tensor_is_cut_into_views_that_cover_it():
 
 
 def test_an_empty_list_yields_none():
-    pieces = list(slices.zip_slices(tensors((25,), (2,)), [], tensors((25,), (2,))))
+    pieces = list(parts.zip_slices(tensors((25,), (2,)), [], tensors((25,), (2,))))
 
     assert len(pieces) == 4
     assert all(middle is None for _, middle, _ in pieces)
@@ -42,7 +42,7 @@ def test_parameters_that_require_grad_can_be_changed_through_slices():
     param = torch.nn.Parameter(torch.zeros(25))
 
     with torch.no_grad():
-        for (piece,) in slices.zip_slices([param]):
+        for (piece,) in parts.zip_slices([param]):
             piece.fill_(2)
 
     assert (param == 2).all()
@@ -62,7 +62,7 @@ def test_a_tensor_that_is_not_contiguous_is_cut_into_blocks(param, sizes):
     state = torch.zeros(param.shape)
 
     results = []
-    for param_piece, state_piece, nothing in slices.zip_slices([param], [state], []):
+    for param_piece, state_piece, nothing in parts.zip_slices([param], [state], []):
         param_piece.add_(1)
         state_piece.sub_(1)
         assert nothing is None
@@ -74,7 +74,7 @@ def test_a_tensor_that_is_not_contiguous_is_cut_into_blocks(param, sizes):
 
 
 def test_sparse_tensors_stay_whole():
-    ((piece, _),) = slices.zip_slices(tensors((6, 5)), [torch.zeros(6, 5).to_sparse()])
+    ((piece, _),) = parts.zip_slices(tensors((6, 5)), [torch.zeros(6, 5).to_sparse()])
 
     assert piece.shape == (6, 5)
 
@@ -111,4 +111,4 @@ def test_chunks_keep_lists_parallel_and_empty_lists_empty():
 
 def test_tensors_without_elements_are_not_left_out():
     assert [len(batch) for (batch,) in chunks(tensors((0,), (3,), (0,)))] == [3]
-    assert len(list(slices.zip_slices(tensors((0,), (3,))))) == 2
+    assert len(list(parts.zip_slices(tensors((0,), (3,))))) == 2

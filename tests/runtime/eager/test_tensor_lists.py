@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import optgen.optim
-from optgen.runtime.eager import conditions, scalar_states, scalars
-from optgen.runtime.eager.tensor_lists import CHUNK_ELEMENTS, TensorList, chunks
+from optgen.runtime.eager import scalars
+from optgen.runtime.eager.parts import CHUNK_ELEMENTS, whole_chunks
+from optgen.runtime.eager.tensor_lists import TensorList
 
 SHAPES = [(3,), (), (2, 2)]
 NUMBERS = torch.tensor([0.5, 2.0, 3.0], dtype=torch.float64)
@@ -38,11 +39,11 @@ OPERATIONS: list[Callable[[Any, Any, Any], Any]] = [
     lambda x, y, n: scalars.maximum(x, y) + scalars.maximum(x, 1.0) + scalars.maximum(n, y),
     lambda x, y, n: scalars.minimum(x, y) + scalars.minimum(1.0, x) + scalars.clamp(x, 0.7, n),
     lambda x, y, n: scalars.lerp(x, y, 0.25) + scalars.lerp(x, y, n),
-    lambda x, y, n: conditions.where(x > y, x, y) + conditions.where(n > 1, x, y) + (x <= n) * x,
-    lambda x, y, n: conditions.where(x < 1, x, 0.0) + conditions.where(x >= 1, 2.0, 3.0),
-    lambda x, y, n: conditions.where(conditions.both(x > y, n > 1), x, y),
-    lambda x, y, n: conditions.where(conditions.either(n > 1, x != y), x, y) + x * 1.0,
-    lambda x, y, n: conditions.where(conditions.opposite(x == y), x, y),
+    lambda x, y, n: scalars.where(x > y, x, y) + scalars.where(n > 1, x, y) + (x <= n) * x,
+    lambda x, y, n: scalars.where(x < 1, x, 0.0) + scalars.where(x >= 1, 2.0, 3.0),
+    lambda x, y, n: scalars.where(scalars.both(x > y, n > 1), x, y),
+    lambda x, y, n: scalars.where(scalars.either(n > 1, x != y), x, y) + x * 1.0,
+    lambda x, y, n: scalars.where(scalars.opposite(x == y), x, y),
     lambda x, y, n: x + torch.full((), 3.0) * x / torch.full((), 2.0) - torch.full((), 1.0),
     lambda x, y, n: torch.sum(x * y) + torch.linalg.vector_norm(y),
     lambda x, y, n: x.clone() * y,
@@ -71,21 +72,21 @@ def test_a_clone_has_memory_of_its_own() -> None:
 def test_scalar_states_are_read_and_written_as_a_vector() -> None:
     counts = TensorList([torch.tensor(1.0), torch.tensor(4.0)])
 
-    numbers = scalar_states.advance_one(counts, capturable=True)
+    numbers = scalars.advance_one(counts, capturable=True)
     assert isinstance(numbers, Tensor)
     assert (numbers.tolist(), numbers.dtype) == ([2.0, 5.0], torch.float64)
 
-    stored = scalar_states.store_one(counts, counts * numbers, capturable=True)
+    stored = scalars.store_one(counts, counts * numbers, capturable=True)
     assert isinstance(stored, Tensor)
     assert stored.tolist() == [4.0, 25.0] == [count.item() for count in counts.tensors]
-    scalar_states.store_one(counts, 7.0, capturable=True)
+    scalars.store_one(counts, 7.0, capturable=True)
 
 
 def test_chunks_are_small_and_split_no_parameter() -> None:
     sizes = [CHUNK_ELEMENTS // 2, CHUNK_ELEMENTS // 2, 3, 2 * CHUNK_ELEMENTS, 1, 1]
     params = [torch.empty(size, device="meta") for size in sizes]
 
-    parts = list(chunks([params, params, []]))
+    parts = list(whole_chunks([params, params, []]))
 
     assert [[t.numel() for t in part[0][0].tensors] for part in parts] == [
         sizes[:2],

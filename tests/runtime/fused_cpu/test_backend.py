@@ -10,7 +10,7 @@ from runtime.changes import give_gradients, parameters
 
 from optgen.optim import SGD, Adam
 from optgen.runtime.fused_cpu import kernel_loader, uncached_step
-from optgen.runtime.fused_cpu.kernel.fill_table import fill_table
+from optgen.runtime.fused_cpu.fill_table import fill_table
 
 
 def test_a_step_like_the_last_fills_no_new_table(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,8 +115,8 @@ def run(script: str) -> str:
 
 THREADS = """
 import torch, optgen.optim
-from optgen.runtime.fused_cpu.kernel import threads
-assert threads.current().parallel, "no OpenMP was found in the process"
+from optgen.runtime.fused_cpu.kernel import thread_pool
+assert thread_pool().parallel, "no OpenMP was found in the process"
 def step(count):
     torch.set_num_threads(count)
     torch.manual_seed(0)

@@ -18,7 +18,7 @@ from optgen.optim import Adafactor
 from optgen.spec import Spec
 
 # `import` would return the package's function of the same name.
-cached_dense_step = importlib.import_module("optgen.runtime.fused_cpu.cached_dense_step")
+cached_step = importlib.import_module("optgen.runtime.fused_cpu.cached_step")
 ROW_NORM_SPEC = '''
 from optgen.spec import *
 
@@ -41,13 +41,13 @@ def row_norm_class() -> Any:
 def was_repeated(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Return a list to which `CachedDenseStep.run` appends whether it repeated the step."""
     results: list[bool] = []
-    run = cached_dense_step.CachedDenseStep.run
+    run = cached_step.CachedDenseStep.run
 
     def run_and_record(self: Any, optimizer: Any) -> bool:
         results.append(run(self, optimizer))
         return results[-1]
 
-    monkeypatch.setattr(cached_dense_step.CachedDenseStep, "run", run_and_record)
+    monkeypatch.setattr(cached_step.CachedDenseStep, "run", run_and_record)
     return results
 
 

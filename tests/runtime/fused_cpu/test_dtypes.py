@@ -9,7 +9,7 @@ from torch import Tensor
 
 from optgen.optim import SGD
 from optgen.runtime.fused_cpu import kernel_loader
-from optgen.runtime.fused_cpu.kernel.fill_table import fill_table
+from optgen.runtime.fused_cpu.fill_table import fill_table
 
 
 def first_momentum(grad: Tensor, dtype: torch.dtype) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 import optgen
 from optgen.optim import SGD, Adam
 from optgen.runtime.fused_cpu import kernel_loader
-from optgen.runtime.fused_cpu.kernel.state_limit import why_too_many_states
+from optgen.runtime.fused_cpu.kernel_loader import why_too_many_states
 from optgen.runtime.rule import Rule, State
 
 

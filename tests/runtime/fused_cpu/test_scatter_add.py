@@ -13,7 +13,7 @@ from torch.nn import Parameter
 import optgen
 from optgen import use_lowering
 from optgen.optim import SGD
-from optgen.runtime.fused_cpu.cached_sparse_step import CachedSparseStep
+from optgen.runtime.fused_cpu.sparse_gradients import CachedSparseStep
 from optgen.spec import Spec
 
 LOWERINGS = ("forloop", "foreach", "fused_cpu")

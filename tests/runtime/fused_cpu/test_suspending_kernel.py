@@ -16,14 +16,13 @@ from torch.nn import Parameter
 
 from optgen.contract.states import FACTS
 from optgen.ir.algorithm import Algorithm
-from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.dispatch_key import DispatchKey
+from optgen.runtime.batch.batch import Batch, DispatchKey
 from optgen.runtime.fused_cpu import kernel_loader
-from optgen.runtime.fused_cpu.kernel.fill_table import fill_table
-from optgen.runtime.fused_cpu.kernel.suspending_kernel import SuspendingKernel
+from optgen.runtime.fused_cpu.fill_table import fill_table
+from optgen.runtime.fused_cpu.suspending_kernel import SuspendingKernel
 from optgen.runtime.rule import State
-from optgen.runtime.sharded.all_reduce import PartialReduction
 from optgen.runtime.sharded.driver import Update
+from optgen.runtime.sharded.reductions import PartialReduction
 from optgen.runtime.tensors.sharding import Sharding
 from optgen.runtime.toolchain import dtype_variants
 

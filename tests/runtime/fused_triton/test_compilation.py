@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import optgen.optim
+from optgen.runtime.batch.context import Refusal
 from optgen.runtime.batch.gather import gather_batches
-from optgen.runtime.batch.refusal import Refusal
 from optgen.runtime.fused_triton.compilation import compile_kernels
 from optgen.runtime.fused_triton.launch_plan import LaunchPlan
 

@@ -15,7 +15,7 @@ from optgen.runtime.fused_triton.launch_options import options
 from optgen.runtime.fused_triton.table import HEADER, Hypers, Table, flatten
 from optgen.runtime.rule import Rule
 from optgen.runtime.state.checkpoint import portable_state_dict
-from optgen.runtime.state.device_scalars import copy_scalars_to_cpu, move_scalars_to_param_devices
+from optgen.runtime.state.scalars import copy_scalars_to_cpu, move_scalars_to_param_devices
 from optgen.runtime.tensors.layout import copy_like, is_dense, same_layout, streams_to_copy
 
 CPU = torch.device("cpu")

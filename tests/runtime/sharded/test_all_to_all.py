@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.sharded import all_to_all
-from optgen.runtime.sharded.all_to_all import gather, scatter
-from optgen.runtime.sharded.matrix_requests import Gather, Scatter
+from optgen.runtime.sharded.all_to_all import Gather, Scatter, gather, scatter
 from optgen.runtime.tensors.sharding import ShardedAxis, Sharding
 
 GRID = (2, 3)

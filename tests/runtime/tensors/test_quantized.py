@@ -12,7 +12,7 @@ from torch import Tensor
 
 from optgen.ir.algorithm import QUANTIZED_BLOCKS, QUANTIZED_MAPS
 from optgen.ir.rounding import quantized
-from optgen.runtime.tensors.quantize import quantize
+from optgen.runtime.state.create import quantize
 from optgen.runtime.tensors.quantized import QuantizedTensor
 from optgen.verification.references.eight_bits import SHARES, round_to_8_bits
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from optgen.runtime.cache import folders
-from optgen.runtime.toolchain import compiler, compiler_process, library_cache
+from optgen.runtime.cache import files
+from optgen.runtime.toolchain import compiler, library_cache
 from optgen.runtime.toolchain.compiler import CompileError
 
 SOURCE = 'extern "C" int answer() { return 42; }\n'
@@ -31,7 +31,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(autouse=True)
 def no_warning_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let optgen warn again of code that it cannot keep."""
-    monkeypatch.setattr(folders, "_warned_reasons", set())
+    monkeypatch.setattr(files, "_warned_reasons", set())
 
 
 def use_script_as_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Path:
@@ -175,7 +175,7 @@ def test_an_interrupt_ends_the_compiler(tmp_path: Path, monkeypatch: pytest.Monk
     while not pid.exists() or not pid.read_text():
         time.sleep(0.01)
 
-    compiler_process.end_all_compilers()
+    compiler.end_all_compilers()
     build.join(30)
 
     assert not build.is_alive()
@@ -186,14 +186,14 @@ def test_an_interrupt_ends_a_compiler_that_is_being_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_script_as_compiler(tmp_path, monkeypatch, "exec sleep 60")
-    start = compiler_process._start
+    start = compiler._start
 
     def start_and_interrupt(command: list[str], folder: Path) -> Any:
         process = start(command, folder)
-        compiler_process.end_all_compilers()
+        compiler.end_all_compilers()
         return process
 
-    monkeypatch.setattr(compiler_process, "_start", start_and_interrupt)
+    monkeypatch.setattr(compiler, "_start", start_and_interrupt)
     assert "was killed" in error_message()
 
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from optgen import use_lowering
 from optgen.optim import SGD, Adafactor, Muon
 from optgen.runtime.fused_cpu import kernel_loader
-from optgen.runtime.fused_cpu.kernel.kernel import Kernel
+from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.toolchain import dtype_variants, library_cache
-from optgen.runtime.toolchain.dtype_codes import DTYPE_CODES
+from optgen.runtime.toolchain.dtype_variants import DTYPE_CODES
 
 SHAPES = [(64, 200), (7,), (5, 3, 3, 3), (4, 1, 1)]
 

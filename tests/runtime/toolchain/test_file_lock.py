@@ -11,8 +11,8 @@ from threading import Event, Thread
 
 import pytest
 
-from optgen.runtime.toolchain import file_lock
-from optgen.runtime.toolchain.file_lock import exclusive
+from optgen.runtime.cache import files
+from optgen.runtime.cache.files import exclusive
 
 HOLDER = """
 import runpy, sys, time
@@ -65,7 +65,7 @@ def test_an_error_releases_the_lock(path: Path) -> None:
 
 
 def test_the_death_of_its_process_releases_the_lock(path: Path) -> None:
-    command = [sys.executable, "-c", HOLDER, file_lock.__file__, str(path)]
+    command = [sys.executable, "-c", HOLDER, files.__file__, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
@@ -94,7 +94,7 @@ def test_a_copy_in_a_forked_child_does_not_keep_the_lock(
 
 
 def test_no_build_waits_for_ever(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_lock, "_WAIT_LIMIT", 0.2)
+    monkeypatch.setattr(files, "_WAIT_LIMIT", 0.2)
     with exclusive(path):
         other = LockingThread(path)
         assert not other.got_lock(within=0.1)

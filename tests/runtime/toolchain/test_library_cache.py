@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from optgen.runtime.cache import folders
-from optgen.runtime.toolchain import compiler, file_lock, library_cache
+from optgen.runtime.cache import files
+from optgen.runtime.toolchain import compiler, library_cache
 
 SOURCE = 'extern "C" int answer() { return 42; }\n'
 PROGRAM = f"""
@@ -142,7 +142,7 @@ def test_without_a_writable_cache_a_temporary_folder_is_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OPTGEN_CACHE_DIR", "/proc/optgen")
-    monkeypatch.setattr(folders, "_warned_reasons", set())
+    monkeypatch.setattr(files, "_warned_reasons", set())
 
     with pytest.warns(UserWarning, match="cannot keep the code"):
         path = library_cache.library("answer", SOURCE + "// lost\n")
@@ -163,7 +163,7 @@ def test_a_library_goes_to_another_folder_if_the_cache_is_full(
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", fail_in_cache)
-    monkeypatch.setattr(folders, "_warned_reasons", set())
+    monkeypatch.setattr(files, "_warned_reasons", set())
 
     with pytest.warns(UserWarning, match=f"cannot keep .*{cache}: No space left on device"):
         path = library_cache.library("answer", SOURCE + "// full\n")
@@ -280,7 +280,7 @@ def test_a_killed_build_does_not_stop_the_next(
         clock = SimpleNamespace(
             monotonic=time.monotonic, sleep=lambda _: pytest.fail("the build waits")
         )
-        patch.setattr(file_lock, "time", clock)
+        patch.setattr(files, "time", clock)
         assert answer(library_cache.library("answer", SOURCE)) == 42
     os.kill(int(pid.read_text()), signal.SIGKILL)
     assert abandoned.exists()

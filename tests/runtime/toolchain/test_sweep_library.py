@@ -12,13 +12,8 @@ from optgen import use_lowering
 from optgen.optim import Adafactor
 from optgen.runtime.fused_cpu import kernel_loader
 from optgen.runtime.reader import tensor_reader
-from optgen.runtime.toolchain import (
-    compiler,
-    dtype_variants,
-    library_cache,
-    sweep_library,
-)
-from optgen.runtime.toolchain.source import inline_includes
+from optgen.runtime.toolchain import compiler, dtype_variants, library_cache
+from optgen.runtime.toolchain.library_cache import inline_includes
 
 SINGLE, DOUBLE = (
     dtype_variants.bits_of_dtypes([dtype]) for dtype in (torch.float32, torch.float64)
@@ -33,7 +28,7 @@ def kernel_source(name: str) -> str:
 def sweep_library_of(source: str, dtype_bits: int, extra_bits: int = 0) -> Path | None:
     """Return the path of the library that sweeps for a kernel."""
     with ThreadPoolExecutor(1) as executor:
-        return sweep_library.start_build(executor, source, dtype_bits, extra_bits)()
+        return dtype_variants.start_sweep_build(executor, source, dtype_bits, extra_bits)()
 
 
 @pytest.fixture
@@ -108,7 +103,7 @@ def test_sweeps_that_cannot_be_built_are_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(
-        sweep_library, "_source", lambda: "this is no C++, but knows OPTGEN_TYPES\n"
+        dtype_variants, "_sweep_source", lambda: "this is no C++, but knows OPTGEN_TYPES\n"
     )
     monkeypatch.setattr(kernel_loader, "_kernels", {})
     monkeypatch.setattr(kernel_loader, "_warned_reasons", set())

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import optgen.optim
 from optgen.runtime.toolchain import compiler
-from optgen.runtime.toolchain.source import inline_includes
+from optgen.runtime.toolchain.library_cache import inline_includes
 
 # Convert floats one by one, as tiles do, and in vectors, as sweeps do. The elements of a vector are
 # not in memory order: `lane` loads small whole numbers to find the place of each element.

@@ -10,7 +10,7 @@ import torch
 
 from optgen.ir.random_numbers import random16
 from optgen.runtime.toolchain import compiler
-from optgen.runtime.toolchain.source import inline_includes
+from optgen.runtime.toolchain.library_cache import inline_includes
 
 DRIVER = """
 #include "optgen/runtime/fused_cpu/include/random_numbers.h"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.toolchain import compiler
-from optgen.runtime.toolchain.source import inline_includes
+from optgen.runtime.toolchain.library_cache import inline_includes
 
 OPS = {
     "maximum": "maximum(x, y)",

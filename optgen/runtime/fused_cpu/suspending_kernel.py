@@ -17,16 +17,17 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.fused_cpu.kernel import threads
-from optgen.runtime.fused_cpu.kernel.kernel import Kernel, matrix_op_results
-from optgen.runtime.fused_cpu.kernel.table import ShardsStruct, Table
-from optgen.runtime.protocols import HasLowerings
-from optgen.runtime.rule import MatrixCall
-from optgen.runtime.sharded.all_reduce import PartialReduction
-from optgen.runtime.sharded.collectives import AXES, Collectives, index_in_axes
-from optgen.runtime.sharded.driver import Request, Update, run
-from optgen.runtime.sharded.wide_reductions import WideReduction
-from optgen.runtime.tensors.matrix_shape import cols, rows
+from optgen.runtime.fused_cpu.kernel import (
+    Kernel,
+    ShardsStruct,
+    Table,
+    matrix_op_results,
+    thread_pool,
+)
+from optgen.runtime.matrix_ops import cols, rows
+from optgen.runtime.rule import HasLowerings, MatrixCall
+from optgen.runtime.sharded.driver import AXES, Collectives, Request, Update, index_in_axes, run
+from optgen.runtime.sharded.reductions import PartialReduction, WideReduction
 from optgen.runtime.tensors.sharding import ShardedAxis
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class SuspendingKernel(Kernel):
                 table.struct.grad_scale = None  # the first segment has unscaled the gradients
             if segment is None:
                 continue
-            segment(ctypes.addressof(table.struct), ctypes.addressof(threads.current()))
+            segment(ctypes.addressof(table.struct), ctypes.addressof(thread_pool()))
             if self._advance:
                 yield from self._run_step(shards)
 

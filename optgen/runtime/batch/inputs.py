@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.checks import check_storages
-from optgen.runtime.protocols import Group
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import Group, Rule
 from optgen.runtime.tensors.dtensor import is_dtensor, to_local
 from optgen.runtime.tensors.layout import span
 from optgen.runtime.torch_private import has_overlap, local_tensor
@@ -26,7 +25,7 @@ _SHARED_PROPERTIES: dict[str, tuple[Callable[[Tensor], Any], type[Exception]]] =
 """Properties in which an input must equal its parameter: for each, a getter and an error class."""
 
 
-def check_names(class_name: str, rule: Rule, names: Iterable[str]) -> None:
+def check_input_names(class_name: str, rule: Rule, names: Iterable[str]) -> None:
     """Raise Python's TypeError for an argument of `step` that is no input of the rule."""
     known_names = [state.step_argument for state in rule.inputs]
     for name in names:
@@ -52,7 +51,7 @@ def _by_param(name: str, params: Sequence[Tensor], value: Any) -> dict[int, Tens
     by_param = {}
     for index, (param, tensor) in enumerate(zip(params, tensors, strict=True)):
         if tensor is not None:
-            _check(f"{name}[{index}]", param, tensor)
+            _check_input(f"{name}[{index}]", param, tensor)
             check_storages({name: [to_local(tensor)]})
             by_param[id(param)] = _readable(tensor)
     return by_param
@@ -65,7 +64,7 @@ def _readable(tensor: Tensor) -> Tensor:
     return tensor.clone() if has_overlap(tensor) else tensor
 
 
-def _check(name: str, param: Tensor, tensor: Any) -> None:
+def _check_input(name: str, param: Tensor, tensor: Any) -> None:
     """Raise an error for an input that does not fit its parameter."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} is a {type(tensor).__name__}, not a tensor or None")

@@ -1,13 +1,27 @@
-"""Number the streams of a rule: which of an optimizer's tensors a table of addresses lists."""
+"""Number the streams of a rule, and allocate the table with their addresses.
 
+A stream is one tensor for each parameter: the parameter itself, its gradient, a state. An entry of
+a table has four bits for each stream, such as its dtype code.
+"""
+
+from array import array
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from optgen.runtime.protocols import Group
-from optgen.runtime.reader.stream_codes import STREAM_BITS, shifted_to_stream
-from optgen.runtime.rule import Rule, State
+from optgen.runtime.rule import Group, Rule, State
+
+STREAM_BITS = 15
+"""All four bits of a stream."""
+
+MAX_STREAMS = 16
+"""Streams whose bits fit into 64."""
+
+
+def shifted_to_stream(bits: int, stream: int) -> int:
+    """Shift four bits to their stream's place; the parameter's bits are the lowest."""
+    return bits << 4 * stream
 
 
 class RuleStreams:
@@ -53,3 +67,21 @@ def shaped_states_and_scalar_keys(rule: Rule) -> tuple[list[State], list[str]]:
     scalar = [state.key for state in rule.states if state.shape == "scalar"]
     shaped = [state for state in rule.states if state.shape != "scalar"]
     return shaped, ["step", *scalar] if rule.step else scalar
+
+
+SHAPE_SIZE = 4
+"""Number of entries of a parameter's shape in a table: dimensions, matrices, rows, columns."""
+
+
+class TableArrays:
+    """Arrays of a table: addresses, sizes, dtype codes, groups and shapes of tensors.
+
+    `shape` is empty unless `has_shapes`.
+    """
+
+    def __init__(self, stream_count: int, tensor_count: int, has_shapes: bool = False) -> None:
+        self.address = array("q", bytes(8 * stream_count * tensor_count))
+        self.elements = array("q", bytes(8 * tensor_count))
+        self.dtypes = array("Q", bytes(8 * tensor_count))
+        self.group = array("i", bytes(4 * tensor_count))
+        self.shape = array("q", bytes(8 * SHAPE_SIZE * tensor_count * has_shapes))

@@ -11,13 +11,11 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
-from optgen.runtime.fused_cpu.kernel.table import Table
-from optgen.runtime.reader.stream_codes import STREAM_BITS, shifted_to_stream
-from optgen.runtime.reader.table_arrays import SHAPE_SIZE
+from optgen.runtime.fused_cpu.kernel import KernelSignature, Table
+from optgen.runtime.matrix_ops import cols, rows
+from optgen.runtime.reader.streams import SHAPE_SIZE, STREAM_BITS, shifted_to_stream
 from optgen.runtime.tensors import layout
-from optgen.runtime.tensors.matrix_shape import cols, rows
-from optgen.runtime.toolchain.dtype_codes import STREAM_DTYPE_CODES
+from optgen.runtime.toolchain.dtype_variants import STREAM_DTYPE_CODES
 from optgen.runtime.torch_private import data_ptr, numel
 
 _dtype, _shape = attrgetter("dtype"), attrgetter("shape")

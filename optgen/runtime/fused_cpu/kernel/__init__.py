@@ -1,1 +1,0 @@
-"""Compiled kernels: their signatures, their tables, and the calls that run them."""
