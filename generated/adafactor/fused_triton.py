@@ -32,6 +32,7 @@ from optgen.runtime.fused_triton.device_reductions import (
     SUMS,
     TILE_SHAPE_INDEX,
     VALUES,
+    WHOLE_NUMEL,
     add_up,
     column_total,
     combine,
@@ -344,7 +345,7 @@ def adafactor_factored_matrices1(
     rho = tl.load(scalars + 2)
     w = tl.load(scalars + 3)
     floor = tl.load(scalars + 4)
-    numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
+    numel = tl.load(shape + WHOLE_NUMEL * num_tensors).to(tl.float64)
     row_count = tl.load(shape + ROWS * num_tensors).to(tl.float64)
     column_count = tl.load(shape + COLUMNS * num_tensors).to(tl.float64)
     # alpha = maximum(eps2, rms(p)) * rho
@@ -631,12 +632,11 @@ def adafactor_factored_fold2(
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def adafactor_factored_finish2(table, shapes, scalars, partials, found_inf, num_tensors):
+def adafactor_factored_finish2(shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    entry = table + tl.program_id(0)
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
     sums = partials + tl.load(shape + SUMS * num_tensors)
@@ -644,7 +644,7 @@ def adafactor_factored_finish2(table, shapes, scalars, partials, found_inf, num_
     u_sq_sum = add_up(sums, sum_count)
     alpha = tl.load(scalars + 9)
     d = tl.load(scalars + 6)
-    numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
+    numel = tl.load(shape + WHOLE_NUMEL * num_tensors).to(tl.float64)
     # v_hat = r * c / maximum(col_mean(r), floor)
     # u = g / sqrt(maximum(v_hat, floor**2))
     # p = p - alpha / maximum(1, rms(u) / d) * u
@@ -984,12 +984,11 @@ def adafactor_not_factored_fold1(
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def adafactor_not_factored_finish1(table, shapes, scalars, partials, found_inf, num_tensors):
+def adafactor_not_factored_finish1(shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    entry = table + tl.program_id(0)
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
     sums = partials + tl.load(shape + SUMS * num_tensors)
@@ -999,7 +998,7 @@ def adafactor_not_factored_finish1(table, shapes, scalars, partials, found_inf, 
     eps2 = tl.load(scalars + 3)
     rho = tl.load(scalars + 4)
     d = tl.load(scalars + 5)
-    numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
+    numel = tl.load(shape + WHOLE_NUMEL * num_tensors).to(tl.float64)
     # alpha = maximum(eps2, rms(p)) * rho
     alpha = maximum(eps2, sqrt(param_sq_sum / numel)) * rho
     # v_hat = v
@@ -1125,18 +1124,7 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.types[1],
         **bucket.options,
     )
-    chunks = work.fold_programs()
-    if chunks is not None:
-        bucket.launch(
-            adafactor_factored_fold1,
-            chunks.total,
-            chunks.first_programs,
-            chunks.tensor_indices,
-            work.shapes,
-            work.partials,
-            bucket.num_tensors,
-            **work.fold_options,
-        )
+    bucket.fold(adafactor_factored_fold1, results=1)
     programs = work.programs(row_sums=1, column_sums=1)
     bucket.launch(
         adafactor_factored_finish1,
@@ -1170,22 +1158,10 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.types[1],
         **bucket.options,
     )
-    chunks = work.fold_programs()
-    if chunks is not None:
-        bucket.launch(
-            adafactor_factored_fold2,
-            chunks.total,
-            chunks.first_programs,
-            chunks.tensor_indices,
-            work.shapes,
-            work.partials,
-            bucket.num_tensors,
-            **work.fold_options,
-        )
+    bucket.fold(adafactor_factored_fold2, results=1)
     bucket.launch(
         adafactor_factored_finish2,
         bucket.num_tensors,
-        bucket.table,
         work.shapes,
         work.scalars,
         work.partials,
@@ -1242,22 +1218,10 @@ def _update_not_factored(bucket: Bucket) -> None:
         bucket.types[4],
         **bucket.options,
     )
-    chunks = work.fold_programs()
-    if chunks is not None:
-        bucket.launch(
-            adafactor_not_factored_fold1,
-            2 * chunks.total,
-            chunks.first_programs,
-            chunks.tensor_indices,
-            work.shapes,
-            work.partials,
-            bucket.num_tensors,
-            **work.fold_options,
-        )
+    bucket.fold(adafactor_not_factored_fold1, results=2)
     bucket.launch(
         adafactor_not_factored_finish1,
         bucket.num_tensors,
-        bucket.table,
         work.shapes,
         work.scalars,
         work.partials,

@@ -30,6 +30,7 @@ from optgen.runtime.fused_triton.device_reductions import (
     SUMS,
     TILE_SHAPE_INDEX,
     VALUES,
+    WHOLE_NUMEL,
     add_up,
     column_total,
     combine,
@@ -357,7 +358,7 @@ def adafactor_hf_factored_matrices1(
     weight_decay = tl.load(scalars + 4)
     rate = tl.load(scalars + 5)
     eps2 = tl.load(scalars + 6)
-    numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
+    numel = tl.load(shape + WHOLE_NUMEL * num_tensors).to(tl.float64)
     row_count = tl.load(shape + ROWS * num_tensors).to(tl.float64)
     column_count = tl.load(shape + COLUMNS * num_tensors).to(tl.float64)
     if scale_parameter != 0:
@@ -635,12 +636,11 @@ def adafactor_hf_factored_fold2(
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def adafactor_hf_factored_finish2(table, shapes, scalars, partials, found_inf, num_tensors):
+def adafactor_hf_factored_finish2(shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    entry = table + tl.program_id(0)
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
     sums = partials + tl.load(shape + SUMS * num_tensors)
@@ -652,7 +652,7 @@ def adafactor_hf_factored_finish2(table, shapes, scalars, partials, found_inf, n
     eps2 = tl.load(scalars + 6)
     param_sq_sum = tl.load(scalars + 10)
     decay = tl.load(scalars + 11)
-    numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
+    numel = tl.load(shape + WHOLE_NUMEL * num_tensors).to(tl.float64)
     row_count = tl.load(shape + ROWS * num_tensors).to(tl.float64)
     u_scale_2 = tl.zeros((), tl.float64)
     # u = g / sqrt(r / col_mean(r)) / sqrt(c)
@@ -1040,12 +1040,11 @@ def adafactor_hf_not_factored_fold1(
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def adafactor_hf_not_factored_finish1(table, shapes, scalars, partials, found_inf, num_tensors):
+def adafactor_hf_not_factored_finish1(shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    entry = table + tl.program_id(0)
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
     sums = partials + tl.load(shape + SUMS * num_tensors)
@@ -1057,7 +1056,7 @@ def adafactor_hf_not_factored_finish1(table, shapes, scalars, partials, found_in
     rate = tl.load(scalars + 5)
     eps2 = tl.load(scalars + 6)
     clip_threshold = tl.load(scalars + 7)
-    numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
+    numel = tl.load(shape + WHOLE_NUMEL * num_tensors).to(tl.float64)
     u_scale_2 = tl.zeros((), tl.float64)
     if scale_parameter != 0:
         # decay = weight_decay * rate * maximum(eps2, rms(p))
@@ -1227,18 +1226,7 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.types[1],
         **bucket.options,
     )
-    chunks = work.fold_programs()
-    if chunks is not None:
-        bucket.launch(
-            adafactor_hf_factored_fold1,
-            chunks.total,
-            chunks.first_programs,
-            chunks.tensor_indices,
-            work.shapes,
-            work.partials,
-            bucket.num_tensors,
-            **work.fold_options,
-        )
+    bucket.fold(adafactor_hf_factored_fold1, results=1)
     programs = work.programs(row_sums=1, column_sums=1)
     bucket.launch(
         adafactor_hf_factored_finish1,
@@ -1272,22 +1260,10 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.types[1],
         **bucket.options,
     )
-    chunks = work.fold_programs()
-    if chunks is not None:
-        bucket.launch(
-            adafactor_hf_factored_fold2,
-            chunks.total,
-            chunks.first_programs,
-            chunks.tensor_indices,
-            work.shapes,
-            work.partials,
-            bucket.num_tensors,
-            **work.fold_options,
-        )
+    bucket.fold(adafactor_hf_factored_fold2, results=1)
     bucket.launch(
         adafactor_hf_factored_finish2,
         bucket.num_tensors,
-        bucket.table,
         work.shapes,
         work.scalars,
         work.partials,
@@ -1345,22 +1321,10 @@ def _update_not_factored(bucket: Bucket) -> None:
         bucket.types[5],
         **bucket.options,
     )
-    chunks = work.fold_programs()
-    if chunks is not None:
-        bucket.launch(
-            adafactor_hf_not_factored_fold1,
-            2 * chunks.total,
-            chunks.first_programs,
-            chunks.tensor_indices,
-            work.shapes,
-            work.partials,
-            bucket.num_tensors,
-            **work.fold_options,
-        )
+    bucket.fold(adafactor_hf_not_factored_fold1, results=2)
     bucket.launch(
         adafactor_hf_not_factored_finish1,
         bucket.num_tensors,
-        bucket.table,
         work.shapes,
         work.scalars,
         work.partials,

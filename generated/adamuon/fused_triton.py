@@ -409,18 +409,7 @@ def update(bucket: Bucket) -> None:
         bucket.local_type("o_2"),
         **bucket.options,
     )
-    chunks = work.fold_programs()
-    if chunks is not None:
-        bucket.launch(
-            adamuon_fold1,
-            chunks.total,
-            chunks.first_programs,
-            chunks.tensor_indices,
-            work.shapes,
-            work.partials,
-            bucket.num_tensors,
-            **work.fold_options,
-        )
+    bucket.fold(adamuon_fold1, results=1)
     bucket.launch(
         adamuon_finish1,
         bucket.num_tensors,

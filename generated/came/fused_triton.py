@@ -9,7 +9,6 @@ from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_folds import fold_chunk
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    NUMEL,
     PARAM_GROUP,
     STREAMS,
     at,
@@ -30,6 +29,7 @@ from optgen.runtime.fused_triton.device_reductions import (
     SUMS,
     TILE_SHAPE_INDEX,
     VALUES,
+    WHOLE_NUMEL,
     add_up,
     column_total,
     combine,
@@ -419,7 +419,7 @@ def came_matrices2(
         + matrix * height
     )
     exp_avg_sq_row_sum = add_up(part_sums, part_sum_count)
-    numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
+    numel = tl.load(shape + WHOLE_NUMEL * num_tensors).to(tl.float64)
     column_count = tl.load(shape + COLUMNS * num_tensors).to(tl.float64)
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
@@ -636,19 +636,18 @@ def came_fold2(first_programs, tensor_indices, shapes, partials, num_tensors, FO
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def came_finish3(table, shapes, scalars, partials, found_inf, num_tensors):
+def came_finish3(shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    entry = table + tl.program_id(0)
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
     sums = partials + tl.load(shape + SUMS * num_tensors)
     sum_count = tl.load(shape + SUM_COUNT * num_tensors)
     u_sq_sum = add_up(sums, sum_count)
     clip_threshold = tl.load(scalars + 3)
-    numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
+    numel = tl.load(shape + WHOLE_NUMEL * num_tensors).to(tl.float64)
     # u = g / sqrt(r / mean(r)) / sqrt(c)
     # u = u / maximum(1, rms(u) / clip_threshold)
     u_scale = 1 / maximum(tl.full((), 1, tl.float64), sqrt(u_sq_sum / numel) / clip_threshold)
@@ -887,7 +886,7 @@ def came_matrices4(
     beta1 = tl.load(scalars + 7)
     u_sq_sum = tl.load(scalars + 10)
     clip_threshold = tl.load(scalars + 3)
-    numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
+    numel = tl.load(shape + WHOLE_NUMEL * num_tensors).to(tl.float64)
     row_count = tl.load(shape + ROWS * num_tensors).to(tl.float64)
     column_count = tl.load(shape + COLUMNS * num_tensors).to(tl.float64)
     # u = g / sqrt(r / mean(r)) / sqrt(c)
@@ -1032,7 +1031,7 @@ def came_matrices5(
         + matrix * height
     )
     exp_avg_res_row_sum = add_up(part_sums + part_sum_count, part_sum_count)
-    numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
+    numel = tl.load(shape + WHOLE_NUMEL * num_tensors).to(tl.float64)
     column_count = tl.load(shape + COLUMNS * num_tensors).to(tl.float64)
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
@@ -1318,18 +1317,7 @@ def update(bucket: Bucket) -> None:
         bucket.types[4],
         **work.line_options,
     )
-    chunks = work.fold_programs(of_groups=True)
-    if chunks is not None:
-        bucket.launch(
-            came_fold1,
-            chunks.total,
-            chunks.first_programs,
-            chunks.tensor_indices,
-            work.shapes,
-            work.partials,
-            bucket.num_tensors,
-            **work.fold_options,
-        )
+    bucket.fold(came_fold1, results=1, of_groups=True)
     programs = work.programs()
     bucket.launch(
         came_finish2,
@@ -1360,22 +1348,10 @@ def update(bucket: Bucket) -> None:
         bucket.types[1],
         **bucket.options,
     )
-    chunks = work.fold_programs()
-    if chunks is not None:
-        bucket.launch(
-            came_fold2,
-            chunks.total,
-            chunks.first_programs,
-            chunks.tensor_indices,
-            work.shapes,
-            work.partials,
-            bucket.num_tensors,
-            **work.fold_options,
-        )
+    bucket.fold(came_fold2, results=1)
     bucket.launch(
         came_finish3,
         bucket.num_tensors,
-        bucket.table,
         work.shapes,
         work.scalars,
         work.partials,
@@ -1417,18 +1393,7 @@ def update(bucket: Bucket) -> None:
         bucket.types[6],
         **work.line_options,
     )
-    chunks = work.fold_programs(of_groups=True)
-    if chunks is not None:
-        bucket.launch(
-            came_fold3,
-            chunks.total,
-            chunks.first_programs,
-            chunks.tensor_indices,
-            work.shapes,
-            work.partials,
-            bucket.num_tensors,
-            **work.fold_options,
-        )
+    bucket.fold(came_fold3, results=1, of_groups=True)
     programs = work.programs()
     bucket.launch(
         came_finish5,

@@ -499,18 +499,7 @@ def update(bucket: Bucket) -> Update:
         bucket.types[4],
         **bucket.options,
     )
-    chunks = work.fold_programs()
-    if chunks is not None:
-        bucket.launch(
-            dadapt_adam_fold1,
-            2 * chunks.total,
-            chunks.first_programs,
-            chunks.tensor_indices,
-            work.shapes,
-            work.partials,
-            bucket.num_tensors,
-            **work.fold_options,
-        )
+    bucket.fold(dadapt_adam_fold1, results=2)
     bucket.launch(
         dadapt_adam_finish1,
         bucket.num_tensors,

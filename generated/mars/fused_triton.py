@@ -362,18 +362,7 @@ def update(bucket: Bucket) -> None:
         bucket.types[4],
         **bucket.options,
     )
-    chunks = work.fold_programs()
-    if chunks is not None:
-        bucket.launch(
-            mars_fold1,
-            chunks.total,
-            chunks.first_programs,
-            chunks.tensor_indices,
-            work.shapes,
-            work.partials,
-            bucket.num_tensors,
-            **work.fold_options,
-        )
+    bucket.fold(mars_fold1, results=1)
     bucket.launch(
         mars_finish1,
         bucket.num_tensors,

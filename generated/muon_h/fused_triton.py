@@ -469,18 +469,7 @@ def update(bucket: Bucket) -> None:
         bucket.local_type("o"),
         **bucket.options,
     )
-    chunks = work.fold_programs()
-    if chunks is not None:
-        bucket.launch(
-            muon_h_fold1,
-            2 * chunks.total,
-            chunks.first_programs,
-            chunks.tensor_indices,
-            work.shapes,
-            work.partials,
-            bucket.num_tensors,
-            **work.fold_options,
-        )
+    bucket.fold(muon_h_fold1, results=2)
     bucket.launch(
         muon_h_finish1,
         bucket.num_tensors,
@@ -506,18 +495,7 @@ def update(bucket: Bucket) -> None:
         bucket.local_type("o"),
         **bucket.options,
     )
-    chunks = work.fold_programs()
-    if chunks is not None:
-        bucket.launch(
-            muon_h_fold2,
-            chunks.total,
-            chunks.first_programs,
-            chunks.tensor_indices,
-            work.shapes,
-            work.partials,
-            bucket.num_tensors,
-            **work.fold_options,
-        )
+    bucket.fold(muon_h_fold2, results=1)
     bucket.launch(
         muon_h_finish2,
         bucket.num_tensors,

@@ -858,18 +858,7 @@ def update(bucket: Bucket) -> None:
         bucket.local_type("o"),
         **bucket.options,
     )
-    chunks = work.fold_programs()
-    if chunks is not None:
-        bucket.launch(
-            normuon_fold1,
-            chunks.total,
-            chunks.first_programs,
-            chunks.tensor_indices,
-            work.shapes,
-            work.partials,
-            bucket.num_tensors,
-            **work.fold_options,
-        )
+    bucket.fold(normuon_fold1, results=1)
     programs = work.programs(row_sums=1, column_sums=0)
     bucket.launch(
         normuon_finish1,
@@ -902,18 +891,7 @@ def update(bucket: Bucket) -> None:
         bucket.local_type("o"),
         **bucket.options,
     )
-    chunks = work.fold_programs()
-    if chunks is not None:
-        bucket.launch(
-            normuon_fold2,
-            chunks.total,
-            chunks.first_programs,
-            chunks.tensor_indices,
-            work.shapes,
-            work.partials,
-            bucket.num_tensors,
-            **work.fold_options,
-        )
+    bucket.fold(normuon_fold2, results=1)
     bucket.launch(
         normuon_finish2,
         bucket.num_tensors,

@@ -523,18 +523,7 @@ def update(bucket: Bucket) -> Update:
         bucket.types[5],
         **bucket.options,
     )
-    chunks = work.fold_programs()
-    if chunks is not None:
-        bucket.launch(
-            prodigy_fold1,
-            2 * chunks.total,
-            chunks.first_programs,
-            chunks.tensor_indices,
-            work.shapes,
-            work.partials,
-            bucket.num_tensors,
-            **work.fold_options,
-        )
+    bucket.fold(prodigy_fold1, results=2)
     bucket.launch(
         prodigy_finish1,
         bucket.num_tensors,

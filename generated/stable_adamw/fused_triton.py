@@ -23,6 +23,7 @@ from optgen.runtime.fused_triton.device_reductions import (
     PARTIALS,
     SUM_COUNT,
     SUMS,
+    WHOLE_NUMEL,
     add_up,
     total,
 )
@@ -174,12 +175,11 @@ def stable_adamw_fold1(
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def stable_adamw_finish1(table, shapes, scalars, partials, found_inf, num_tensors):
+def stable_adamw_finish1(shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
-    entry = table + tl.program_id(0)
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
     sums = partials + tl.load(shape + SUMS * num_tensors)
@@ -187,7 +187,7 @@ def stable_adamw_finish1(table, shapes, scalars, partials, found_inf, num_tensor
     grad_sq_quotient_sum = add_up(sums, sum_count)
     lr = tl.load(scalars + 4)
     weight_decay = tl.load(scalars + 5)
-    numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
+    numel = tl.load(shape + WHOLE_NUMEL * num_tensors).to(tl.float64)
     # rate = lr / maximum(1, sqrt(mean(g**2 / maximum(v, eps**2))))
     rate = lr / maximum(tl.full((), 1, tl.float64), sqrt(grad_sq_quotient_sum / numel))
     # p = p - rate * weight_decay * p
@@ -316,22 +316,10 @@ def update(bucket: Bucket) -> None:
         bucket.types[3],
         **bucket.options,
     )
-    chunks = work.fold_programs()
-    if chunks is not None:
-        bucket.launch(
-            stable_adamw_fold1,
-            chunks.total,
-            chunks.first_programs,
-            chunks.tensor_indices,
-            work.shapes,
-            work.partials,
-            bucket.num_tensors,
-            **work.fold_options,
-        )
+    bucket.fold(stable_adamw_fold1, results=1)
     bucket.launch(
         stable_adamw_finish1,
         bucket.num_tensors,
-        bucket.table,
         work.shapes,
         work.scalars,
         work.partials,

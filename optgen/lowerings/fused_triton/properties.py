@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from optgen.ir.nodes import Call, Expr, walk
 
 _LOADS: Mapping[str, tuple[str, str]] = {
-    "numel": ("numel", "tl.load(entry + NUMEL * num_tensors).to(tl.float64)"),
+    "numel": ("numel", "tl.load(shape + WHOLE_NUMEL * num_tensors).to(tl.float64)"),
     "ndim": ("ndim", "tl.load(shape + NDIM * num_tensors).to(tl.float64)"),
     "rows": ("row_count", "tl.load(shape + ROWS * num_tensors).to(tl.float64)"),
     "cols": ("column_count", "tl.load(shape + COLUMNS * num_tensors).to(tl.float64)"),

@@ -28,11 +28,13 @@ from optgen.runtime.batch.sparse_rows import gather_rows
 from optgen.runtime.fused_triton.cached_calls import CachedCalls
 from optgen.runtime.fused_triton.cached_launches import CachedLaunches
 from optgen.runtime.fused_triton.kept_plans import KeptPlans
-from optgen.runtime.fused_triton.launch_plan import LaunchPlan
+from optgen.runtime.fused_triton.launch_plan import LaunchPlan, workspaces
+from optgen.runtime.fused_triton.shards import why_not_shards
 from optgen.runtime.lowerings import current_forced_lowering
 from optgen.runtime.rule import HasLowerings
 from optgen.runtime.sharded.consensus import Consensus
-from optgen.runtime.sharded.driver import Update
+from optgen.runtime.sharded.driver import Update, run
+from optgen.runtime.tensors.sharding import Sharding
 from optgen.runtime.torch_private import capturing
 
 _MAX_CACHED_CALLS = 8  # of a function; each is for lists of one length
@@ -68,10 +70,12 @@ class FusedTritonBackend:
             return reason
         if class_name := batch.overriding_class:
             return f"a state of class {class_name}"
-        if batch.dispatch_key.sharding is not None:
+        reason = self.function_obstacle(lowered, batch.params[0].device)
+        if not reason and batch.dispatch_key.sharding is not None:
             placements = batch.dispatch_key.sharding.placements
-            return f"the rule needs whole parameters, and these are sharded: {placements}"
-        return self.function_obstacle(lowered, batch.params[0].device)
+            if why := _why_not_shards(lowered, batch):
+                return f"{why}, and these are sharded: {placements}"
+        return reason
 
     def function_obstacle(
         self, function: HasLowerings, device: torch.device, dtypes: Set[torch.dtype] = frozenset()
@@ -93,7 +97,13 @@ class FusedTritonBackend:
             for b in batches
             if b.dispatch_key.sparse_grad and b.params
         ]
-        dense_batches = [b for b in batches if not b.dispatch_key.sparse_grad and b.params]
+        shards: dict[Sharding, list[Batch]] = {}
+        dense_batches = []
+        for batch in batches:
+            if batch.dispatch_key.sharding is not None:
+                shards.setdefault(batch.dispatch_key.sharding, []).append(batch)
+            elif not batch.dispatch_key.sparse_grad and batch.params:
+                dense_batches.append(batch)
         row_batches = [each.row_batch for each in touched_rows]
         snapshot(optimizer)
         # Sparse gradients touch other rows in every step, so they need new buckets.
@@ -101,12 +111,21 @@ class FusedTritonBackend:
         if dense_batches:
             plans.append((self._plan(optimizer, dense_batches), dense_batches))
 
+        sharded_plans = [
+            (self._plan(optimizer, each, (each[0].group_id, sharding)), each)
+            for sharding, each in shards.items()
+        ]
+
         def update() -> CachedStep | None:
+            for plan, plan_batches in sharded_plans:
+                run(list(plan.sharded_updates(optimizer, plan_batches)))
+                plan.finish(optimizer, plan_batches)
             for plan, plan_batches in plans:
                 plan.update(optimizer, plan_batches)
             for each in touched_rows:
                 each.scatter_rows()
-            return None if touched_rows else self.cached_step(optimizer, dense_batches)
+            can_repeat = dense_batches and not touched_rows and not shards
+            return self.cached_step(optimizer, dense_batches) if can_repeat else None
 
         return update
 
@@ -232,6 +251,16 @@ class FusedTritonBackend:
                 "has been updated: free memory on the device, and take the step again."
             )
             raise
+
+
+def _why_not_shards(lowered: HasLowerings, batch: Batch) -> str:
+    """Return a short reason why Triton cannot take a batch of shards; "" if it can."""
+    key = batch.dispatch_key
+    if lowered.rule.wide or lowered.rule.group_states:
+        return "reductions over parameters need whole parameters"
+    if key.sparse_grad or key.occurrence:
+        return "sparse gradients, and parameters that are listed twice, need whole parameters"
+    return why_not_shards(workspaces(lowered)[key.facts])
 
 
 def device_obstacle(device: torch.device) -> str:

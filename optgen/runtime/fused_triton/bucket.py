@@ -76,6 +76,7 @@ class Bucket:
         graph_memory: The memory of a graph capture; None outside one.
         spec: The workspace that the phases need; None for a rule without phases.
         read_only: The streams that kernels only read, except that they may unscale gradients.
+        whole_sizes: The sizes of the whole parameters, if the tensors are shards.
     """
 
     loss_scale: Tensor | None = None
@@ -93,6 +94,7 @@ class Bucket:
         graph_memory: GraphMemory | None,
         spec: WorkspaceSpec | None = None,
         read_only: frozenset[int] = frozenset((_GRADIENTS,)),
+        whole_sizes: Sequence[torch.Size] = (),
     ) -> None:
         self.key, self.subsets, self.hypers = key, subsets, hypers
         self.launch = Launcher(graph_memory)
@@ -115,7 +117,7 @@ class Bucket:
         self.compute_type = triton_type(self.compute_dtype)
         self.types = [triton_type(dtype or key.dtypes[0]) for dtype in key.dtypes]
         self.scalar_types = [triton_type(dtype) for dtype in key.scalar_dtypes]
-        self._allocate(streams, fresh, graph_memory, spec)
+        self._allocate(streams, fresh, graph_memory, spec, whole_sizes)
 
     def _allocate(
         self,
@@ -123,6 +125,7 @@ class Bucket:
         fresh: list[list[bool]],
         graph_memory: GraphMemory | None,
         spec: WorkspaceSpec | None,
+        whole_sizes: Sequence[torch.Size],
     ) -> None:
         """Divide the tensors into blocks, and create the table and the workspace."""
         is_amd = torch.version.hip is not None
@@ -148,7 +151,9 @@ class Bucket:
         self.table, self.tensor_of_block = self._table.memory, self._table.tensor_of_block
         self._workspace = None
         if spec is not None:
-            self._workspace = Workspace(spec, streams[0], tiles, block_counts, is_amd, graph_memory)
+            self._workspace = Workspace(
+                spec, streams[0], tiles, block_counts, is_amd, graph_memory, whole_sizes
+            )
 
     @property
     def workspace(self) -> Workspace:
@@ -254,6 +259,15 @@ class Bucket:
     def write_addresses(self, stream: int, addresses: array[int]) -> None:
         """Write the addresses of the tensors of one stream into the table."""
         self._table.write_row(HEADER + stream, addresses)
+
+    def fold(self, kernel: Any, results: int, maxima: int = 0, of_groups: bool = False) -> None:
+        """Fold the partial sums of tensors that have many; `maxima` of the results are no sums."""
+        work = self.workspace
+        chunks = work.fold_programs(of_groups)
+        if chunks is not None:
+            programs = results * chunks.total
+            tables = chunks.first_programs, chunks.tensor_indices, work.shapes, work.partials
+            self.launch(kernel, programs, *tables, self.num_tensors, **work.fold_options)
 
     def repeat(self, update: Callable[[Bucket], None], groups: Sequence[Mapping[str, Any]]) -> None:
         """Update tensors like those of an earlier step, whose addresses are in the table."""

@@ -61,6 +61,8 @@ class _Rehearsal:
         (group,) = self._groups
         return group
 
+    fold = Bucket.fold
+
     def allocate_local(self, name: str) -> None:
         """Note the dtype of the tensors in which a sweep stores the operands of a matrix op."""
         dtype = self._bucket.key.dtypes[0]

@@ -30,6 +30,7 @@ SUMS = tl.constexpr(12)  # offset of what a finish adds up: partial sums of bloc
 SUM_COUNT = tl.constexpr(13)  # how many of them each result has
 GROUP_SUMS = tl.constexpr(14)  # the same two of the partial sums that groups of matrices store
 GROUP_SUM_COUNT = tl.constexpr(15)
+WHOLE_NUMEL = tl.constexpr(16)  # elements of the whole parameter; the tensor may be a shard
 
 TERMS = tl.constexpr(1024)
 """The number of partial sums of one result that are added at once."""

@@ -14,15 +14,17 @@ from optgen.runtime.fused_triton.launch_options import number_options
 
 FOLD = 1024
 """Partial sums of one result that one program of a fold adds up."""
+ALL = 1 << 30
+"""A chunk of all partial sums: shards have one sum of each result, which the ranks complete."""
 WORTH_A_LAUNCH = 32 * FOLD
 """Partial sums that take a finish about as long as the launch of a fold."""
 PROGRAMS_AT_ONCE = 128
 """Programs of a finish that read partial sums at once without making one another slower."""
 
 
-def fold_options(is_amd: bool) -> dict[str, Any]:
-    """Return the options of a launch that folds partial sums."""
-    return {"FOLD": FOLD} | number_options(is_amd)
+def fold_options(is_amd: bool, to_one: bool) -> dict[str, Any]:
+    """Return the options of a launch that folds partial sums: in chunks, or to one sum."""
+    return {"FOLD": ALL if to_one else FOLD} | number_options(is_amd)
 
 
 def chunk_count(count: int, readers: int) -> int:
@@ -45,17 +47,21 @@ class Folds:
         counts: For each tensor, the number of partial sums of each result.
         readers: The number of programs of a finish that add up all of them.
         results: The number of results at most.
+        to_one: Whether all partial sums of every tensor are folded to one.
     """
 
     counts: Sequence[int]
     readers: Sequence[int]
     results: int
+    to_one: bool = False
 
     @property
     def chunk_counts(self) -> list[int]:
         """For each tensor, the number of chunks; 0 if its partial sums are not folded."""
         if not self.results:
             return [0] * len(self.counts)
+        if self.to_one:
+            return [1] * len(self.counts)
         return list(map(chunk_count, self.counts, self.readers))
 
     @property

@@ -17,6 +17,7 @@ from optgen.runtime.batch.batch import Batch
 from optgen.runtime.fused_triton.bucket import Bucket, BucketKey, GroupSubset
 from optgen.runtime.fused_triton.compilation import compile_kernels
 from optgen.runtime.fused_triton.graph_memory import GraphMemory
+from optgen.runtime.fused_triton.shards import update_of_shards
 from optgen.runtime.fused_triton.table import Hypers, flatten
 from optgen.runtime.fused_triton.tensor_streams import StreamTensors
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
@@ -30,6 +31,13 @@ _NO_SCALER = nullcontext()
 
 Streams = tuple[tuple[int, int], ...]
 """Pairs of a CUDA device's index and the address of a stream on it, in the order of devices."""
+
+
+def workspaces(lowered: HasLowerings) -> Mapping[tuple[bool, ...], WorkspaceSpec]:
+    """Return the workspaces of a rule's kernels, by the facts of the tensors; {} without phases."""
+    module = importlib.import_module(f"{lowered.lowerings}.fused_triton")
+    found: Mapping[tuple[bool, ...], WorkspaceSpec] = getattr(module, "WORKSPACES", {})
+    return found
 
 
 def current_streams(cuda_devices: Sequence[torch.device]) -> Streams:
@@ -54,9 +62,7 @@ class LaunchPlan:
     ) -> None:
         self._rule = rule = optimizer.rule
         self._module = importlib.import_module(f"{optimizer.lowerings}.fused_triton")
-        self._specs: Mapping[tuple[bool, ...], WorkspaceSpec] = getattr(
-            self._module, "WORKSPACES", {}
-        )
+        self._specs = workspaces(optimizer)
         # A captured graph reads this memory at every replay.
         self._graph_memory = _graph_memory(batches) if is_captured else None
         self.batches = [] if is_captured else batches  # a captured plan fits no later step
@@ -109,7 +115,13 @@ class LaunchPlan:
         streams = _streams(rule, subsets, batches)
         spec = self._specs.get(key.facts)
         arguments = (state_shapes, streams, fresh, hypers.values, self._graph_memory, spec)
-        return Bucket(key, subsets, *arguments, read_only)
+        whole_sizes = [
+            batches[subset.batch_index].seen_params[i].shape
+            for subset in subsets
+            for i in subset.indices
+            if batches[subset.batch_index].dispatch_key.sharding is not None
+        ]
+        return Bucket(key, subsets, *arguments, read_only, whole_sizes)
 
     def is_for(self, batches: Sequence[Batch]) -> bool:
         """Tell whether the plan was made for these batches."""
@@ -132,6 +144,10 @@ class LaunchPlan:
             streams = _streams(self._rule, bucket.subsets, batches)
             with _scaler_tensors(bucket, optimizer):
                 bucket.run(self._module.update, streams, groups)
+        self.finish(optimizer, batches)
+
+    def finish(self, optimizer: HasLowerings, batches: Sequence[Batch]) -> None:
+        """Note that kernels have updated the batches."""
         torch.autograd.graph.increment_version(chain.from_iterable(b.members for b in batches))
         # To ask for a skip waits for the device; after a first step, the dispatch asks, too.
         self.marks_fresh = self.marks_fresh and grad_scaler.is_skipped(optimizer)
@@ -186,6 +202,27 @@ class LaunchPlan:
             [batch.members[i] for subset in bucket.subsets for i in subset.indices]
         )
         self.marks_fresh = False
+
+    def sharded_updates(self, optimizer: HasLowerings, batches: list[Batch]) -> Iterator[Update]:
+        """Yield an update for each bucket of shards, which waits for sums of other ranks."""
+        for bucket in self.buckets:
+            yield self._sharded_update(bucket, optimizer, batches)
+
+    def _sharded_update(
+        self, bucket: Bucket, optimizer: HasLowerings, batches: list[Batch]
+    ) -> Update:
+        sharding = batches[0].dispatch_key.sharding
+        assert sharding is not None
+        process_groups = tuple(axis.group for axis in sharding.sharded_axes())
+        self.set_hypers([batch.group for batch in batches])
+        groups = [batches[subset.batch_index].group for subset in bucket.subsets]
+        streams = _streams(self._rule, bucket.subsets, batches)
+
+        def launches(bucket: Bucket) -> Update:
+            return update_of_shards(self._module.update, bucket, process_groups)
+
+        with _scaler_tensors(bucket, optimizer):
+            yield from bucket.wide_update(launches, streams, groups)
 
     def set_hypers(self, groups: Sequence[Group]) -> None:
         """Bring the hyperparameters of each batch's group to the devices, if they have changed.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -22,9 +23,12 @@ class Shape(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Tensor) -> Shape:
-        shape = tensor.shape
+        return cls.of_size(tensor.shape)
+
+    @classmethod
+    def of_size(cls, shape: Sequence[int]) -> Shape:
         if len(shape) < 2:
-            return cls(1, 1, tensor.numel())
+            return cls(1, 1, prod(shape))
         return cls(prod(shape[:-2]), shape[-2], shape[-1])
 
 

@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -78,42 +79,45 @@ class Workspace:
         block_counts: Sequence[int],
         is_amd: bool,
         graph_memory: GraphMemory | None,
+        whole_sizes: Sequence[torch.Size] = (),
     ) -> None:
         device, dtype = params[0].device, params[0].dtype
         self._spec, self._graph_memory, self._block_counts = spec, graph_memory, block_counts
         self._shapes = [Shape.of(param) for param in params]
         self._tiles = [Tile.of(shape) for shape in self._shapes] if tiles else []
         # Options of launches that fold sums, finish numbers, and finish rows and columns:
-        self.fold_options = fold_options(is_amd)
+        self.fold_options = fold_options(is_amd, to_one=bool(whole_sizes))
         self.number_options = number_options(is_amd)
         self.line_options = _finish_options(tiles) | {"num_warps": 16} | compiler_options(is_amd)
         value_dtype = dtype if dtype == torch.float64 else torch.float32
         indices = range(len(params))
         group_counts = list(map(self._group_count, indices))
-        block_folds = Folds(block_counts, group_counts, spec.sums)
+        block_folds = Folds(block_counts, group_counts, spec.sums, to_one=bool(whole_sizes))
         group_folds = Folds(group_counts, group_counts, spec.parts)
-        sizes = zip(  # for each tensor: of sweeps, of programs that finish groups of matrices
+        sizes = chain(  # of sweeps, and of programs that finish groups of matrices
             map(self._sweep_partial_count, indices),
-            [spec.parts * count for count in group_counts],
+            (spec.parts * count for count in group_counts),
             block_folds.sizes,
             group_folds.sizes,
-            strict=True,
         )
-        offsets = list(accumulate(chain.from_iterable(sizes), initial=0))
+        offsets = list(accumulate(sizes, initial=0))
         value_offsets = list(accumulate(map(self._value_count, self._shapes), initial=0))
         self.scalars = torch.empty(len(params), spec.scalars, dtype=torch.float64, device=device)
         self.partials = torch.empty(offsets.pop(), dtype=torch.float64, device=device)
         self.values = torch.empty(value_offsets.pop(), dtype=value_dtype, device=device)
-        sweep_offsets, part_offsets, *folded = (offsets[kind::4] for kind in range(4))
+        count = len(params)
+        sweep_offsets, part_offsets, *folded = (offsets[k * count :][:count] for k in range(4))
+        self._first_folded = folded[0][0]
         (eps_bits,) = struct.unpack("<q", struct.pack("<d", torch.finfo(dtype).eps))
         first_groups = list(accumulate(group_counts, initial=0))
         self.arrivals = allocate((first_groups.pop(),), torch.int32, device, graph_memory)
         if graph_memory is None:  # the memory of a graph holds zeros, at each replay
             self.arrivals.zero_()
+        sizes_seen = whole_sizes or [param.shape for param in params]
         rows = [  # in the order of the constants in device_reductions.py
             block_counts,
-            *zip(*self._shapes, strict=True),
-            [param.ndim for param in params],
+            *zip(*map(Shape.of_size, sizes_seen), strict=True),
+            list(map(len, sizes_seen)),
             [eps_bits] * len(params),
             sweep_offsets,
             value_offsets,
@@ -123,12 +127,19 @@ class Workspace:
             part_offsets,
             *block_folds.rows(sweep_offsets, folded[0]),
             *group_folds.rows(part_offsets, folded[1]),
+            list(map(prod, sizes_seen)),
         ]
         self.shapes = allocate((len(rows), len(params)), torch.int64, device, graph_memory)
         upload(self.shapes, array("q", (value for row in rows for value in row)), graph_memory)
         self._programs: dict[tuple[int, int], Programs] = {}
         chunk_counts = block_folds.chunk_counts, group_folds.chunk_counts
         self._folds = [self._make_programs(c) if any(c) else None for c in chunk_counts]
+
+    def sums_of_shards(self, first: int, count: int) -> Tensor:
+        """Return some of the results that are folded to one per tensor, as [tensor, result]."""
+        size = len(self._shapes), self._spec.sums
+        folded = self.partials[self._first_folded :][: prod(size)].view(size)
+        return folded[:, first : first + count]
 
     def tensors(self) -> list[Tensor]:
         """Return the memory on the device, without the programs."""

@@ -43,8 +43,8 @@ def test_folded_sums_have_memory_of_their_own_after_the_partial_sums() -> None:
         work = workspace(WorkspaceSpec(1, sums=2), [3, 9, 4, 5])
     partials, offsets, counts = (work.shapes[row].tolist() for row in (6, 12, 13))
     assert counts == [3, 3, 4, 2]
-    assert partials == [0, 6, 6 + 18 + 6, 6 + 18 + 6 + 8]
-    assert offsets == [0, 6 + 18, partials[2], partials[3] + 10]
+    assert partials == [0, 6, 6 + 18, 6 + 18 + 8]
+    assert offsets == [0, partials[3] + 10, partials[2], partials[3] + 10 + 6]
     assert work.partials.numel() == offsets[3] + 4
 
 
