@@ -75,7 +75,9 @@ class BlockAccess(NamedTuple):
 
 
 def block_accesses(ttir: str, options: Mapping[str, Any]) -> Iterator[BlockAccess]:
-    """Yield the accesses of whole blocks; a kernel with tiles has them for each tile shape."""
+    """Yield a sweep's accesses of whole blocks; with tiles it has them for each tile shape."""
+    if "VECTOR" not in options:
+        return  # a finish, or a fold: it reads partial sums
     axes = 3 if "TILES" in options else 1  # of a tile [matrix, row, column], or of a block
     for load, store, size, dtype in _UNMASKED.findall(ttir):
         extent = tuple(int(n) for n in size.split("x"))
