@@ -14,8 +14,8 @@ from torch import Tensor
 
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
-from optgen.runtime.sharded.all_reduce import PartialReduction
 from optgen.runtime.sharded.driver import Update
+from optgen.runtime.sharded.reductions import PartialReduction
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
