@@ -60,6 +60,12 @@ def _finish_options(tiles: Sequence[Tile]) -> dict[str, Any]:
     return {"TILES": tuple(map(tuple, tiles)), "FINISH_TILES": tuple(finish_tiles)}
 
 
+def _eps_bits(dtype: torch.dtype) -> int:
+    """Return the bits of a dtype's machine epsilon, as a float64."""
+    (bits,) = struct.unpack("<q", struct.pack("<d", torch.finfo(dtype).eps))
+    return int(bits)
+
+
 class Programs(NamedTuple):
     """Programs of one launch."""
 
@@ -105,20 +111,18 @@ class Workspace:
         self.scalars = torch.empty(len(params), spec.scalars, dtype=torch.float64, device=device)
         self.partials = torch.empty(offsets.pop(), dtype=torch.float64, device=device)
         self.values = torch.empty(value_offsets.pop(), dtype=value_dtype, device=device)
-        count = len(params)
+        count, seen = len(params), whole_sizes or [param.shape for param in params]
         sweep_offsets, part_offsets, *folded = (offsets[k * count :][:count] for k in range(4))
         self._first_folded = folded[0][0]
-        (eps_bits,) = struct.unpack("<q", struct.pack("<d", torch.finfo(dtype).eps))
         first_groups = list(accumulate(group_counts, initial=0))
         self.arrivals = allocate((first_groups.pop(),), torch.int32, device, graph_memory)
         if graph_memory is None:  # the memory of a graph holds zeros, at each replay
             self.arrivals.zero_()
-        sizes_seen = whole_sizes or [param.shape for param in params]
         rows = [  # in the order of the constants in device_reductions.py
             block_counts,
-            *zip(*map(Shape.of_size, sizes_seen), strict=True),
-            list(map(len, sizes_seen)),
-            [eps_bits] * len(params),
+            *zip(*map(Shape.of_size, seen), strict=True),
+            list(map(len, seen)),
+            [_eps_bits(dtype)] * count,
             sweep_offsets,
             value_offsets,
             first_groups,
@@ -127,13 +131,12 @@ class Workspace:
             part_offsets,
             *block_folds.rows(sweep_offsets, folded[0]),
             *group_folds.rows(part_offsets, folded[1]),
-            list(map(prod, sizes_seen)),
+            list(map(prod, seen)),
         ]
         self.shapes = allocate((len(rows), len(params)), torch.int64, device, graph_memory)
         upload(self.shapes, array("q", (value for row in rows for value in row)), graph_memory)
         self._programs: dict[tuple[int, int], Programs] = {}
-        chunk_counts = block_folds.chunk_counts, group_folds.chunk_counts
-        self._folds = [self._make_programs(c) if any(c) else None for c in chunk_counts]
+        self._folds = [self._fold_programs(folds) for folds in (block_folds, group_folds)]
 
     def sums_of_shards(self, first: int, count: int) -> Tensor:
         """Return some of the results that are folded to one per tensor, as [tensor, result]."""
@@ -160,6 +163,10 @@ class Workspace:
                 counts.append(self._group_count(index) * (max(chunk_count, 1) if is_split else 1))
             self._programs[key] = self._make_programs(counts)
         return self._programs[key]
+
+    def _fold_programs(self, folds: Folds) -> Programs | None:
+        counts = folds.chunk_counts
+        return self._make_programs(counts) if any(counts) else None
 
     def fold_programs(self, of_groups: bool = False) -> Programs | None:
         """Return the chunks of partial sums that are folded; None if a finish adds up all of them.
