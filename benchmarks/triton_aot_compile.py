@@ -20,7 +20,7 @@ from triton.runtime.jit import JITFunction
 from benchmarks.classes import accepted_parameters, accepts_argument
 from benchmarks.triton_aot_assembly import Figures, figures
 from optgen import use_lowering
-from optgen.runtime.fused_triton import backend
+from optgen.runtime.fused_triton import backend, folds
 from optgen.verification.patch_attribute import patch_attribute
 
 TARGETS = {
@@ -107,9 +107,16 @@ def compiling_for(
         yield launches
 
 
+@contextmanager
+def folding() -> Iterator[None]:
+    """Make a step fold the partial sums of all tensors, as it does for large ones."""
+    with patch_attribute(folds, "chunk_count", lambda count, readers: 1):
+        yield
+
+
 def figures_of(cls: Any, case: Case, cache: str) -> dict[str, Figures]:
     """Compile every kernel that a step of a class launches; return their figures by name."""
-    with compiling_for(case.target, cache) as launches:
+    with compiling_for(case.target, cache) as launches, folding():
         take_step(cls, case)
     return {each.name: figures(each.compiled, each.options) for each in launches}
 

@@ -9,10 +9,9 @@ from spec_files import REPRESENTATIVES, TEST_SPECS, TORCH_SPECS, spec_file
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.execution import why_uncut, widens
 from optgen.ir.plan import Plan
-from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
-from optgen.passes.merge_square_roots import merge_square_roots
 from optgen.passes.plan import plan
+from optgen.passes.sweep_algebra import fold_denominators, merge_square_roots
 from optgen.spec.read_spec import read_specs
 
 TORCH_ALGORITHMS = {a.name: a for a in read_specs(TORCH_SPECS)}

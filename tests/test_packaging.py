@@ -137,7 +137,7 @@ def files_to_ship() -> set[str]:
     files = {f"optgen/{p.relative_to(ROOT / 'optgen')}" for p in (ROOT / "optgen").rglob("*")}
     for name in ("specs", "templates", "generated"):
         files |= {f"optgen/{name}/{p.relative_to(ROOT / name)}" for p in (ROOT / name).rglob("*")}
-    return {f for f in files if Path(f).suffix in (".py", ".jinja", ".cpp", ".h", ".typed")}
+    return {f for f in files if Path(f).suffix in (".py", ".jinja", ".cpp", ".h", ".typed", ".pyi")}
 
 
 def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from optgen.runtime.fused_triton.bucket import Bucket
+from optgen.runtime.fused_triton.device_folds import fold_chunk
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     NUMEL,
@@ -27,6 +28,8 @@ from optgen.runtime.fused_triton.device_reductions import (
     EPS,
     PARTIALS,
     ROWS,
+    SUM_COUNT,
+    SUMS,
     TILE_SHAPE_INDEX,
     VALUES,
     add_up,
@@ -283,6 +286,22 @@ def adafactor_factored_step1(
             )
 
 
+@triton.jit(do_not_specialize=["num_tensors"])
+def adafactor_factored_fold1(
+    first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr
+):
+    """Combine the partial sums of large tensors, chunk by chunk."""
+    fold_chunk(
+        first_programs,
+        tensor_indices,
+        shapes,
+        partials,
+        num_tensors,
+        FOLD,
+        RESULTS=1,
+    )
+
+
 @triton.jit
 def adafactor_factored_matrices1(
     tensor,
@@ -304,8 +323,8 @@ def adafactor_factored_matrices1(
     shape = shapes + tensor
     scalars += tensor * SCALARS
     depth, height, width = extents(shape, num_tensors)
-    partials += tl.load(shape + PARTIALS * num_tensors)
-    blocks = tl.load(shape + BLOCKS * num_tensors)
+    sums = partials + tl.load(shape + SUMS * num_tensors)
+    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
     matrix = matrix_group * DEPTH
     remaining_matrices = depth - matrix
     all_rows = depth * height
@@ -320,7 +339,7 @@ def adafactor_factored_matrices1(
     col_vars = (
         tl.load(entry + (STREAMS + 3) * num_tensors).to(tl.pointer_type(COL_VAR_T)) + matrix * width
     )
-    param_sq_sum = add_up(partials, blocks)
+    param_sq_sum = add_up(sums, sum_count)
     eps2 = tl.load(scalars + 1)
     rho = tl.load(scalars + 2)
     w = tl.load(scalars + 3)
@@ -596,6 +615,22 @@ def adafactor_factored_step2(
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
+def adafactor_factored_fold2(
+    first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr
+):
+    """Combine the partial sums of large tensors, chunk by chunk."""
+    fold_chunk(
+        first_programs,
+        tensor_indices,
+        shapes,
+        partials,
+        num_tensors,
+        FOLD,
+        RESULTS=1,
+    )
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_factored_finish2(table, shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
@@ -604,9 +639,9 @@ def adafactor_factored_finish2(table, shapes, scalars, partials, found_inf, num_
     entry = table + tl.program_id(0)
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * num_tensors)
-    blocks = tl.load(shape + BLOCKS * num_tensors)
-    u_sq_sum = add_up(partials, blocks)
+    sums = partials + tl.load(shape + SUMS * num_tensors)
+    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
+    u_sq_sum = add_up(sums, sum_count)
     alpha = tl.load(scalars + 9)
     d = tl.load(scalars + 6)
     numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
@@ -933,6 +968,22 @@ def adafactor_not_factored_step1(
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
+def adafactor_not_factored_fold1(
+    first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr
+):
+    """Combine the partial sums of large tensors, chunk by chunk."""
+    fold_chunk(
+        first_programs,
+        tensor_indices,
+        shapes,
+        partials,
+        num_tensors,
+        FOLD,
+        RESULTS=2,
+    )
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_not_factored_finish1(table, shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
@@ -941,10 +992,10 @@ def adafactor_not_factored_finish1(table, shapes, scalars, partials, found_inf, 
     entry = table + tl.program_id(0)
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * num_tensors)
-    blocks = tl.load(shape + BLOCKS * num_tensors)
-    param_sq_sum = add_up(partials, blocks)
-    u_sq_sum = add_up(partials + blocks, blocks)
+    sums = partials + tl.load(shape + SUMS * num_tensors)
+    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
+    param_sq_sum = add_up(sums, sum_count)
+    u_sq_sum = add_up(sums + sum_count, sum_count)
     eps2 = tl.load(scalars + 3)
     rho = tl.load(scalars + 4)
     d = tl.load(scalars + 5)
@@ -1074,6 +1125,18 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.types[1],
         **bucket.options,
     )
+    chunks = work.fold_programs()
+    if chunks is not None:
+        bucket.launch(
+            adafactor_factored_fold1,
+            chunks.total,
+            chunks.first_programs,
+            chunks.tensor_indices,
+            work.shapes,
+            work.partials,
+            bucket.num_tensors,
+            **work.fold_options,
+        )
     programs = work.programs(row_sums=1, column_sums=1)
     bucket.launch(
         adafactor_factored_finish1,
@@ -1107,6 +1170,18 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.types[1],
         **bucket.options,
     )
+    chunks = work.fold_programs()
+    if chunks is not None:
+        bucket.launch(
+            adafactor_factored_fold2,
+            chunks.total,
+            chunks.first_programs,
+            chunks.tensor_indices,
+            work.shapes,
+            work.partials,
+            bucket.num_tensors,
+            **work.fold_options,
+        )
     bucket.launch(
         adafactor_factored_finish2,
         bucket.num_tensors,
@@ -1167,6 +1242,18 @@ def _update_not_factored(bucket: Bucket) -> None:
         bucket.types[4],
         **bucket.options,
     )
+    chunks = work.fold_programs()
+    if chunks is not None:
+        bucket.launch(
+            adafactor_not_factored_fold1,
+            2 * chunks.total,
+            chunks.first_programs,
+            chunks.tensor_indices,
+            work.shapes,
+            work.partials,
+            bucket.num_tensors,
+            **work.fold_options,
+        )
     bucket.launch(
         adafactor_not_factored_finish1,
         bucket.num_tensors,

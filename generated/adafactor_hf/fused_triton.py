@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from optgen.runtime.fused_triton.bucket import Bucket
+from optgen.runtime.fused_triton.device_folds import fold_chunk
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     NUMEL,
@@ -25,6 +26,8 @@ from optgen.runtime.fused_triton.device_reductions import (
     COLUMNS,
     PARTIALS,
     ROWS,
+    SUM_COUNT,
+    SUMS,
     TILE_SHAPE_INDEX,
     VALUES,
     add_up,
@@ -294,6 +297,22 @@ def adafactor_hf_factored_step1(
             )
 
 
+@triton.jit(do_not_specialize=["num_tensors"])
+def adafactor_hf_factored_fold1(
+    first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr
+):
+    """Combine the partial sums of large tensors, chunk by chunk."""
+    fold_chunk(
+        first_programs,
+        tensor_indices,
+        shapes,
+        partials,
+        num_tensors,
+        FOLD,
+        RESULTS=1,
+    )
+
+
 @triton.jit
 def adafactor_hf_factored_matrices1(
     tensor,
@@ -315,8 +334,8 @@ def adafactor_hf_factored_matrices1(
     shape = shapes + tensor
     scalars += tensor * SCALARS
     depth, height, width = extents(shape, num_tensors)
-    partials += tl.load(shape + PARTIALS * num_tensors)
-    blocks = tl.load(shape + BLOCKS * num_tensors)
+    sums = partials + tl.load(shape + SUMS * num_tensors)
+    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
     matrix = matrix_group * DEPTH
     remaining_matrices = depth - matrix
     all_rows = depth * height
@@ -332,7 +351,7 @@ def adafactor_hf_factored_matrices1(
         tl.load(entry + (STREAMS + 4) * num_tensors).to(tl.pointer_type(EXP_AVG_SQ_COL_T))
         + matrix * width
     )
-    param_sq_sum = add_up(partials, blocks)
+    param_sq_sum = add_up(sums, sum_count)
     beta2 = tl.load(scalars + 3)
     scale_parameter = tl.load(scalars + 2)
     weight_decay = tl.load(scalars + 4)
@@ -600,6 +619,22 @@ def adafactor_hf_factored_step2(
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
+def adafactor_hf_factored_fold2(
+    first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr
+):
+    """Combine the partial sums of large tensors, chunk by chunk."""
+    fold_chunk(
+        first_programs,
+        tensor_indices,
+        shapes,
+        partials,
+        num_tensors,
+        FOLD,
+        RESULTS=1,
+    )
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_hf_factored_finish2(table, shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
@@ -608,9 +643,9 @@ def adafactor_hf_factored_finish2(table, shapes, scalars, partials, found_inf, n
     entry = table + tl.program_id(0)
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * num_tensors)
-    blocks = tl.load(shape + BLOCKS * num_tensors)
-    u_sq_sum = add_up(partials, blocks)
+    sums = partials + tl.load(shape + SUMS * num_tensors)
+    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
+    u_sq_sum = add_up(sums, sum_count)
     clip_threshold = tl.load(scalars + 8)
     scale_parameter = tl.load(scalars + 2)
     rate = tl.load(scalars + 5)
@@ -989,6 +1024,22 @@ def adafactor_hf_not_factored_step1(
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
+def adafactor_hf_not_factored_fold1(
+    first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr
+):
+    """Combine the partial sums of large tensors, chunk by chunk."""
+    fold_chunk(
+        first_programs,
+        tensor_indices,
+        shapes,
+        partials,
+        num_tensors,
+        FOLD,
+        RESULTS=2,
+    )
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
 def adafactor_hf_not_factored_finish1(table, shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
@@ -997,10 +1048,10 @@ def adafactor_hf_not_factored_finish1(table, shapes, scalars, partials, found_in
     entry = table + tl.program_id(0)
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * num_tensors)
-    blocks = tl.load(shape + BLOCKS * num_tensors)
-    u_sq_sum = add_up(partials, blocks)
-    param_sq_sum = add_up(partials + blocks, blocks)
+    sums = partials + tl.load(shape + SUMS * num_tensors)
+    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
+    u_sq_sum = add_up(sums, sum_count)
+    param_sq_sum = add_up(sums + sum_count, sum_count)
     scale_parameter = tl.load(scalars + 3)
     weight_decay = tl.load(scalars + 4)
     rate = tl.load(scalars + 5)
@@ -1176,6 +1227,18 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.types[1],
         **bucket.options,
     )
+    chunks = work.fold_programs()
+    if chunks is not None:
+        bucket.launch(
+            adafactor_hf_factored_fold1,
+            chunks.total,
+            chunks.first_programs,
+            chunks.tensor_indices,
+            work.shapes,
+            work.partials,
+            bucket.num_tensors,
+            **work.fold_options,
+        )
     programs = work.programs(row_sums=1, column_sums=1)
     bucket.launch(
         adafactor_hf_factored_finish1,
@@ -1209,6 +1272,18 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.types[1],
         **bucket.options,
     )
+    chunks = work.fold_programs()
+    if chunks is not None:
+        bucket.launch(
+            adafactor_hf_factored_fold2,
+            chunks.total,
+            chunks.first_programs,
+            chunks.tensor_indices,
+            work.shapes,
+            work.partials,
+            bucket.num_tensors,
+            **work.fold_options,
+        )
     bucket.launch(
         adafactor_hf_factored_finish2,
         bucket.num_tensors,
@@ -1270,6 +1345,18 @@ def _update_not_factored(bucket: Bucket) -> None:
         bucket.types[5],
         **bucket.options,
     )
+    chunks = work.fold_programs()
+    if chunks is not None:
+        bucket.launch(
+            adafactor_hf_not_factored_fold1,
+            2 * chunks.total,
+            chunks.first_programs,
+            chunks.tensor_indices,
+            work.shapes,
+            work.partials,
+            bucket.num_tensors,
+            **work.fold_options,
+        )
     bucket.launch(
         adafactor_hf_not_factored_finish1,
         bucket.num_tensors,

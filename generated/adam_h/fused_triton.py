@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from optgen.runtime.fused_triton.bucket import Bucket
+from optgen.runtime.fused_triton.device_folds import fold_chunk
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     NUMEL,
@@ -22,6 +23,8 @@ from optgen.runtime.fused_triton.device_functions import (
 from optgen.runtime.fused_triton.device_reductions import (
     BLOCKS,
     PARTIALS,
+    SUM_COUNT,
+    SUMS,
     add_up,
     total,
 )
@@ -182,6 +185,20 @@ def adam_h_step1(
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
+def adam_h_fold1(first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr):
+    """Combine the partial sums of large tensors, chunk by chunk."""
+    fold_chunk(
+        first_programs,
+        tensor_indices,
+        shapes,
+        partials,
+        num_tensors,
+        FOLD,
+        RESULTS=2,
+    )
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
 def adam_h_finish1(shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
@@ -189,10 +206,10 @@ def adam_h_finish1(shapes, scalars, partials, found_inf, num_tensors):
             return
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * num_tensors)
-    blocks = tl.load(shape + BLOCKS * num_tensors)
-    param_sq_sum = add_up(partials, blocks)
-    u_sq_sum = add_up(partials + blocks, blocks)
+    sums = partials + tl.load(shape + SUMS * num_tensors)
+    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
+    param_sq_sum = add_up(sums, sum_count)
+    u_sq_sum = add_up(sums + sum_count, sum_count)
     lr = tl.load(scalars + 5)
     beta1 = tl.load(scalars + 6)
     step = tl.load(scalars + 7)
@@ -303,6 +320,20 @@ def adam_h_step2(
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
+def adam_h_fold2(first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr):
+    """Combine the partial sums of large tensors, chunk by chunk."""
+    fold_chunk(
+        first_programs,
+        tensor_indices,
+        shapes,
+        partials,
+        num_tensors,
+        FOLD,
+        RESULTS=1,
+    )
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
 def adam_h_finish2(shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
@@ -310,9 +341,9 @@ def adam_h_finish2(shapes, scalars, partials, found_inf, num_tensors):
             return
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * num_tensors)
-    blocks = tl.load(shape + BLOCKS * num_tensors)
-    q_sq_sum = add_up(partials, blocks)
+    sums = partials + tl.load(shape + SUMS * num_tensors)
+    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
+    q_sq_sum = add_up(sums, sum_count)
     param_sq_sum = tl.load(scalars + 10)
     # p = norm(p) * q / maximum(norm(q), 1e-10)
     step_size = sqrt(param_sq_sum) / maximum(sqrt(q_sq_sum), tl.full((), 1e-10, tl.float64))
@@ -442,6 +473,18 @@ def update(bucket: Bucket) -> None:
         bucket.types[3],
         **bucket.options,
     )
+    chunks = work.fold_programs()
+    if chunks is not None:
+        bucket.launch(
+            adam_h_fold1,
+            2 * chunks.total,
+            chunks.first_programs,
+            chunks.tensor_indices,
+            work.shapes,
+            work.partials,
+            bucket.num_tensors,
+            **work.fold_options,
+        )
     bucket.launch(
         adam_h_finish1,
         bucket.num_tensors,
@@ -469,6 +512,18 @@ def update(bucket: Bucket) -> None:
         bucket.types[3],
         **bucket.options,
     )
+    chunks = work.fold_programs()
+    if chunks is not None:
+        bucket.launch(
+            adam_h_fold2,
+            chunks.total,
+            chunks.first_programs,
+            chunks.tensor_indices,
+            work.shapes,
+            work.partials,
+            bucket.num_tensors,
+            **work.fold_options,
+        )
     bucket.launch(
         adam_h_finish2,
         bucket.num_tensors,

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from optgen.runtime.fused_triton.bucket import Bucket
+from optgen.runtime.fused_triton.device_folds import fold_chunk
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     NUMEL,
@@ -21,10 +22,11 @@ from optgen.runtime.fused_triton.device_functions import (
     sqrt,
 )
 from optgen.runtime.fused_triton.device_reductions import (
-    BLOCKS,
     COLUMNS,
     PARTIALS,
     ROWS,
+    SUM_COUNT,
+    SUMS,
     add_up,
     total,
 )
@@ -236,6 +238,22 @@ def adamuon_step2(
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
+def adamuon_fold1(
+    first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr
+):
+    """Combine the partial sums of large tensors, chunk by chunk."""
+    fold_chunk(
+        first_programs,
+        tensor_indices,
+        shapes,
+        partials,
+        num_tensors,
+        FOLD,
+        RESULTS=1,
+    )
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
 def adamuon_finish1(shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
@@ -243,9 +261,9 @@ def adamuon_finish1(shapes, scalars, partials, found_inf, num_tensors):
             return
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * num_tensors)
-    blocks = tl.load(shape + BLOCKS * num_tensors)
-    o_sq_sum = add_up(partials, blocks)
+    sums = partials + tl.load(shape + SUMS * num_tensors)
+    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
+    o_sq_sum = add_up(sums, sum_count)
     eps = tl.load(scalars + 4)
     row_count = tl.load(shape + ROWS * num_tensors).to(tl.float64)
     column_count = tl.load(shape + COLUMNS * num_tensors).to(tl.float64)
@@ -391,6 +409,18 @@ def update(bucket: Bucket) -> None:
         bucket.local_type("o_2"),
         **bucket.options,
     )
+    chunks = work.fold_programs()
+    if chunks is not None:
+        bucket.launch(
+            adamuon_fold1,
+            chunks.total,
+            chunks.first_programs,
+            chunks.tensor_indices,
+            work.shapes,
+            work.partials,
+            bucket.num_tensors,
+            **work.fold_options,
+        )
     bucket.launch(
         adamuon_finish1,
         bucket.num_tensors,

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from optgen.runtime.fused_triton.bucket import Bucket
+from optgen.runtime.fused_triton.device_folds import fold_chunk
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     NUMEL,
@@ -18,12 +19,15 @@ from optgen.runtime.fused_triton.device_functions import (
     sqrt,
 )
 from optgen.runtime.fused_triton.device_reductions import (
-    BLOCKS,
     COLUMNS,
     GROUP_PARTIALS,
+    GROUP_SUM_COUNT,
+    GROUP_SUMS,
     GROUPS,
     PARTIALS,
     ROWS,
+    SUM_COUNT,
+    SUMS,
     TILE_SHAPE_INDEX,
     VALUES,
     add_up,
@@ -370,6 +374,21 @@ def came_finish1(
                 )
 
 
+@triton.jit(do_not_specialize=["num_tensors"])
+def came_fold1(first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr):
+    """Combine the partial sums of large tensors, chunk by chunk."""
+    fold_chunk(
+        first_programs,
+        tensor_indices,
+        shapes,
+        partials,
+        num_tensors,
+        FOLD,
+        RESULTS=1,
+        OF_GROUPS=True,
+    )
+
+
 @triton.jit
 def came_matrices2(
     tensor,
@@ -388,8 +407,8 @@ def came_matrices2(
     entry = table + tensor
     shape = shapes + tensor
     depth, height, _width = extents(shape, num_tensors)
-    parts = partials + tl.load(shape + GROUP_PARTIALS * num_tensors)
-    groups = tl.load(shape + GROUPS * num_tensors)
+    part_sums = partials + tl.load(shape + GROUP_SUMS * num_tensors)
+    part_sum_count = tl.load(shape + GROUP_SUM_COUNT * num_tensors)
     matrix = matrix_group * DEPTH
     remaining_matrices = depth - matrix
     all_rows = depth * height
@@ -399,7 +418,7 @@ def came_matrices2(
         tl.load(entry + (STREAMS + 3) * num_tensors).to(tl.pointer_type(EXP_AVG_SQ_ROW_T))
         + matrix * height
     )
-    exp_avg_sq_row_sum = add_up(parts, groups)
+    exp_avg_sq_row_sum = add_up(part_sums, part_sum_count)
     numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
     column_count = tl.load(shape + COLUMNS * num_tensors).to(tl.float64)
     for first in range(0, height, HEIGHT):
@@ -603,6 +622,20 @@ def came_step2(
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
+def came_fold2(first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr):
+    """Combine the partial sums of large tensors, chunk by chunk."""
+    fold_chunk(
+        first_programs,
+        tensor_indices,
+        shapes,
+        partials,
+        num_tensors,
+        FOLD,
+        RESULTS=1,
+    )
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
 def came_finish3(table, shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
@@ -611,9 +644,9 @@ def came_finish3(table, shapes, scalars, partials, found_inf, num_tensors):
     entry = table + tl.program_id(0)
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * num_tensors)
-    blocks = tl.load(shape + BLOCKS * num_tensors)
-    u_sq_sum = add_up(partials, blocks)
+    sums = partials + tl.load(shape + SUMS * num_tensors)
+    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
+    u_sq_sum = add_up(sums, sum_count)
     clip_threshold = tl.load(scalars + 3)
     numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
     # u = g / sqrt(r / mean(r)) / sqrt(c)
@@ -953,6 +986,22 @@ def came_finish4(
                 )
 
 
+@triton.jit(do_not_specialize=["num_tensors"])
+def came_fold3(first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr):
+    """Combine the partial sums of large tensors, chunk by chunk."""
+    fold_chunk(
+        first_programs,
+        tensor_indices,
+        shapes,
+        partials,
+        num_tensors,
+        FOLD,
+        RESULTS=1,
+        OF_GROUPS=True,
+        FIRST=1,
+    )
+
+
 @triton.jit
 def came_matrices5(
     tensor,
@@ -971,8 +1020,8 @@ def came_matrices5(
     entry = table + tensor
     shape = shapes + tensor
     depth, height, _width = extents(shape, num_tensors)
-    parts = partials + tl.load(shape + GROUP_PARTIALS * num_tensors)
-    groups = tl.load(shape + GROUPS * num_tensors)
+    part_sums = partials + tl.load(shape + GROUP_SUMS * num_tensors)
+    part_sum_count = tl.load(shape + GROUP_SUM_COUNT * num_tensors)
     matrix = matrix_group * DEPTH
     remaining_matrices = depth - matrix
     all_rows = depth * height
@@ -982,7 +1031,7 @@ def came_matrices5(
         tl.load(entry + (STREAMS + 5) * num_tensors).to(tl.pointer_type(EXP_AVG_RES_ROW_T))
         + matrix * height
     )
-    exp_avg_res_row_sum = add_up(parts + groups, groups)
+    exp_avg_res_row_sum = add_up(part_sums + part_sum_count, part_sum_count)
     numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
     column_count = tl.load(shape + COLUMNS * num_tensors).to(tl.float64)
     for first in range(0, height, HEIGHT):
@@ -1269,6 +1318,18 @@ def update(bucket: Bucket) -> None:
         bucket.types[4],
         **work.line_options,
     )
+    chunks = work.fold_programs(of_groups=True)
+    if chunks is not None:
+        bucket.launch(
+            came_fold1,
+            chunks.total,
+            chunks.first_programs,
+            chunks.tensor_indices,
+            work.shapes,
+            work.partials,
+            bucket.num_tensors,
+            **work.fold_options,
+        )
     programs = work.programs()
     bucket.launch(
         came_finish2,
@@ -1299,6 +1360,18 @@ def update(bucket: Bucket) -> None:
         bucket.types[1],
         **bucket.options,
     )
+    chunks = work.fold_programs()
+    if chunks is not None:
+        bucket.launch(
+            came_fold2,
+            chunks.total,
+            chunks.first_programs,
+            chunks.tensor_indices,
+            work.shapes,
+            work.partials,
+            bucket.num_tensors,
+            **work.fold_options,
+        )
     bucket.launch(
         came_finish3,
         bucket.num_tensors,
@@ -1344,6 +1417,18 @@ def update(bucket: Bucket) -> None:
         bucket.types[6],
         **work.line_options,
     )
+    chunks = work.fold_programs(of_groups=True)
+    if chunks is not None:
+        bucket.launch(
+            came_fold3,
+            chunks.total,
+            chunks.first_programs,
+            chunks.tensor_indices,
+            work.shapes,
+            work.partials,
+            bucket.num_tensors,
+            **work.fold_options,
+        )
     programs = work.programs()
     bucket.launch(
         came_finish5,

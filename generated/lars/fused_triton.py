@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from optgen.runtime.fused_triton.bucket import Bucket
+from optgen.runtime.fused_triton.device_folds import fold_chunk
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     NUMEL,
@@ -20,6 +21,8 @@ from optgen.runtime.fused_triton.device_functions import (
 from optgen.runtime.fused_triton.device_reductions import (
     BLOCKS,
     PARTIALS,
+    SUM_COUNT,
+    SUMS,
     add_up,
     total,
 )
@@ -155,6 +158,20 @@ def lars_step1(
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
+def lars_fold1(first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr):
+    """Combine the partial sums of large tensors, chunk by chunk."""
+    fold_chunk(
+        first_programs,
+        tensor_indices,
+        shapes,
+        partials,
+        num_tensors,
+        FOLD,
+        RESULTS=2,
+    )
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
 def lars_finish1(shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
@@ -162,10 +179,10 @@ def lars_finish1(shapes, scalars, partials, found_inf, num_tensors):
             return
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * num_tensors)
-    blocks = tl.load(shape + BLOCKS * num_tensors)
-    param_sq_sum = add_up(partials, blocks)
-    grad_sq_sum = add_up(partials + blocks, blocks)
+    sums = partials + tl.load(shape + SUMS * num_tensors)
+    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
+    param_sq_sum = add_up(sums, sum_count)
+    grad_sq_sum = add_up(sums + sum_count, sum_count)
     trust_coeff = tl.load(scalars + 1)
     weight_decay = tl.load(scalars + 2)
     eps = tl.load(scalars + 3)
@@ -335,6 +352,18 @@ def update(bucket: Bucket) -> None:
         bucket.types[1],
         **bucket.options,
     )
+    chunks = work.fold_programs()
+    if chunks is not None:
+        bucket.launch(
+            lars_fold1,
+            2 * chunks.total,
+            chunks.first_programs,
+            chunks.tensor_indices,
+            work.shapes,
+            work.partials,
+            bucket.num_tensors,
+            **work.fold_options,
+        )
     bucket.launch(
         lars_finish1,
         bucket.num_tensors,

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from optgen.runtime.fused_triton.bucket import Bucket
+from optgen.runtime.fused_triton.device_folds import fold_chunk
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     PARAM_GROUP,
@@ -21,6 +22,8 @@ from optgen.runtime.fused_triton.device_reductions import (
     COLUMNS,
     PARTIALS,
     ROWS,
+    SUM_COUNT,
+    SUMS,
     TILE_SHAPE_INDEX,
     VALUES,
     add_up,
@@ -355,6 +358,22 @@ def normuon_step2(
             )
 
 
+@triton.jit(do_not_specialize=["num_tensors"])
+def normuon_fold1(
+    first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr
+):
+    """Combine the partial sums of large tensors, chunk by chunk."""
+    fold_chunk(
+        first_programs,
+        tensor_indices,
+        shapes,
+        partials,
+        num_tensors,
+        FOLD,
+        RESULTS=1,
+    )
+
+
 @triton.jit
 def normuon_matrices1(
     tensor,
@@ -375,8 +394,8 @@ def normuon_matrices1(
     shape = shapes + tensor
     scalars += tensor * SCALARS
     depth, height, _width = extents(shape, num_tensors)
-    partials += tl.load(shape + PARTIALS * num_tensors)
-    blocks = tl.load(shape + BLOCKS * num_tensors)
+    sums = partials + tl.load(shape + SUMS * num_tensors)
+    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
     matrix = matrix_group * DEPTH
     remaining_matrices = depth - matrix
     all_rows = depth * height
@@ -386,7 +405,7 @@ def normuon_matrices1(
         tl.load(entry + (STREAMS + 3) * num_tensors).to(tl.pointer_type(SECOND_MOMENTUM_BUFFER_T))
         + matrix * height
     )
-    o_sq_sum = add_up(partials, blocks)
+    o_sq_sum = add_up(sums, sum_count)
     beta2 = tl.load(scalars + 3)
     eps = tl.load(scalars + 4)
     column_count = tl.load(shape + COLUMNS * num_tensors).to(tl.float64)
@@ -595,6 +614,22 @@ def normuon_step3(
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
+def normuon_fold2(
+    first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr
+):
+    """Combine the partial sums of large tensors, chunk by chunk."""
+    fold_chunk(
+        first_programs,
+        tensor_indices,
+        shapes,
+        partials,
+        num_tensors,
+        FOLD,
+        RESULTS=1,
+    )
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
 def normuon_finish2(shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
@@ -602,9 +637,9 @@ def normuon_finish2(shapes, scalars, partials, found_inf, num_tensors):
             return
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * num_tensors)
-    blocks = tl.load(shape + BLOCKS * num_tensors)
-    u_sq_sum = add_up(partials, blocks)
+    sums = partials + tl.load(shape + SUMS * num_tensors)
+    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
+    u_sq_sum = add_up(sums, sum_count)
     lr = tl.load(scalars + 5)
     o_sq_sum = tl.load(scalars + 7)
     eps = tl.load(scalars + 4)
@@ -823,6 +858,18 @@ def update(bucket: Bucket) -> None:
         bucket.local_type("o"),
         **bucket.options,
     )
+    chunks = work.fold_programs()
+    if chunks is not None:
+        bucket.launch(
+            normuon_fold1,
+            chunks.total,
+            chunks.first_programs,
+            chunks.tensor_indices,
+            work.shapes,
+            work.partials,
+            bucket.num_tensors,
+            **work.fold_options,
+        )
     programs = work.programs(row_sums=1, column_sums=0)
     bucket.launch(
         normuon_finish1,
@@ -855,6 +902,18 @@ def update(bucket: Bucket) -> None:
         bucket.local_type("o"),
         **bucket.options,
     )
+    chunks = work.fold_programs()
+    if chunks is not None:
+        bucket.launch(
+            normuon_fold2,
+            chunks.total,
+            chunks.first_programs,
+            chunks.tensor_indices,
+            work.shapes,
+            work.partials,
+            bucket.num_tensors,
+            **work.fold_options,
+        )
     bucket.launch(
         normuon_finish2,
         bucket.num_tensors,

@@ -7,6 +7,7 @@ import triton.language as tl
 
 from optgen.runtime.eager.reductions import all_max, all_sum
 from optgen.runtime.fused_triton.bucket import Bucket
+from optgen.runtime.fused_triton.device_folds import fold_chunk
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     NUMEL,
@@ -24,6 +25,8 @@ from optgen.runtime.fused_triton.device_functions import (
 from optgen.runtime.fused_triton.device_reductions import (
     BLOCKS,
     PARTIALS,
+    SUM_COUNT,
+    SUMS,
     add_up,
     total,
 )
@@ -250,6 +253,22 @@ def prodigy_step1(
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
+def prodigy_fold1(
+    first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr
+):
+    """Combine the partial sums of large tensors, chunk by chunk."""
+    fold_chunk(
+        first_programs,
+        tensor_indices,
+        shapes,
+        partials,
+        num_tensors,
+        FOLD,
+        RESULTS=2,
+    )
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
 def prodigy_finish1(shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
@@ -257,10 +276,10 @@ def prodigy_finish1(shapes, scalars, partials, found_inf, num_tensors):
             return
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * num_tensors)
-    blocks = tl.load(shape + BLOCKS * num_tensors)
-    where_sum = add_up(partials, blocks)
-    where_sum_2 = add_up(partials + blocks, blocks)
+    sums = partials + tl.load(shape + SUMS * num_tensors)
+    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
+    where_sum = add_up(sums, sum_count)
+    where_sum_2 = add_up(sums + sum_count, sum_count)
     tl.store(scalars + 25, where_sum)
     tl.store(scalars + 26, where_sum_2)
 
@@ -504,6 +523,18 @@ def update(bucket: Bucket) -> Update:
         bucket.types[5],
         **bucket.options,
     )
+    chunks = work.fold_programs()
+    if chunks is not None:
+        bucket.launch(
+            prodigy_fold1,
+            2 * chunks.total,
+            chunks.first_programs,
+            chunks.tensor_indices,
+            work.shapes,
+            work.partials,
+            bucket.num_tensors,
+            **work.fold_options,
+        )
     bucket.launch(
         prodigy_finish1,
         bucket.num_tensors,

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from optgen.runtime.fused_triton.bucket import Bucket
+from optgen.runtime.fused_triton.device_folds import fold_chunk
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     NUMEL,
@@ -19,8 +20,9 @@ from optgen.runtime.fused_triton.device_functions import (
     sqrt,
 )
 from optgen.runtime.fused_triton.device_reductions import (
-    BLOCKS,
     PARTIALS,
+    SUM_COUNT,
+    SUMS,
     add_up,
     total,
 )
@@ -156,6 +158,22 @@ def stable_adamw_step1(
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
+def stable_adamw_fold1(
+    first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr
+):
+    """Combine the partial sums of large tensors, chunk by chunk."""
+    fold_chunk(
+        first_programs,
+        tensor_indices,
+        shapes,
+        partials,
+        num_tensors,
+        FOLD,
+        RESULTS=1,
+    )
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
 def stable_adamw_finish1(table, shapes, scalars, partials, found_inf, num_tensors):
     """Compute, for one tensor, the numbers that the next phase reads."""
     if found_inf is not None:
@@ -164,9 +182,9 @@ def stable_adamw_finish1(table, shapes, scalars, partials, found_inf, num_tensor
     entry = table + tl.program_id(0)
     shape = shapes + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    partials += tl.load(shape + PARTIALS * num_tensors)
-    blocks = tl.load(shape + BLOCKS * num_tensors)
-    grad_sq_quotient_sum = add_up(partials, blocks)
+    sums = partials + tl.load(shape + SUMS * num_tensors)
+    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
+    grad_sq_quotient_sum = add_up(sums, sum_count)
     lr = tl.load(scalars + 4)
     weight_decay = tl.load(scalars + 5)
     numel = tl.load(entry + NUMEL * num_tensors).to(tl.float64)
@@ -298,6 +316,18 @@ def update(bucket: Bucket) -> None:
         bucket.types[3],
         **bucket.options,
     )
+    chunks = work.fold_programs()
+    if chunks is not None:
+        bucket.launch(
+            stable_adamw_fold1,
+            chunks.total,
+            chunks.first_programs,
+            chunks.tensor_indices,
+            work.shapes,
+            work.partials,
+            bucket.num_tensors,
+            **work.fold_options,
+        )
     bucket.launch(
         stable_adamw_finish1,
         bucket.num_tensors,

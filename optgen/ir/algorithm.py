@@ -33,7 +33,7 @@ NARROW_DTYPES = ("bfloat16", "float16")
 QUANTIZED_BLOCKS = (64, 128, 256, 512)
 """Numbers of elements that a block of a quantized state may have."""
 QUANTIZED_MAPS = ("dynamic", "linear")
-"""Values that the codes may stand for: see `ir/quantization.py`."""
+"""Values that the codes may stand for: see `ir/rounding.py`."""
 
 
 @dataclass(frozen=True)

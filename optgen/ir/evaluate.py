@@ -20,8 +20,8 @@ from optgen.ir.kinds import Axes, Kind, declared_kinds, height, kind_of, width
 from optgen.ir.meanings import MEANINGS
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Program, Ref, refs
 from optgen.ir.ops import RANDOM_OPS, WIDE_OPS
-from optgen.ir.quantization import quantized
 from optgen.ir.random_numbers import positions
+from optgen.ir.rounding import quantized
 
 
 def evaluate(

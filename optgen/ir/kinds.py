@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from optgen.contract.states import FACTS, Shape
+from optgen.contract.states import FACTS, RANK, Shape
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Call, Const, Expr, Ref, children
 from optgen.ir.ops import LINEAR_ALGEBRA, PROPERTIES, RANDOM_OPS, REDUCTIONS, WIDE_OPS
@@ -114,6 +114,12 @@ def width(axes: Axes) -> str:
 def axes_of_sizes(rows: str, cols: str) -> Axes:
     """Return the axes of a matrix with these sizes; each is "rows", "cols", "rank" or "1"."""
     return _AXES_OF_SIZES[rows, cols]
+
+
+def effective_rank(param: str) -> Expr:
+    """Return the rank of a parameter's matrices: `rank`, but at most their rows and columns."""
+    rows, cols = (Call(size, (Ref(param),)) for size in ("rows", "cols"))
+    return Call("minimum", (Ref(RANK), Call("minimum", (rows, cols))))
 
 
 def axes_of_linear_algebra(op: str, operands: Sequence[Axes]) -> Axes:

@@ -18,7 +18,7 @@ from torch import linalg
 
 from optgen.contract.numbers import EIGENVALUE_ROUNDING, FORMATS
 from optgen.ir.random_numbers import gaussian, random, random16
-from optgen.ir.storage_rounding import rounded, rounded_at_random, rounded_down, rounded_up
+from optgen.ir.rounding import rounded, rounded_at_random, rounded_down, rounded_up
 
 SMALLEST_NORM = FORMATS["bfloat16"].tiny
 """The smallest normal number of bfloat16, in which lowerings make matrices orthogonal."""

@@ -199,34 +199,53 @@ def rename_refs(expr: Expr, change: Callable[[Ref], Ref]) -> Expr:
     return rebuild(expr, lambda child: rename_refs(child, change))
 
 
+def map_statements(
+    program: Program,
+    change: Callable[[Assign], Stmt | Program],
+    change_condition: Callable[[Expr], Expr] = lambda condition: condition,
+) -> Program:
+    """Return the program with each assignment replaced by one or several statements.
+
+    `change` returns the statements. Branches stay, with changed conditions.
+    """
+    out: list[Stmt] = []
+    for stmt in program:
+        if isinstance(stmt, Assign):
+            changed = change(stmt)
+            out += changed if isinstance(changed, tuple) else (changed,)
+        else:
+            out.append(
+                replace(
+                    stmt,
+                    condition=change_condition(stmt.condition),
+                    then=map_statements(stmt.then, change, change_condition),
+                    orelse=map_statements(stmt.orelse, change, change_condition),
+                )
+            )
+    return tuple(out)
+
+
 def rename_program(program: Program, change: Callable[[Ref], Ref]) -> Program:
     """Return the program with every name `ref`, read or written, replaced by `change(ref)`."""
-    return tuple(
-        replace(stmt, target=change(stmt.target), value=rename_refs(stmt.value, change))
-        if isinstance(stmt, Assign)
-        else replace(
-            stmt,
-            condition=rename_refs(stmt.condition, change),
-            then=rename_program(stmt.then, change),
-            orelse=rename_program(stmt.orelse, change),
-        )
-        for stmt in program
+
+    def renamed(expr: Expr) -> Expr:
+        return rename_refs(expr, change)
+
+    return map_statements(
+        program,
+        lambda stmt: replace(stmt, target=change(stmt.target), value=renamed(stmt.value)),
+        renamed,
     )
 
 
 def map_expressions(program: Program, change: Callable[[Expr], Expr]) -> Program:
     """Return the program with `change` applied to every value and every condition."""
-    return tuple(
-        replace(stmt, value=change(stmt.value))
-        if isinstance(stmt, Assign)
-        else replace(
-            stmt,
-            condition=change(stmt.condition),
-            then=map_expressions(stmt.then, change),
-            orelse=map_expressions(stmt.orelse, change),
-        )
-        for stmt in program
-    )
+    return map_statements(program, lambda stmt: replace(stmt, value=change(stmt.value)), change)
+
+
+def map_values(program: Program, change: Callable[[Expr], Expr]) -> Program:
+    """Return the program with `change` applied to the value of every assignment."""
+    return map_statements(program, lambda stmt: replace(stmt, value=change(stmt.value)))
 
 
 class RuleError(Exception):
@@ -258,18 +277,6 @@ def only_factor(value: Expr) -> Expr:
             return factor
         case _:
             return value
-
-
-def map_values(program: Program, change: Callable[[Expr], Expr]) -> Program:
-    """Return the program with `change` applied to the value of every assignment."""
-    return tuple(
-        replace(stmt, value=change(stmt.value))
-        if isinstance(stmt, Assign)
-        else replace(
-            stmt, then=map_values(stmt.then, change), orelse=map_values(stmt.orelse, change)
-        )
-        for stmt in program
-    )
 
 
 def filter_assigns(program: Program, keep: Callable[[Assign], bool]) -> Program:

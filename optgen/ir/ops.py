@@ -1,4 +1,4 @@
-"""Define the ops of the language: for each its arity, category and LaTeX.
+"""Define the ops of the language: for each its arity, category and LaTeX, and the words for them.
 
 `ir/meanings.py` has their meanings on tensors. Each lowering prints ops in its own way; a test
 requires an entry for every pair of op and lowering. Reading a spec needs no torch, so nothing here
@@ -8,6 +8,8 @@ imports it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from inspect import cleandoc
+from itertools import starmap
 from typing import Literal
 
 OpCategory = Literal[
@@ -199,6 +201,8 @@ PROPERTIES: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "
 REDUCTIONS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "reduction")
 AXIS_REDUCTIONS: tuple[str, ...] = tuple(op for op in REDUCTIONS if op.startswith(("row_", "col_")))
 """Reductions to one number per row or per column."""
+WHOLE_REDUCTIONS: tuple[str, ...] = tuple(op for op in REDUCTIONS if op not in AXIS_REDUCTIONS)
+"""Reductions to one number per parameter. With `over=`, they go over several parameters."""
 
 MAXIMA: frozenset[str] = frozenset(("max_abs", "row_max_abs", "col_max_abs"))
 """Reductions that take the largest magnitude. All other reductions add up."""
@@ -231,16 +235,169 @@ SHADOWABLE_FUNCTIONS: frozenset[str] = frozenset(
 Generated code calls them only if the spec does.
 """
 
-CALLABLE_OPS: tuple[str, ...] = (
-    *FUNCTIONS,
-    *STORAGE_OPS,
-    *RANDOM_OPS,
-    "fresh",
-    *REDUCTIONS,
-    *MATRIX_OPS,
-    *(op for op in LINEAR_ALGEBRA if op.isidentifier()),
-    *PROPERTIES,
-)
+_WORDS = {
+    "sqrt(x)": "Return the square root; NaN below zero.",
+    "exp(x)": "Return e to the power of x.",
+    "log(x)": "Return the natural logarithm; -inf at zero, NaN below.",
+    "tanh(x)": "Return the hyperbolic tangent.",
+    "sin(x)": "Return the sine of an angle in radians.",
+    "cos(x)": "Return the cosine of an angle in radians.",
+    "atan2(y, x)": "Return the angle of the point (x, y) in radians, from -pi to pi.",
+    "floor(x)": "Return the largest whole number that is not above x.",
+    "ceil(x)": "Return the smallest whole number that is not below x.",
+    "round(x)": "Return the nearest whole number, ties to even.",
+    "abs(x)": "Return the absolute value.",
+    "sign(x)": "Return the sign: -1, 0 or 1; 0 for NaN.",
+    "maximum(a, b)": "Return the larger of two values, element by element; NaN where either is "
+    "NaN.",
+    "minimum(a, b)": "Return the smaller of two values, element by element; NaN where either is "
+    "NaN.",
+    "where(condition, if_true, if_false)": "Return if_true where the condition holds, if_false "
+    "elsewhere, element by element.",
+    "clamp(x, low, high)": "Return x limited to the range from low to high.",
+    "lerp(start, end, weight)": "Return start + weight * (end - start).",
+    "rounded(x)": "Return x as the parameter will store it: rounded to its dtype, ties to even.",
+    "rounded_down(x)": "Return the largest number of the parameter's dtype that is not above x.",
+    "rounded_up(x)": "Return the smallest number of the parameter's dtype that is not below x.",
+    "rounded_at_random(x, chance)": """
+    Return x rounded away from zero where `chance` is small enough, else towards zero.
+
+    The mean of the results is x if `chance` is uniform in [0, 1): pass random16(seed, stream).
+    """,
+    "random(seed, stream)": """
+    Return a random number in [0, 1) for each element, from seed, stream, step and position.
+
+    Args:
+        seed, stream: whole numbers, for example a hyperparameter and a state that begins as the
+            parameter's number: state("stream", shape="scalar", init="index").
+    """,
+    "random16(seed, stream)": "Return a random number in [0, 1) of 16 bits, for rounding. It "
+    "costs less than `random`.",
+    "fresh(state)": "Tell whether this step created a state: it is the first with a gradient "
+    "for the parameter.",
+    "row_sum(x)": "Return the sum along the last axis, which keeps size 1: one number per row.",
+    "col_sum(x)": "Return the sum along the last axis but one, which keeps size 1: one number "
+    "per column.",
+    "row_mean(x)": "Return the mean along the last axis, which keeps size 1: one number per row.",
+    "col_mean(x)": "Return the mean along the last axis but one, which keeps size 1: one "
+    "number per column.",
+    "row_norm(x)": "Return the Euclidean norm along the last axis, which keeps size 1: one "
+    "number per row.",
+    "col_norm(x)": "Return the Euclidean norm along the last axis but one: one number per column.",
+    "row_rms(x)": "Return the root mean square along the last axis, which keeps size 1: one "
+    "number per row.",
+    "col_rms(x)": "Return the root mean square along the last axis but one: one number per column.",
+    "row_max_abs(x)": "Return the largest absolute value along the last axis: one number per row.",
+    "col_max_abs(x)": "Return the largest absolute value along the last axis but one: one "
+    "number per column.",
+    "sum(x)": "Return the sum of all elements: one number per parameter.",
+    "mean(x)": "Return the mean of all elements: one number per parameter.",
+    "norm(x)": "Return the Euclidean norm of all elements: sqrt(sum(x**2)).",
+    "rms(x)": "Return the root mean square of all elements: sqrt(mean(x**2)).",
+    "max_abs(x)": "Return the largest absolute value of all elements; NaN if any element is NaN.",
+    "orthogonalize(x, coefficients, steps, eps)": """
+    Return x with the singular values of each matrix near 1, by Newton-Schulz iterations.
+
+    Args:
+        x: a tensor of matrices, in its last two axes.
+        coefficients: a hyperparameter of three numbers a, b, c. An iteration maps y to
+            a y + b y y' y + c y y' y y' y, starting from y = x / norm(x). A longer tuple has three
+            numbers for each iteration in turn, and all later iterations use the last three.
+        steps: the number of iterations.
+        eps: the smallest norm to divide by. A matrix with a smaller norm gets small singular
+            values; a matrix of zeros stays so, whatever eps is.
+    """,
+    "transpose(x)": "Return x with rows and columns swapped.",
+    "identity(x)": "Return the identity matrix in the shape of a square matrix x.",
+    "diag(x)": "Return the diagonal of a square matrix: one number per row of x.",
+    "trace(x)": "Return the sum of the diagonal of a square matrix: one number per matrix.",
+    "qr(x)": "Return the orthonormal factor of the QR decomposition of a square or a thin matrix.",
+    "eigenvectors(x)": "Return the eigenvectors of a symmetric matrix as columns, by ascending "
+    "eigenvalues.",
+    "eigenvalues(x)": "Return the eigenvalues of a symmetric matrix, ascending: one number per "
+    "row of x.",
+    "descending(x)": """
+    Return the permutation matrix P for which P @ x is in descending order.
+
+    Args:
+        x: one number per row of a square matrix, such as diag(y).
+    """,
+    "inverse_root(x, n, eps)": """
+    Return (x + eps I)^(-1/n) of a symmetric matrix; negative eigenvalues of x become 0.
+
+    Eigenvalues that rounding hides beside the largest one count as 8 machine epsilons of it. So
+    the root of a singular matrix is finite. The root of zeros is 0 if eps is 0.
+
+    Args:
+        x: a symmetric matrix.
+        n: the root: 1 for the inverse, 2 for the inverse square root, 4 for Shampoo's.
+        eps: a number that is added to every eigenvalue.
+    """,
+    "singular_vectors(x, rank)": """
+    Return the left singular vectors of the largest singular values, as columns.
+
+    Args:
+        x: a matrix.
+        rank: the hyperparameter of this name. The number of vectors is at most the parameter's
+            number of rows, and at most its number of columns.
+    """,
+    "gaussian(x, seed, stream)": """
+    Return numbers of the standard normal distribution in the shape of a matrix.
+
+    Args:
+        x: a matrix, such as a state. Only its shape matters.
+        seed: a whole number, usually a hyperparameter.
+        stream: a whole number, usually a scalar state with init="index", so that parameters draw
+            different numbers.
+    """,
+    "factored(p)": "Tell whether the parameter has rows and columns: at least two axes.",
+    "tall(p)": "Tell whether the parameter has rows and columns, and no fewer rows than columns.",
+    "ndim(p)": "Return the number of axes of the parameter.",
+    "numel(p)": "Return the number of elements of the parameter.",
+    "rows(p)": "Return the number of rows of each matrix: the size of the last axis but one.",
+    "cols(p)": "Return the number of columns of each matrix: the size of the last axis.",
+    "machine_eps(p)": "Return the distance from 1 to the next number in the parameter's dtype: "
+    "its finfo.eps.",
+}
+"""Functions that a spec may call, as they are called, with their docstrings.
+
+In a hint that lists functions, they have this order.
+"""
+
+_OVER = """
+
+Args:
+    x: a value of every element.
+    over: "group" for all elements of all parameters in the group, or "all" for those of all
+        groups; parameters without a gradient in this step are left out.
+"""
+
+
+@dataclass(frozen=True)
+class Word:
+    """A function of the language: the arguments that an author writes, and its docstring."""
+
+    name: str
+    arguments: tuple[str, ...]
+    doc: str
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(self.arguments)})"
+
+    @property
+    def has_over(self) -> bool:
+        """True if the word takes `over=` too."""
+        return self.name in WHOLE_REDUCTIONS
+
+
+def _word(call: str, doc: str) -> Word:
+    name, _, arguments = call.removesuffix(")").partition("(")
+    about = cleandoc(doc) + (_OVER if name in WHOLE_REDUCTIONS else "")
+    return Word(name, tuple(arguments.split(", ")), about.strip())
+
+
+WORDS: dict[str, Word] = {word.name: word for word in starmap(_word, _WORDS.items())}
+CALLABLE_OPS: tuple[str, ...] = tuple(WORDS)
 """Functions that a spec may call."""
 
 CONDITION_OPERANDS = {"where": 1, "and": 2, "or": 2, "not": 1}

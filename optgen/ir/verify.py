@@ -29,12 +29,11 @@ from optgen.ir.nodes import (
 from optgen.ir.ops import OPS, REDUCTIONS, WIDE_OPS
 from optgen.ir.plan import Finish, HostCall, Plan, Sweep, is_reduction
 from optgen.ir.verify_versions import (
-    Paths,
     StaleReadError,
-    SweepPaths,
+    Variables,
     VerifyError,
     fail,
-    written_in,
+    written_versions,
 )
 
 __all__ = ["StaleReadError", "VerifyError", "verify_algorithm", "verify_plan", "verify_reads"]
@@ -53,8 +52,8 @@ def verify_algorithm(algorithm: Algorithm) -> None:
         _check_ops(expr)
         if any(isinstance(e, Linear) for e in walk(expr)):
             fail("a linear form belongs to a plan", expr)
-    declared = dict.fromkeys(declared_kinds(algorithm), _INPUT)
-    Paths(kinds, written_in(algorithm.rule), has_copies=True).run(algorithm.rule, declared)
+    written = written_versions([algorithm.rule])
+    Variables(kinds, declared_kinds(algorithm), written, has_copies=True).run(algorithm.rule)
 
 
 def verify_plan(plan: Plan, *, hoisted: bool = True) -> None:
@@ -68,8 +67,9 @@ def verify_plan(plan: Plan, *, hoisted: bool = True) -> None:
     for stmt in assigns(plan.scalars):
         if not plan.kind(stmt.value).is_scalar:
             fail("a tensor in the scalar program", stmt.value)
-    _PhaseChecker(plan, _FormChecker(plan.kinds, hoisted)).run()
+    verify_reads(plan)
     for sweep in plan.sweeps:
+        _FormChecker(plan.kinds, hoisted).check(sweep.body)
         _check_streams(plan, sweep)
     _check_stores(plan)
 
@@ -82,58 +82,27 @@ def verify_reads(plan: Plan) -> None:
     Raises:
         StaleReadError: a variable holds another version; the message shows the read.
     """
-    _PhaseChecker(plan, None).run()
-
-
-_INPUT = frozenset((0,))  # the version of a declared name before the rule
-
-
-def _version_alone(ref: Ref) -> frozenset[int]:
-    """Return the versions that a variable holds after a write of `ref`: its version alone."""
-    return frozenset((ref.version,))
-
-
-class _PhaseChecker:
-    """Walk over the phases of a plan, and note which versions of each tensor are in memory."""
-
-    def __init__(self, plan: Plan, forms: _FormChecker | None) -> None:
-        declared = declared_kinds(plan.algorithm)
-        self.plan, self.forms = plan, forms
-        self.scalars = {n: _INPUT for n, kind in declared.items() if kind.is_scalar}
-        self.memory = {n: _INPUT for n, kind in declared.items() if not kind.is_scalar}
-        programs = (phase.body for phase in plan.phases if not isinstance(phase, HostCall))
-        written = {ref for program in programs for ref in written_in(program)}
-        written |= {call.target for call in plan.matrix_calls}
-        self.scalar_paths = Paths(plan.kinds, written_in(plan.scalars))
-        self.paths = SweepPaths(
-            plan.kinds,
-            written,
-            scalar_paths=self.scalar_paths,
-            scalars=plan.scalars,
-            inputs=self.scalars,
-        )
-
-    def run(self) -> None:
-        """Check every read of every phase, in order."""
-        self.scalar_paths.run(self.plan.scalars, self.scalars)
-        for phase in self.plan.phases:
-            match phase:
-                case Sweep(streams, body):
-                    versions_after = self.paths.run(body, self.memory)
-                    if self.forms:
-                        self.forms.check(body)
-                    stored = {s.name for s in streams if s.stored}
-                    self.memory |= {n: v for n, v in versions_after.items() if n in stored}
-                    self.memory |= {
-                        a.target.name: _version_alone(a.target) for a in phase.reductions
-                    }
-                case Finish(body):
-                    self.paths.run(body, self.memory)
-                    self.memory |= {a.target.name: _version_alone(a.target) for a in assigns(body)}
-                case HostCall(target, _, args):
-                    for arg in args:
-                        self.paths.read(arg, self.memory, {})
-                    self.memory[target.name] = _version_alone(target)
+    programs = [phase.body for phase in plan.phases if not isinstance(phase, HostCall)]
+    written = written_versions([plan.scalars, *programs])
+    for phase in plan.phases:
+        if isinstance(phase, HostCall):
+            written.setdefault(phase.target, []).append({})
+    variables = Variables(plan.kinds, declared_kinds(plan.algorithm), written)
+    variables.run(plan.scalars)
+    for phase in plan.phases:
+        match phase:
+            case Sweep(streams, body):
+                before = {name: len(writes) for name, writes in variables.writes.items()}
+                variables.run(body)
+                stored = {stream.name for stream in streams if stream.stored}
+                reduced = {stmt.target.name for stmt in phase.reductions}
+                variables.forget(before, stored | reduced)  # the others are lost
+            case Finish(body):
+                variables.run(body)
+            case HostCall(target, _, args):
+                for arg in args:
+                    variables.read(arg)
+                variables.write(target)
 
 
 @dataclass

@@ -13,7 +13,7 @@ import torch
 
 from optgen.keyed.checkpoint import Refused
 from optgen.keyed.keyed import KeyedOptimizer, OptimizerWrapper
-from optgen.optim.lr_scheduler.group_rates import set_rates
+from optgen.optim.lr_scheduler.base import set_rates
 from optgen.runtime.light_optimizer import with_step_hooks
 
 __all__ = ["WarmupOptimizer", "WarmupPolicy", "WarmupStage"]

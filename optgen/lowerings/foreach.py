@@ -34,16 +34,14 @@ from optgen.lowerings.python.signature import fresh_as_keywords, keywords, list_
 from optgen.lowerings.python.torch_ops import foreach_lines
 from optgen.lowerings.python.whole_printer import TENSOR_LISTS as WHOLE_LISTS
 from optgen.lowerings.python.whole_printer import whole_body
-from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.instructions import new_tensors, numbers_read
-from optgen.passes.merge_square_roots import merge_square_roots
-from optgen.passes.name_random import draw_first, name_random
+from optgen.passes.name_values import draw_first, name_random
 from optgen.passes.plan import plans
+from optgen.passes.python_operators import truths_to_bool, use_ieee_operators
 from optgen.passes.select_instructions import select_instructions
-from optgen.passes.truths_to_bool import truths_to_bool
-from optgen.passes.use_ieee_operators import use_ieee_operators
+from optgen.passes.sweep_algebra import fold_denominators, merge_square_roots
 
 _DEFAULT_LIVE_LISTS = 4
 """Default of `live_lists` in optgen.runtime.eager.parts: the lists of temporaries at one time."""

@@ -54,12 +54,11 @@ from optgen.passes.convert_branches import if_convert
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.instructions import numbers_read
-from optgen.passes.name_random import draw_first, name_random
+from optgen.passes.name_values import draw_first, name_random
 from optgen.passes.plan import Order, plan
+from optgen.passes.python_operators import truths_to_bool, use_ieee_operators
 from optgen.passes.select_instructions import select_instructions
 from optgen.passes.specialize import Facts, fact_combinations
-from optgen.passes.truths_to_bool import truths_to_bool
-from optgen.passes.use_ieee_operators import use_ieee_operators
 
 _PRINTER = PythonPrinter({}, {"sum": "total"})
 

@@ -14,9 +14,13 @@ from optgen.optim import _functional as _functional  # an attribute of the packa
 from optgen.optim import _published, functional, lr_scheduler, swa_utils
 from optgen.optim._adafactor import Adafactor
 from optgen.optim._chained import ChainedOptimizer
-from optgen.optim._create_optimizer import create_optimizer, list_optimizers, optimizer_class
+from optgen.optim._create_optimizer import (
+    create_optimizer,
+    list_optimizers,
+    optimizer_class,
+    param_groups,
+)
 from optgen.optim._muon import Muon
-from optgen.optim._param_groups import param_groups
 from optgen.optim.adadelta import Adadelta
 from optgen.optim.adagrad import Adagrad
 from optgen.optim.adam import Adam

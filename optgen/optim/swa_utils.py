@@ -19,7 +19,7 @@ from torch.optim.swa_utils import get_ema_avg_fn, get_swa_avg_fn, update_bn
 
 from optgen.generated.averaging.ema import ema
 from optgen.generated.averaging.swa import swa
-from optgen.optim.lr_scheduler.swa import SWALR
+from optgen.optim.lr_scheduler.cycles import SWALR
 from optgen.runtime.elementwise import UnfitError, obstacle
 from optgen.runtime.tensors.dtensor import all_plain
 from optgen.runtime.torch_private import group_tensors

@@ -11,28 +11,22 @@ from dataclasses import dataclass, replace
 
 from optgen.contract.states import RANK
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.kinds import Axes, Kind, declared_kinds, height, kind_of, width
-from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, Stmt, rebuild
-from optgen.ir.rank import effective_rank
+from optgen.ir.kinds import Axes, Kind, declared_kinds, effective_rank, height, kind_of, width
+from optgen.ir.nodes import Assign, Call, Const, Expr, Ref, map_statements, rebuild
 
 
 def expand_reductions(algorithm: Algorithm) -> Algorithm:
     """Return an algorithm, in SSA form or not, with primitive reductions only."""
     kinds = {Ref(name): kind for name, kind in declared_kinds(algorithm).items()}
-    return replace(algorithm, rule=_expanded_program(algorithm, algorithm.rule, kinds))
 
+    def expanded(expr: Expr) -> Expr:
+        return _expanded(algorithm, expr, kinds)
 
-def _expanded_program(algorithm: Algorithm, program: Program, kinds: dict[Ref, Kind]) -> Program:
-    expanded: list[Stmt] = []
-    for stmt in program:
-        if isinstance(stmt, Assign):
-            kinds[stmt.target] = kind_of(stmt.value, kinds.__getitem__)
-            expanded.append(replace(stmt, value=_expanded(algorithm, stmt.value, kinds)))
-        else:
-            condition = _expanded(algorithm, stmt.condition, kinds)
-            arms = [_expanded_program(algorithm, arm, kinds) for arm in (stmt.then, stmt.orelse)]
-            expanded.append(replace(stmt, condition=condition, then=arms[0], orelse=arms[1]))
-    return tuple(expanded)
+    def changed(stmt: Assign) -> Assign:
+        kinds[stmt.target] = kind_of(stmt.value, kinds.__getitem__)
+        return replace(stmt, value=expanded(stmt.value))
+
+    return replace(algorithm, rule=map_statements(algorithm.rule, changed, expanded))
 
 
 def _expanded(algorithm: Algorithm, expr: Expr, kinds: dict[Ref, Kind]) -> Expr:

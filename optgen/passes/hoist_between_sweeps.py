@@ -1,19 +1,22 @@
 """Hoist small values out of each sweep into the `Finish` before it.
 
 Small values are rows, columns, numbers of matrices, and numbers that depend on a reduction. Each is
-computed once per parameter and gets a name. After this pass a coefficient that depends on a
-reduction is a name or its negation, and each term has at most one row factor and one column factor.
+computed once per parameter and gets a name. `hoist_between_sweeps` is a part of planning. After it,
+a coefficient that depends on a reduction is a name or its negation, and each term has at most one
+row factor and one column factor. `invert_factors` is for kernels only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
 from optgen.ir.generated_names import free_name
 from optgen.ir.kinds import Axes, Kind, Stage, kind_of
 from optgen.ir.nodes import (
     Assign,
+    Call,
     Const,
     Expr,
     If,
@@ -22,12 +25,17 @@ from optgen.ir.nodes import (
     Ref,
     Stmt,
     Term,
+    assigns,
     expressions,
+    map_values,
     rebuild,
+    walk,
 )
 from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Stream, Sweep, reads
 from optgen.passes.linear import ONE, add, divide, multiply, negate, split_sign
-from optgen.passes.name_reductions import ends_phase
+from optgen.passes.name_values import ends_phase
+from optgen.passes.names import LINE_FACTORS, POWERS, reduced_coefficient
+from optgen.passes.ranges import Range, is_not_negative, proven_ranges, range_of
 
 Arms = tuple[tuple[Expr, bool], ...]
 """Branches around a statement, outermost first: each condition, and whether the arm is `then`."""
@@ -46,12 +54,17 @@ def hoist_between_sweeps(plan: Plan) -> Plan:
             continue
         hoister = _Hoister(kinds, known)
         body = hoister.program(phase.body, ())
-        if hoister.hoisted:
-            finish = phases.pop() if phases and isinstance(phases[-1], Finish) else Finish(())
-            assert isinstance(finish, Finish)
-            phases.append(Finish((*finish.body, *hoister.hoisted)))
+        _append_to_finish(phases, hoister.hoisted)
         phases.append(Sweep(_needed_streams(phase, body), body) if plan.is_cut else phase)
     return replace(plan, phases=tuple(phases), kinds=kinds)
+
+
+def _append_to_finish(phases: list[Phase], statements: Sequence[Stmt]) -> None:
+    """Append statements to the last phase if it is a `Finish`, or else to a new one."""
+    if statements:
+        finish = phases.pop() if phases and isinstance(phases[-1], Finish) else Finish(())
+        assert isinstance(finish, Finish)
+        phases.append(Finish((*finish.body, *statements)))
 
 
 def _needed_streams(sweep: Sweep, body: Program) -> tuple[Stream, ...]:
@@ -103,7 +116,7 @@ class _Hoister:
         def term(t: Term, outermost: bool) -> Term:
             coefficient = t.coefficient
             if self._is_device_value(coefficient):
-                name = _coefficient_name(target, t.factors) if outermost else f"{target}_scale"
+                name = reduced_coefficient(target, t.factors) if outermost else f"{target}_scale"
                 coefficient = with_name(coefficient, name)
             factors, divisors = self._with_merged_lines(t, with_name)
             return Term(coefficient, tuple(map(inner, factors)), tuple(map(inner, divisors)))
@@ -121,7 +134,7 @@ class _Hoister:
         merged: dict[str, list[tuple[Expr, bool]]] = {}
         for expr, multiplies in _factors_and_divisors(term):
             if self._is_small(expr):
-                name = _FACTOR_NAMES[self._kind(expr).axes]
+                name = LINE_FACTORS[self._kind(expr).axes]
                 merged.setdefault(name, []).append((expr, multiplies))
         matrix_factors = merged.pop("matrix_factor", [])
         if matrix_factors:  # merged into the row or column factor, if there is one
@@ -152,17 +165,6 @@ class _Hoister:
         self.known[expr, arms] = ref
         self.hoisted.append(inside_arms(arms, Assign(ref, expr, stmt.quote)))
         return ref
-
-
-def _coefficient_name(target: str, factors: tuple[Expr, ...]) -> str:
-    """Return a name for the coefficient of a term of the target's new value."""
-    if target != "param":
-        return f"{target}_scale"
-    is_of_param = any(isinstance(factor, Ref) and factor.name == target for factor in factors)
-    return "decay_factor" if is_of_param else "step_size"
-
-
-_FACTOR_NAMES = {Axes.ROW: "row_factor", Axes.COLUMN: "col_factor", Axes.MATRIX: "matrix_factor"}
 
 
 def as_plain_arithmetic(expr: Expr) -> Expr:
@@ -198,3 +200,161 @@ def inside_arms(arms: Arms, stmt: Assign) -> Stmt:
     for condition, is_then in reversed(arms):
         nested = If(condition, (nested,), ()) if is_then else If(condition, (), (nested,))
     return nested
+
+
+_INVERSE = Fraction(-1)
+
+
+def invert_factors(plan: Plan) -> Plan:
+    """Return the plan whose sweeps multiply by inverses of rows and columns.
+
+    `g / sqrt(maximum(row * column, bound))` becomes `g * minimum(row' * column', bound')`, where
+    the primed values are inverse roots. A sweep then multiplies, and the `Finish` before it
+    computes one root and one division per row and per column instead of one per element. The
+    divisor must consist of rows, columns and numbers. It must be provably nonnegative: only then is
+    the root of a product the product of the roots, and only then do inverses swap `maximum` and
+    `minimum`. The inverse of a zero is inf, and `minimum` with the inverted bound replaces it, as
+    `maximum` replaced the zero.
+    """
+    inverter = _Inverter(plan)
+    phases: list[Phase] = []
+    for phase in plan.phases:
+        if isinstance(phase, Finish):
+            inverter.learn(phase.body)
+        if isinstance(phase, Sweep):
+            phase = replace(phase, body=inverter.with_inverses(phase.body))
+            _append_to_finish(phases, inverter.hoisted)
+            inverter.hoisted.clear()
+        phases.append(phase)
+    return replace(plan, phases=tuple(phases), kinds=inverter.kinds)
+
+
+@dataclass
+class _Inverter:
+    """Inverter of the row and column divisors of a plan's sweeps.
+
+    `power_names` names the powers that a `Finish` already computes. The `Finish` before the sweep
+    gains the statements in `hoisted`.
+    """
+
+    plan: Plan
+    kinds: dict[Ref, Kind] = field(default_factory=dict)
+    power_names: dict[tuple[Ref, Fraction], Ref] = field(default_factory=dict)
+    hoisted: list[Assign] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.kinds |= self.plan.kinds
+        self.ranges: dict[Ref, Range] = dict(proven_ranges(self.plan.algorithm))
+        self.assigned_in_branches: set[Ref] = set()  # names without a known range
+        self.quote: tuple[str, ...] = ()
+
+    def learn(self, body: Program) -> None:
+        """Record the ranges of a `Finish`'s values, and which of its names a branch assigns."""
+        for stmt in body:
+            if isinstance(stmt, If):
+                self.assigned_in_branches |= {a.target for a in assigns((stmt,))}
+            else:
+                self.ranges.setdefault(stmt.target, range_of(stmt.value, self.ranges))
+
+    def with_inverses(self, body: Program) -> Program:
+        """Return the body of a sweep with its row and column divisors inverted."""
+
+        def inverted(expr: Expr) -> Expr:
+            expr = rebuild(expr, inverted)
+            if isinstance(expr, Linear):
+                return replace(expr, terms=tuple(map(self._inverted, expr.terms)))
+            return expr
+
+        out: list[Stmt] = []
+        for stmt in body:
+            self.quote = next((a.quote for a in assigns((stmt,))), ())
+            out += map_values((stmt,), inverted)
+        return tuple(out)
+
+    def _inverted(self, term: Term) -> Term:
+        for divisor in term.divisors:
+            if self._is_of_rows_and_columns(divisor) and self._can_be_inverted(divisor):
+                rest = tuple(d for d in term.divisors if d is not divisor)
+                factors = (*term.factors, *_factors_of(self._power(divisor, _INVERSE)))
+                return self._inverted(replace(term, factors=factors, divisors=rest))
+        return term
+
+    def _is_of_rows_and_columns(self, expr: Expr) -> bool:
+        axes = {self._kind(node).axes for node in walk(expr) if isinstance(node, Ref)}
+        return Axes.TENSOR not in axes and not axes.isdisjoint({Axes.ROW, Axes.COLUMN})
+
+    def _can_be_inverted(self, expr: Expr) -> bool:
+        """Tell whether an expression has only roots, products and bounds of nonnegative values."""
+        if not is_not_negative(expr, self.ranges):
+            return False
+        if self._kind(expr).is_scalar:
+            return True
+        match expr:
+            case Ref():
+                return expr not in self.assigned_in_branches
+            case Call("sqrt" | "maximum" | "minimum", args):
+                return all(map(self._can_be_inverted, args))
+            case Linear((Term(coefficient, factors, divisors),)):
+                return all(map(self._can_be_inverted, (coefficient, *factors, *divisors)))
+        return False
+
+    def _power(self, expr: Expr, power: Fraction) -> Expr:
+        """Return a power of an expression, as a product of powers of its rows and columns."""
+        if self._kind(expr).is_scalar:
+            return self._scalar_power(expr, power)
+        match expr:
+            case Ref():
+                return self._name_of_power(expr, power)
+            case Call("sqrt", (a,)):
+                return self._power(a, power / 2)
+            case Call("maximum" | "minimum" as word, (a, b)):
+                opposite = {"maximum": "minimum", "minimum": "maximum"}
+                sides = self._power(a, power), self._power(b, power)
+                return Call(word if power > 0 else opposite[word], sides)
+            case Linear((Term(coefficient, factors, divisors),)):
+                powers = [self._power(f, power) for f in factors]
+                powers += [self._power(d, -power) for d in divisors]
+                scale = self._scalar_power(coefficient, power)
+                return Linear((Term(scale, tuple(f for p in powers for f in _factors_of(p)), ()),))
+        raise TypeError(f"not a product of rows and columns: {expr!r}")
+
+    def _scalar_power(self, expr: Expr, power: Fraction) -> Expr:
+        """Return a power of a scalar as plain arithmetic, which the scalar program can compute."""
+        match expr:
+            case Const(1):
+                return expr
+            case Call("**", (a, Const(2))) if is_not_negative(a, self.ranges):
+                return _plain_power(a, 2 * power)
+        return _plain_power(expr, power)
+
+    def _name_of_power(self, ref: Ref, power: Fraction) -> Ref:
+        """Return the name of a row's or a column's power; the `Finish` before computes it."""
+        if power == 1:
+            return ref
+        if (ref, power) not in self.power_names:
+            wanted = f"{ref.name}_{POWERS.get(power, 'power')}"
+            name = Ref(free_name(wanted, {other.name for other in self.kinds}))
+            self.kinds[name] = self.kinds[ref]
+            self.power_names[ref, power] = name
+            self.hoisted.append(Assign(name, _plain_power(ref, power), self.quote))
+        return self.power_names[ref, power]
+
+    def _kind(self, expr: Expr) -> Kind:
+        return kind_of(expr, self.kinds.__getitem__)
+
+
+def _factors_of(expr: Expr) -> Iterator[Expr]:
+    """Yield the factors of a product; of any other expression, the expression itself."""
+    match expr:
+        case Linear((Term(Const(1), factors, ()),)):
+            yield from factors
+        case _:
+            yield expr
+
+
+def _plain_power(expr: Expr, power: Fraction) -> Expr:
+    if abs(power) == Fraction(1, 2):
+        expr = Call("sqrt", (expr,))
+    elif abs(power) != 1:
+        expr = Call("**", (expr, Const(float(abs(power)))))
+    return expr if power > 0 else Call("/", (ONE, expr))

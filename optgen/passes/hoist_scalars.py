@@ -34,7 +34,7 @@ from optgen.ir.nodes import (
 from optgen.ir.ops import OPS
 from optgen.ir.plan import Phase, Plan, Sweep, is_reduction
 from optgen.passes.linear import negate, split_sign
-from optgen.passes.scalar_names import scalar_name
+from optgen.passes.names import coefficient_names, inner_scalar_names, scalar_name
 
 _ALWAYS_DEFINED = ("+", "-", "*", "neg", "item")
 
@@ -152,7 +152,9 @@ class _Hoister:
 
         def inner(expr: Expr, hints: tuple[str, ...] = ()) -> Expr:
             if isinstance(expr, Linear):
-                return replace(expr, terms=tuple(term(t, _inner_hints(t)) for t in expr.terms))
+                return replace(
+                    expr, terms=tuple(term(t, inner_scalar_names(t)) for t in expr.terms)
+                )
             if isinstance(expr, Call) and expr.op == "lerp":
                 start, end, weight = expr.args
                 args = (inner(start), inner(end), inner(weight, ("lerp_weight",)))
@@ -161,14 +163,14 @@ class _Hoister:
                 return rebuild(expr, inner)
             if _is_atomic_condition(expr):
                 return expr
-            return with_name(expr, hints or _inner_hints(Term(expr)))
+            return with_name(expr, hints or inner_scalar_names(Term(expr)))
 
         def term(t: Term, hints: tuple[str, ...]) -> Term:
             factors, divisors = tuple(map(inner, t.factors)), tuple(map(inner, t.divisors))
             return Term(with_name(t.coefficient, hints), factors, divisors)
 
         if isinstance(stmt.value, Linear):
-            terms = tuple(term(t, _hints(target, t)) for t in stmt.value.terms)
+            terms = tuple(term(t, coefficient_names(target, t)) for t in stmt.value.terms)
             return replace(stmt.value, terms=terms)
         return rebuild(stmt.value, inner) if is_reduction(stmt.value) else inner(stmt.value)
 
@@ -246,23 +248,6 @@ def _matching_branch(stmt: If, scalars: Iterable[Stmt]) -> tuple[int | None, If]
         if isinstance(other, If) and (other.condition, other.place) == (stmt.condition, stmt.place):
             return index, other
     return None, replace(stmt, then=(), orelse=())
-
-
-def _hints(target: str, term: Term) -> tuple[str, ...]:
-    """Suggest names for a coefficient from its place: a decay, a step size, a weight."""
-    names = [f.name for f in term.factors if isinstance(f, Ref)]
-    if target in names:
-        return ("decay_factor",) if target == "param" else (f"{target}_decay",)
-    if target == "param":
-        return ("step_size", f"{names[0]}_step_size") if names else ("step_size", "param_offset")
-    return (f"{names[0]}_weight",) if names else (f"{target}_offset",)
-
-
-def _inner_hints(term: Term) -> tuple[str, ...]:
-    """Suggest names for a scalar inside an operand, from what it scales or is computed from."""
-    names = [f.name for f in term.factors if isinstance(f, Ref)]
-    names += [f"scaled_{r.name}" for r in refs(term.coefficient)]
-    return (f"{names[0]}_scale",) if term.factors and names else (*names[:1], "scalar")
 
 
 def _refs_read(stmts: list[Stmt]) -> set[Ref]:

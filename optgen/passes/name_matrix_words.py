@@ -16,23 +16,19 @@ from optgen.ir.nodes import (
     Call,
     Const,
     Expr,
-    If,
-    Linear,
     Program,
     Ref,
-    Stmt,
-    Term,
+    map_statements,
     only_factor,
     rebuild,
     refs,
     walk,
 )
 from optgen.ir.ops import OPS
-from optgen.passes.matrix_word_names import matrix_word_name
+from optgen.passes.names import matrix_operand_name, matrix_word_name
 
 _ELEMENTWISE = ("arithmetic", "comparison", "logic", "function")
 _CONDITIONS = ("comparison", "logic")
-_OPERATOR_SUFFIXES = {"/": "quotient", "*": "product", "+": "sum", "-": "difference", "**": "power"}
 
 
 @dataclass
@@ -53,17 +49,9 @@ class MatrixWordNamer:
 
     def program(self, program: Program) -> Program:
         """Return a program with split statements."""
-        out: list[Stmt] = []
-        for stmt in program:
-            if isinstance(stmt, If):
-                out.append(
-                    replace(stmt, then=self.program(stmt.then), orelse=self.program(stmt.orelse))
-                )
-            else:
-                out += self._split(stmt)
-        return tuple(out)
+        return map_statements(program, self._split)
 
-    def _split(self, stmt: Assign) -> list[Assign]:
+    def _split(self, stmt: Assign) -> Program:
         """Return the parts of a statement; the statement itself if no part is fusable."""
         kinds, used_names = dict(self.kinds), set(self.used_names)
         self.new_statements = []
@@ -73,11 +61,11 @@ class MatrixWordNamer:
         )
         parts = [*self.new_statements, replace(stmt, value=value)]
         if any(is_fusable(part, self.kinds) for part in parts):
-            return [replace(part, quote=stmt.quote, place=stmt.place) for part in parts]
+            return tuple(replace(part, quote=stmt.quote, place=stmt.place) for part in parts)
         self.kinds.clear()
         self.kinds |= kinds
         self.used_names.intersection_update(used_names)
-        return [stmt]
+        return (stmt,)
 
     def _with_named_words(self, expr: Expr) -> Expr:
         """Return an elementwise value with a name for the result of each matrix word in it."""
@@ -100,7 +88,7 @@ class MatrixWordNamer:
             return expr
         value = self._with_named_words(expr)
         tensors = (ref.name for ref in refs(value) if not self.kinds[ref].is_scalar)
-        return self._named(value, f"{next(tensors, 'matrix')}_{_suffix(value)}")
+        return self._named(value, matrix_operand_name(value, next(tensors, "matrix")))
 
     def _named(self, value: Expr, wanted_name: str) -> Ref:
         name = free_name(wanted_name, self.used_names)
@@ -109,23 +97,6 @@ class MatrixWordNamer:
         self.kinds[ref] = kind_of(value, self.kinds.__getitem__)
         self.new_statements.append(Assign(ref, value))
         return ref
-
-
-def _suffix(operand: Expr) -> str:
-    """Return the end of an operand's name, which says what the operand is."""
-    match only_factor(operand):
-        case Linear((_, _, *_)):
-            return "combination"
-        case Linear((Term(divisors=(_, *_)),)):
-            return "quotient"
-        case Linear((Term(factors=(_,)),)):
-            return "scaled"
-        case Linear():
-            return "product"
-        case Call(op):
-            return _OPERATOR_SUFFIXES.get(op, op if op.isidentifier() else "value")
-        case _:
-            return "value"
 
 
 def _is_word(expr: Expr) -> bool:

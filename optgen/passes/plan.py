@@ -44,10 +44,7 @@ from optgen.passes.drop_redundant_stores import drop_redundant_stores
 from optgen.passes.expand_reductions import expand_reductions
 from optgen.passes.fold_constants import fold_constants
 from optgen.passes.hoist_between_sweeps import hoist_between_sweeps
-from optgen.passes.name_items import name_items
-from optgen.passes.name_products import name_products
-from optgen.passes.name_properties import name_properties
-from optgen.passes.name_reductions import name_reductions
+from optgen.passes.name_values import name_items, name_products, name_properties, name_reductions
 from optgen.passes.prepare_rule import add_maximize, drop_unused_hypers, rename
 from optgen.passes.specialize import Facts, fact_combinations, specialize
 from optgen.passes.split_live_ranges import split_live_ranges

@@ -31,7 +31,7 @@ from optgen.ir.nodes import (
     replace_reads,
 )
 from optgen.passes.dependency_depth import kinds_of
-from optgen.passes.name_reductions import is_matrix_op
+from optgen.passes.name_values import is_matrix_op
 from optgen.passes.ssa import under_condition
 
 

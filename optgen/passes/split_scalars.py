@@ -37,7 +37,7 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import STORAGE_OPS
 from optgen.passes.linear import ONE, Linearizer, Terms, is_number
-from optgen.passes.name_reductions import ends_phase
+from optgen.passes.name_values import ends_phase
 from optgen.passes.ranges import Range, declared_ranges, range_of
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from optgen.ir.nodes import NOWHERE, Place
+from optgen.ir.ops import Word
 from optgen.spec.errors import SpecError
 from optgen.spec.source import source_of_function
 
@@ -419,3 +420,39 @@ def inert_spec(function: Callable[..., None]) -> Spec:
         ) from None
     file = inspect.getsourcefile(function) or "<unknown>"
     return Spec(function.__name__, text, file, first_line)
+
+
+def require(condition: Any, message: str) -> None:
+    """Make the constructor raise a ValueError if a condition does not hold.
+
+    Args:
+        condition: comparisons of hyperparameters, joined by and, or, not; or a condition on the
+            parameter, such as `ndim(p) == 2`.
+        message: the message of the ValueError. A hyperparameter's name in braces stands for its
+            value, and `{shape}` for the parameter's shape.
+    """
+    _refuse("require")
+
+
+def word_function(word: Word) -> Callable[..., Any]:
+    """Return the function that a spec imports for a word. A call raises a TypeError."""
+
+    def function(*_: Any, **__: Any) -> Any:
+        _refuse(word.name)
+
+    parameter, any_kind = inspect.Parameter, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [parameter(name, any_kind, annotation=Any) for name in word.arguments]
+    if word.has_over:
+        over_type = str | None
+        parameters += [
+            parameter("over", parameter.KEYWORD_ONLY, default=None, annotation=over_type)
+        ]
+    signature = inspect.Signature(parameters, return_annotation=Any)
+    named = {"__name__": word.name, "__qualname__": word.name, "__module__": "optgen.spec"}
+    for name, value in {**named, "__doc__": word.doc, "__signature__": signature}.items():
+        setattr(function, name, value)
+    return function
+
+
+def _refuse(name: str) -> NoReturn:
+    raise TypeError(f"{name}() is a function of the spec language, which is read and never run")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from optgen.contract.states import RANK
 from optgen.ir.algorithm import Algorithm, Hyper
-from optgen.ir.kinds import SHAPES, Axes, height, width
+from optgen.ir.kinds import SHAPES, Axes, effective_rank, height, width
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -29,14 +28,12 @@ from optgen.ir.ops import (
     LINEAR_ALGEBRA,
     MATRIX_OPS,
     NUM_SEEDS,
-    OPS,
     PROPERTIES,
     RANDOM_OPS,
     REDUCTIONS,
     STORAGE_OPS,
+    WORDS,
 )
-from optgen.ir.rank import effective_rank
-from optgen.spec import op_stubs
 from optgen.spec.errors import did_you_mean
 from optgen.spec.expressions import Expressions
 from optgen.spec.scope import SHAPE_NAMES, type_of
@@ -89,7 +86,7 @@ class OpCalls(Expressions):
                 f"write {self._call_form(name)}, without names or stars"
             )
             self.source.error(node, f"`{name}` takes positional arguments only", hint)
-        arity = written_arity(name)
+        arity = len(WORDS[name].arguments)
         if len(node.args) != arity:
             message = f"`{name}` takes {arity} argument{'s' * (arity > 1)}, not {len(node.args)}"
             hint = self._call_form(name)
@@ -100,9 +97,7 @@ class OpCalls(Expressions):
 
     def _call_form(self, name: str) -> str:
         """Return the text of a call of an op with the names of its arguments, for hints."""
-        names = list(inspect.signature(getattr(op_stubs, name)).parameters)[: written_arity(name)]
-        names = [self.scope.algorithm.param] if name in PROPERTIES else names
-        return f"{name}({', '.join(names)})"
+        return f"{name}({self.scope.algorithm.param})" if name in PROPERTIES else str(WORDS[name])
 
     def _refuse_function(self, node: ast.Call, name: str) -> NoReturn:
         """Raise the SpecError for an unknown function, with a suggestion."""
@@ -125,7 +120,7 @@ class OpCalls(Expressions):
         if op in PROPERTIES:
             param = self.scope.algorithm.param
             return [a.id for a in node.args if isinstance(a, ast.Name)] == [param]
-        return len(node.args) == written_arity(op)
+        return len(node.args) == len(WORDS[op].arguments)
 
     def _op_call(self, node: ast.Call, name: str) -> Expr:
         """Read a call of an op whose number of arguments is right."""
@@ -332,15 +327,6 @@ def number_calls(rule: Program) -> Program:
         return inner
 
     return map_expressions(rule, numbered) if new_numbers else rule
-
-
-_KEYS_ADDED_TO_DRAWS = 2  # the step count, and the number of the call in the rule
-
-
-def written_arity(name: str) -> int:
-    """Return the number of arguments that an author writes; the spec reader adds further ones."""
-    added = (name in STORAGE_OPS) + _KEYS_ADDED_TO_DRAWS * (name in DRAWING_OPS)
-    return OPS[name].arity - added
 
 
 def read_storage_call(reader: Expressions, node: ast.Call, name: str) -> Expr:

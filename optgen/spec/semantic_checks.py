@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from optgen.contract.states import FACTS, MATRIX_SHAPES, RANK, Shape
 from optgen.ir.algorithm import Algorithm, Hyper, State
 from optgen.ir.nodes import Call, Const, Expr, If, Program, children, walk
-from optgen.ir.ops import AXIS_REDUCTIONS, LINEAR_ALGEBRA, MATRIX_OPS, REDUCTIONS, WIDE_OPS
+from optgen.ir.ops import LINEAR_ALGEBRA, MATRIX_OPS, WHOLE_REDUCTIONS, WIDE_OPS
 from optgen.spec.errors import SpecError, did_you_mean
 from optgen.spec.reserved_names import ADDED_ARGUMENTS
 from optgen.spec.scope import Scope
@@ -273,7 +273,6 @@ def order_error(algorithm: Algorithm, hypers: Sequence[Hyper]) -> tuple[str, str
 
 
 _BATCH_AXES = 3
-_WHOLE_REDUCTIONS = frozenset(REDUCTIONS).difference(AXIS_REDUCTIONS)
 _ON_EACH_MATRIX = frozenset((*MATRIX_OPS, *LINEAR_ALGEBRA)).difference(
     ("transpose", "identity", "diag", "gaussian")
 )
@@ -319,7 +318,7 @@ def _run_for_batch(program: Program) -> Iterator[Expr]:
 
 def _whole_reductions(expr: Expr) -> Iterator[Call]:
     """Yield reductions to one number for each parameter, but none over several parameters."""
-    if isinstance(expr, Call) and expr.op in _WHOLE_REDUCTIONS:
+    if isinstance(expr, Call) and expr.op in WHOLE_REDUCTIONS:
         yield expr
     for child in children(expr) if not (isinstance(expr, Call) and expr.op in WIDE_OPS) else ():
         yield from _whole_reductions(child)

@@ -11,6 +11,7 @@ from optgen.ir.algorithm import Algorithm, Hyper, State
 from optgen.ir.execution import is_wide
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import Assign, Call, Const, Expr, Place, Program, Ref, assigns, refs
+from optgen.ir.ops import WHOLE_REDUCTIONS
 from optgen.spec.scope import SHAPE_NAMES
 from optgen.spec.source import Source
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from optgen.spec.op_calls import OpCalls
 
 OVER_VALUES = ("group", "all")
-WIDE_REDUCTIONS = ("sum", "mean", "norm", "rms", "max_abs")
-"""Reductions that can go over several parameters."""
 
 
 def is_wide_call(node: ast.Call) -> bool:
@@ -43,8 +42,8 @@ def read_wide_reduction(reader: OpCalls, node: ast.Call, name: str) -> Expr:
 def _over_argument(reader: OpCalls, node: ast.Call, name: str) -> str:
     """Check the arguments of a call; return its argument `over`, "group" or "all"."""
     hint = f'write {name}(x, over="group") or {name}(x, over="all")'
-    if name not in WIDE_REDUCTIONS:
-        words = ", ".join(WIDE_REDUCTIONS)
+    if name not in WHOLE_REDUCTIONS:
+        words = ", ".join(WHOLE_REDUCTIONS)
         reader.source.error(node, f"`{name}` takes no over=", f"words with over=: {words}")
     match node:
         case ast.Call(args=[arg], keywords=[ast.keyword(value=ast.Constant(value=str() as over))]):

@@ -6,7 +6,6 @@ import pytest
 
 from benchmarks.cpu_targets import (
     ELEMENTWISE,
-    FACTORED,
     VECTOR_CLASSES,
     Target,
     fraction_of_limit,
@@ -18,7 +17,7 @@ from benchmarks.cpu_targets import (
     verdicts,
 )
 from optgen.bench.results import Cell, Figures, Results
-from optgen.bench.variants import DEFAULT, FUSED, LIMIT, OURS
+from optgen.bench.variants import DEFAULT, FACTORED, FUSED, LIMIT, OURS
 
 
 def figures(ours: float, **others: float) -> Figures:

@@ -245,7 +245,7 @@ def _states_of_declared_dtype(rank: int, text: str, folder: str) -> list[Any]:
     return [weights, unchanged, *means]
 
 
-@pytest.mark.one_case_in(2)
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize("name", [*ELEMENTWISE, "Adafactor"])
 def test_training_continues_from_a_checkpoint(name: str, tmp_path: Path) -> None:
     for found in pair.run(_differences_after_resuming, name, str(tmp_path), ("ours", "ours")):
@@ -259,7 +259,7 @@ def test_states_are_found_by_name_in_any_order(tmp_path: Path) -> None:
         assert found == {}
 
 
-@pytest.mark.one_case_in(2)
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize(
     ("name", "sides"),
     list(zip([*ELEMENTWISE, "Adafactor"], cycle(DIRECTIONS), strict=False)),
@@ -276,6 +276,7 @@ def test_an_option_that_torchs_class_lacks_needs_a_planner(tmp_path: Path) -> No
     assert pair.run(_load_without_an_option, str(tmp_path)) == [True, True]
 
 
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize("form", ["flat", "full"])
 @pytest.mark.parametrize("name", ["Adagrad", "AdamW", "NAdam", "Rprop", "SGD"])
 def test_flat_and_full_states_are_loaded(name: str, form: str, tmp_path: Path) -> None:
@@ -283,6 +284,7 @@ def test_flat_and_full_states_are_loaded(name: str, form: str, tmp_path: Path) -
         assert found == {}
 
 
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("name", [*ELEMENTWISE, "Adafactor"])
 def test_reading_the_state_before_a_step_changes_nothing(name: str, ranks: int) -> None:

@@ -140,6 +140,7 @@ def _loss(output: Tensor) -> Tensor:
     return (output**2 + output).sum()
 
 
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize("name", [*ELEMENTWISE, "Adafactor"])
 def test_ddp_trains_as_one_process(name: str) -> None:
     for found in pair.run(_differences_after_ddp, name):

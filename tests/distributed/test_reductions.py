@@ -48,7 +48,7 @@ COMBINATIONS = [
 ]
 
 
-@pytest.mark.one_case_in(5)
+@pytest.mark.one_case_in(12)
 @pytest.mark.parametrize(("name", "lowering"), COMBINATIONS)
 def test_two_ranks_step_as_one_process(name: str, lowering: str) -> None:
     for found in pair.run(

@@ -97,12 +97,13 @@ def _check_equal(function: Callable[..., Any], *args: Any) -> None:
         assert {way: value for way, value in found.items() if value} == {}
 
 
-@pytest.mark.one_case_in(2)
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_two_ranks_step_as_one_process(name: str) -> None:
     _check_equal(_differences, cases(name), torch.float32, *LOWERINGS)
 
 
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("name", [name for name in ELEMENTWISE if name in COMPLEX_CLASSES])
 def test_complex_shards_equal_one_process(name: str) -> None:
     _check_equal(_differences, [CASE_OF_CLASS[name]], torch.complex64, *LOWERINGS)
@@ -115,6 +116,7 @@ def test_sixteen_bit_shards_equal_one_process(name: str) -> None:
     _check_equal(_differences, [CASE_OF_CLASS[name]], torch.bfloat16, "fused_cpu")
 
 
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_meshes_that_replicate_and_shard_equal_one_process(name: str) -> None:
     _check_equal(_differences_on_meshes, name)

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from optgen.contract.states import QUANTIZED
 from optgen.ir.algorithm import QUANTIZED_MAPS, Algorithm, State
-from optgen.ir.quantization import nearest_shares
+from optgen.ir.rounding import nearest_shares
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
 from optgen.spec.read_spec import read_spec

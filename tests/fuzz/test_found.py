@@ -12,7 +12,7 @@ import pytest
 from fuzz.finding_files import FOUND, read_finding
 
 ROOT = Path(__file__).parents[2]
-NUM_PARTS = 6
+NUM_PARTS = 12
 
 
 @pytest.mark.parametrize("path", sorted(FOUND.glob("*.py")), ids=lambda path: path.stem)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from optgen.ir.storage_rounding import rounded, rounded_at_random, rounded_down, rounded_up
+from optgen.ir.rounding import rounded, rounded_at_random, rounded_down, rounded_up
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 EDGES = (0.0, -0.0, 1.0, -1.0, 65504.0, 65519.9, -65520.0, 1e39, -1e39, 1e-46, -1e-46, 2.0**-14)

@@ -124,6 +124,7 @@ CHANGES: dict[str, Change] = {
 CASES = [(change, False) for change in CHANGES] + [("a group is added", True)]
 
 
+@pytest.mark.one_case_in(5)
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize(("change", "is_added"), CASES, ids=lambda value: str(value))
 @pytest.mark.parametrize("cls", [Prodigy, DAdaptAdam])

@@ -63,6 +63,7 @@ STEPS = 50
 SHAPE = (37, 131)
 
 
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", RULES)
 def test_rows_and_columns_have_the_digits_of_float32_after_a_step(name: str, lowering: str) -> None:

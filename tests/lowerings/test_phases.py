@@ -49,7 +49,7 @@ def test_code_is_printed_as_recorded(name: str, lowering: Lowering, golden: Gold
     golden.check(emit.render(WITH_PHASES[name], lowering, emit.find_ruff()))
 
 
-@pytest.mark.one_case_in(6)
+@pytest.mark.one_case_in(12)
 @pytest.mark.parametrize("in_blocks", [False, True], ids=["whole", "in blocks"])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", WITH_PHASES)

@@ -68,6 +68,7 @@ def test_a_function_may_not_hide_what_it_calls() -> None:
             read(FUNCTION.format(name="made", **names))
 
 
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize(
     "names",
     [MACROS[:3], MACROS[3:], C_NAMES, KEYWORDS, SIMILAR],
@@ -159,6 +160,7 @@ ROLES: dict[str, Callable[[list[str]], str]] = {
 }
 
 
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize("role", ROLES)
 def test_names_of_python_and_triton_mean_the_same_in_every_role(role: str) -> None:
     """A name of the language, or one that the class needs as an argument, is refused instead."""

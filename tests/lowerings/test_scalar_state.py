@@ -106,6 +106,7 @@ def oracle_values(rule: str, dtype: str) -> list[float]:
     return values
 
 
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("dtype", ["", "float32"])

@@ -10,9 +10,8 @@ from optim.lbfgs_problems import distance, new_run, quadratic, rosenbrock, start
 from torch import Tensor
 
 from optgen.optim import LBFGS
-from optgen.optim.lbfgs import cpu_kernels, inverse_hessian
-from optgen.optim.lbfgs.flat_parameters import max_abs
-from optgen.optim.lbfgs.inverse_hessian import History
+from optgen.optim.lbfgs import history
+from optgen.optim.lbfgs.history import History, max_abs
 from optgen.runtime.toolchain import library_cache
 
 SIZES = [1, 7, 64, 1000, 4096, 20_001]  # less than a block of the compiled passes, up to several
@@ -21,7 +20,7 @@ SIZES = [1, 7, 64, 1000, 4096, 20_001]  # less than a block of the compiled pass
 @pytest.fixture(params=["torch", "compiled"])
 def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "torch":
-        monkeypatch.setattr(inverse_hessian, "kernels_for", lambda like: None)
+        monkeypatch.setattr(history, "kernels_for", lambda like: None)
     return str(request.param)
 
 
@@ -141,7 +140,7 @@ def test_without_a_compiler_torchs_operations_compute_the_direction(
 
     expected = new_run(LBFGS, rosenbrock(5), start_point(5)).take_steps(1)[0].param
     monkeypatch.setattr(library_cache, "library", fail_without_compiler)
-    caches = cpu_kernels._load_library, cpu_kernels._compiled_kernels
+    caches = history._load_library, history._compiled_kernels
     for cache in caches:
         cache.cache_clear()
     try:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.optim.lbfgs import _cubic_interpolate, _strong_wolfe
 
-from optgen.optim.lbfgs.line_search import Search, Trial, cubic_minimum, ratio
+from optgen.optim.lbfgs.descent import Search, Trial, cubic_minimum, ratio
 
 Function = Callable[[float], tuple[float, float]]
 FINITE = st.floats(-1e3, 1e3, allow_subnormal=False)

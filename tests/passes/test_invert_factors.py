@@ -12,7 +12,7 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
 from optgen.ir.nodes import Call, Linear, expressions, walk
 from optgen.ir.plan import Finish, Plan
-from optgen.passes.invert_factors import invert_factors
+from optgen.passes.hoist_between_sweeps import invert_factors
 from optgen.passes.plan import plan
 
 STATES = 'r=state("r", shape="row"), c=state("c", shape="col")'

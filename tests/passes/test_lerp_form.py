@@ -7,8 +7,8 @@ from lowerings.rules import read
 
 from optgen.ir.nodes import Const, Linear, Ref, Term, assigns
 from optgen.ir.plan import Plan
-from optgen.passes.lerp_form import use_lerp_form
 from optgen.passes.plan import plan
+from optgen.passes.sweep_algebra import use_lerp_form
 
 
 def value_of(planned: Plan, name: str) -> Linear:

@@ -13,9 +13,9 @@ from spec_texts import spec
 from optgen.ir.evaluate import evaluate
 from optgen.ir.nodes import Call, Ref, expressions, walk
 from optgen.ir.plan import Plan
-from optgen.passes.merge_square_roots import merge_square_roots
 from optgen.passes.plan import plan
 from optgen.passes.ranges import proven_ranges
+from optgen.passes.sweep_algebra import merge_square_roots
 
 
 def count_roots(planned: Plan) -> int:

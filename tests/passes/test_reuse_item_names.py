@@ -1,7 +1,7 @@
 """Test that a tuple item is replaced by its name only if the name is assigned once."""
 
 from optgen.ir.nodes import Assign, Call, Const, If, Program, Ref
-from optgen.passes.reuse_item_names import reuse_item_names
+from optgen.passes.name_values import reuse_item_names
 
 FIRST_ITEM = Call("item", (Ref("eps"), Const(0)))
 UNPACKING = Assign(Ref("eps1"), FIRST_ITEM)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from lowerings.rules import RULES, read
 
-from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.instructions import Alias, Branch, Instruction, Op, Reduce
 from optgen.passes.plan import plan
 from optgen.passes.select_instructions import select_instructions
+from optgen.passes.sweep_algebra import fold_denominators
 
 
 def steps(rule: str) -> list[Op | Alias]:

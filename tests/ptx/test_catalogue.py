@@ -64,7 +64,7 @@ def test_steps_in_float64_are_those_of_the_oracle(name: str, has_flags: bool) ->
     assert device.launches
 
 
-@pytest.mark.one_case_in(40, thorough=6)
+@pytest.mark.one_case_in(120, thorough=6)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", classes())
 def test_steps_are_those_of_fused_cpp_and_need_no_order_of_blocks(name: str, dtype: str) -> None:

@@ -42,7 +42,7 @@ def test_drawn_rules(part: int) -> None:
     assert device.launches
 
 
-@pytest.mark.one_case_in(len(COMPOSITIONS) // COMPOSITIONS_OF_PART, thorough=9)
+@pytest.mark.one_case_in(len(COMPOSITIONS), thorough=9)
 @pytest.mark.parametrize("first", range(0, len(COMPOSITIONS), COMPOSITIONS_OF_PART))
 def test_compositions(first: int) -> None:
     names = COMPOSITIONS[first : first + COMPOSITIONS_OF_PART]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import textwrap
+from pathlib import Path
 
 import pytest
 
 import optgen.spec
-from optgen.ir.ops import CALLABLE_OPS
+from optgen.emit import require_ruff
+from optgen.ir.ops import CALLABLE_OPS, WHOLE_REDUCTIONS, WORDS
 from optgen.spec import read_algorithm, signature
 from optgen.spec.declare import DeclarationToken
-from optgen.spec.op_calls import written_arity
-from optgen.spec.wide_reductions import WIDE_REDUCTIONS
 
 NAMES = [name for name in optgen.spec.__all__ if name != "Spec"]
 
@@ -32,10 +34,10 @@ def test_a_word_has_its_arity_and_never_runs(name: str) -> None:
     parameters = inspect.signature(word).parameters
     required = [p for p in parameters.values() if p.default is p.empty]
 
-    assert len(required) == written_arity(name)
-    assert [*parameters][len(required) :] == ["over"] * (name in WIDE_REDUCTIONS)
+    assert len(required) == len(WORDS[name].arguments)
+    assert [*parameters][len(required) :] == ["over"] * (name in WHOLE_REDUCTIONS)
     with pytest.raises(TypeError, match=rf"{name}\(\) is a function of the spec language"):
-        word(*[1.0] * written_arity(name))
+        word(*[1.0] * len(WORDS[name].arguments))
 
 
 def test_require_never_runs() -> None:
@@ -67,3 +69,30 @@ def test_a_declaration_is_only_data() -> None:
         "choice", ("a", None), (("error", ""), ("about", ""), ("groups", "any"))
     )
     assert optgen.spec.flag(False) != optgen.spec.fixed(False)
+
+
+def stub_text() -> str:
+    """Return the text of `optgen/spec/__init__.pyi`: what editors and type checkers know."""
+    declared = (name for name in NAMES if name not in WORDS)
+    lines = [
+        '"""Show what a spec file imports. tests/spec/test_op_names.py writes this file."""',
+        "from typing import Any\n",
+        *(f"from optgen.spec.declare import {name} as {name}" for name in ("Spec", *declared)),
+    ]
+    for name in WORDS:
+        word = getattr(optgen.spec, name)
+        doc = textwrap.indent(word.__doc__, "    ").lstrip()
+        doc += "\n    " * ("\n" in doc)
+        signature = str(inspect.signature(word))
+        lines.append(f'def {name}{signature}:\n    """{doc}"""')
+    command = [require_ruff(), "format", "--stdin-filename", "__init__.pyi"]
+    text = "\n".join(lines)
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_stub_file_shows_the_words(request: pytest.FixtureRequest) -> None:
+    path = Path(optgen.spec.__file__).with_suffix(".pyi")
+    if request.config.getoption("--update-golden"):
+        path.write_text(stub_text(), encoding="utf-8")
+
+    assert path.read_text(encoding="utf-8") == stub_text(), "run pytest --update-golden"

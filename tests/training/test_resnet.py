@@ -101,7 +101,7 @@ def torch_losses(name: str) -> list[float]:
     return [final_loss(trained_network(torch.optim, name, seed, **forloop)) for seed in SEEDS]
 
 
-@pytest.mark.one_case_in(4)
+@pytest.mark.one_case_in(12)
 @outside_interpreter
 @pytest.mark.parametrize(
     ("name", "lowering"),

@@ -90,20 +90,21 @@ def compare_rule(name: str, cls: Any, lowering: str) -> None:
     assert not differing(sizes(cls, torch.bfloat16, options, inputs), expected)
 
 
-@pytest.mark.one_case_in(8)
+@pytest.mark.one_case_in(24)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", sorted(PUBLISHED.values()))
 def test_updates_and_states_of_published_rules(name: str, lowering: str) -> None:
     compare_rule(name, getattr(optim, name), lowering)
 
 
-@pytest.mark.one_case_in(8)
+@pytest.mark.one_case_in(13)
 @pytest.mark.parametrize("name", MIRRORS)
 def test_state_dtype_repairs_mirrors_of_torch(name: str) -> None:
     cls = optgen.compose(name, modifiers.state_dtype("float32"))
     compare_rule(name, cls, "forloop")
 
 
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize("name", MIRRORS)
 def test_mirrors_of_torch_have_states_of_the_parameters_dtype(name: str) -> None:
     param = torch.ones(SHAPE, dtype=torch.bfloat16, requires_grad=True)
@@ -140,7 +141,7 @@ def compare_training(*parts: Any) -> None:
     assert not differing(trained(cls, torch.bfloat16), trained(cls, torch.float32))
 
 
-@pytest.mark.one_case_in(6)
+@pytest.mark.one_case_in(15)
 @pytest.mark.parametrize("name", list_modifiers())
 def test_weights_and_states_of_modifiers(name: str) -> None:
     modifier = getattr(modifiers, name)(*ARGUMENTS.get(name, ()))
@@ -148,7 +149,7 @@ def test_weights_and_states_of_modifiers(name: str) -> None:
     compare_training("adamw", modifier, *store, modifiers.state_dtype("float32"))
 
 
-@pytest.mark.one_case_in(4)
+@pytest.mark.one_case_in(9)
 @pytest.mark.parametrize("store", ["kahan", "master", "stochastic_rounding"])
 @pytest.mark.parametrize("average", ["ema", "lookahead", "ema_nesterov"])
 def test_averages_beside_each_way_to_store_weights(average: str, store: str) -> None:
@@ -156,13 +157,14 @@ def test_averages_beside_each_way_to_store_weights(average: str, store: str) -> 
     compare_training("adamw", *parts, modifiers.state_dtype("float32"))
 
 
-@pytest.mark.one_case_in(3)
+@pytest.mark.one_case_in(12)
 @pytest.mark.parametrize("store", ["", "kahan", "master", "stochastic_rounding"])
 @pytest.mark.parametrize("name", ["ScheduleFreeAdamW", "ScheduleFreeRAdam", "ScheduleFreeSGD"])
 def test_averages_of_schedule_free(name: str, store: str) -> None:
     compare_training(getattr(optim, name), *([getattr(modifiers, store)] if store else []))
 
 
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("steps_before", [0, 1])
 def test_schedule_free_goes_on_with_a_model_that_was_converted(

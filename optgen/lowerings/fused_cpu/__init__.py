@@ -32,10 +32,8 @@ from optgen.lowerings.fused_cpu.phased_file import phased_context
 from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
 from optgen.lowerings.fused_cpu.template_variants import dispatch_call
 from optgen.lowerings.lowering import Context, Lowering
-from optgen.passes.factor_out_divisors import factor_out_divisors
-from optgen.passes.fold_denominators import fold_denominators
+from optgen.passes.hoist_between_sweeps import invert_factors
 from optgen.passes.hoist_scalars import hoist_scalars
-from optgen.passes.invert_factors import invert_factors
 from optgen.passes.kernel_plans import (
     codes_readers,
     encode_choices,
@@ -44,11 +42,15 @@ from optgen.passes.kernel_plans import (
     load_device_scalars,
     zero_gradients,
 )
-from optgen.passes.lerp_form import use_lerp_form
-from optgen.passes.merge_square_roots import merge_square_roots
 from optgen.passes.plan import plan, plans
 from optgen.passes.recognize_rules import is_scatter_add
 from optgen.passes.specialize import specialize_unit_matrices
+from optgen.passes.sweep_algebra import (
+    factor_out_divisors,
+    fold_denominators,
+    merge_square_roots,
+    use_lerp_form,
+)
 
 _PASSES = (
     encode_choices,

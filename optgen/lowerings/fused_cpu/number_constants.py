@@ -15,7 +15,7 @@ from optgen.ir.nodes import Call, Const, Expr, Program, assigns, children, refs
 from optgen.ir.ops import CONDITION_OPERANDS, OPS, PROPERTIES, RANDOM_OPS
 from optgen.ir.plan import Plan
 from optgen.lowerings.fused_cpu.expression_printer import ExpressionPrinter, variable
-from optgen.passes.scalar_names import scalar_name
+from optgen.passes.names import scalar_name
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from optgen.ir.plan import (
 )
 from optgen.lowerings.fused_cpu.group_by_axes import group_by_axes
 from optgen.lowerings.fused_cpu.step import Step
-from optgen.passes.name_random import Draws
+from optgen.passes.name_values import Draws
 
 _LOOP_NAMES = {
     Axes.TENSOR: "sweep",

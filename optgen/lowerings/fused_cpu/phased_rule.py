@@ -22,7 +22,7 @@ from optgen.lowerings.fused_cpu.step import Step
 from optgen.lowerings.fused_cpu.step_loops import StepLoops
 from optgen.lowerings.fused_cpu.step_tables import StepTables
 from optgen.lowerings.fused_cpu.template_variants import switch_case
-from optgen.passes.name_random import name_random
+from optgen.passes.name_values import name_random
 
 _StepFunction: TypeAlias = DrawFunction | NumberFunction | LoopFunction
 

@@ -32,19 +32,21 @@ from optgen.lowerings.fused_triton.sweep_printer import (
     print_sweep,
 )
 from optgen.lowerings.lowering import Lowering
-from optgen.passes.factor_out_divisors import factor_out_divisors
-from optgen.passes.fold_denominators import fold_denominators
+from optgen.passes.hoist_between_sweeps import invert_factors
 from optgen.passes.hoist_scalars import hoist_scalars
-from optgen.passes.invert_factors import invert_factors
 from optgen.passes.kernel_plans import (
     addresses_of,
     encode_choices,
     is_flat_sweep,
     load_device_scalars,
 )
-from optgen.passes.lerp_form import use_lerp_form
-from optgen.passes.merge_square_roots import merge_square_roots
 from optgen.passes.plan import plans
+from optgen.passes.sweep_algebra import (
+    factor_out_divisors,
+    fold_denominators,
+    merge_square_roots,
+    use_lerp_form,
+)
 
 _PASSES = (
     isolate_mixed_reductions,

@@ -11,12 +11,19 @@ from optgen.ir.kinds import Axes
 CandidateLine = tuple[str, str]
 """Regular expression of the names that a line assigns, and the line."""
 
-_COUNT_LINES: tuple[CandidateLine, ...] = (
-    ("blocks", "blocks = tl.load(shape + BLOCKS * num_tensors)"),
-    ("groups", "groups = tl.load(shape + GROUPS * num_tensors)"),
+_SUM_LINES: tuple[CandidateLine, ...] = tuple(
+    (line.partition(" ")[0], line)
+    for line in (
+        "sums = partials + tl.load(shape + SUMS * num_tensors)",
+        "sum_count = tl.load(shape + SUM_COUNT * num_tensors)",
+        "part_sums = partials + tl.load(shape + GROUP_SUMS * num_tensors)",
+        "part_sum_count = tl.load(shape + GROUP_SUM_COUNT * num_tensors)",
+        "parts = partials + tl.load(shape + GROUP_PARTIALS * num_tensors)",
+        "groups = tl.load(shape + GROUPS * num_tensors)",
+    )
 )
-_PARTS_LINE = ("parts", "parts = partials + tl.load(shape + GROUP_PARTIALS * num_tensors)")
-"""Address of the partial sums of groups of matrices, after those of blocks of elements."""
+"""Addresses and counts: of the sums that a finish adds up, which blocks of elements or groups of
+matrices have stored; of the partial sums that it stores for each group."""
 
 
 def needed_lines(candidates: Sequence[CandidateLine], text: Iterable[str]) -> list[str]:
@@ -79,9 +86,7 @@ def finish_addresses(
         _assignment("shape", "shapes + tensor"),
         ("scalars", "scalars += tensor * SCALARS"),
         ("(?:depth|height|width)", "depth, height, width = extents(shape, num_tensors)"),
-        _PARTS_LINE,
-        ("partials", "partials += tl.load(shape + PARTIALS * num_tensors)"),
-        *_COUNT_LINES,
+        *_SUM_LINES,
         _assignment("matrix", "matrix_group * DEPTH"),
         _assignment("remaining_matrices", "depth - matrix"),
         _assignment("all_rows", "depth * height"),
@@ -101,16 +106,11 @@ def flat_addresses(reads_partials: bool) -> list[CandidateLine]:
 
     `reads_partials` tells whether the program reads partial sums of the previous phase.
     """
-    partials_lines = [
-        _PARTS_LINE,
-        ("partials", "partials += tl.load(shape + PARTIALS * num_tensors)"),
-        *_COUNT_LINES,
-    ]
     return [
         _assignment("entry", "table + tl.program_id(0)"),
         _assignment("shape", "shapes + tl.program_id(0)"),
         ("scalars", "scalars += tl.program_id(0) * SCALARS"),
-        *(partials_lines if reads_partials else []),
+        *(_SUM_LINES if reads_partials else []),
     ]
 
 

@@ -59,9 +59,9 @@ CALLS: Mapping[str, str] = {
 """Ops that are printed as calls. Tensors divide by `div`, scalars by `/`."""
 
 _FUNCTIONS = (
-    "add_up at column_largest column_total combine div elements extents inside ipow is_last "
-    "is_none is_whole larger largest lerp lines lines_inside masked maximum minimum mod neg "
-    "pick_largest power random_numbers random_numbers16 rounded rounded_at_random_to "
+    "add_up at column_largest column_total combine div elements extents fold_chunk inside ipow "
+    "is_last is_none is_whole larger largest lerp lines lines_inside masked maximum minimum mod "
+    "neg pick_largest power random_numbers random_numbers16 rounded rounded_at_random_to "
     "rounded_down_to rounded_to rounded_up_to row_largest row_total sign sqrt tile_at tile_extent "
     "total whole_elements whole_power"
 )
@@ -70,17 +70,17 @@ _ARGUMENTS = (
     "scalars shapes table tensor_indices tensor_of_block values"
 )
 _VARIABLES = (
-    "across all_columns all_rows block blocks bucket column_count column_lanes column_values "
-    "count depth down dtype entry even first first_column first_row full groups height hyper "
-    "in_batch in_columns in_rows k lanes machine_eps matrices matrix matrix_group matrix_values "
-    "ndim numel program program_count programs remaining_columns remaining_matrices "
-    "remaining_rows row_count row_lanes row_values shape start tensor tile_column tile_row "
-    "tile_shape_index update width work"
+    "across all_columns all_rows block blocks bucket column_count column_lanes column_values count "
+    "depth down dtype entry even first first_column first_row full groups height hyper in_batch "
+    "in_columns in_rows k lanes machine_eps matrices matrix matrix_group matrix_values ndim numel "
+    "part_sum_count part_sums program program_count programs remaining_columns remaining_matrices "
+    "remaining_rows row_count row_lanes row_values shape start sum_count sums tensor tile_column "
+    "tile_row tile_shape_index update width work"
 )
 _CONSTANTS = (
     "BLOCK BLOCKS COLUMNS COMPUTE_T DEPTH EPS FINISH_TILES FIRST_BLOCK GROUPS GROUP_PARTIALS "
-    "HEIGHT NDIM NUMEL PARAM_GROUP PARTIALS ROWS SCALARS STREAMS TAIL TILES TILE_SHAPE_INDEX "
-    "VALUES VECTOR WIDTH WORKSPACES"
+    "GROUP_SUMS GROUP_SUM_COUNT HEIGHT NDIM NUMEL PARAM_GROUP PARTIALS ROWS SCALARS STREAMS SUMS "
+    "SUM_COUNT TAIL TILES TILE_SHAPE_INDEX VALUES VECTOR WIDTH WORKSPACES"
 )
 RESERVED = frozenset(f"{_FUNCTIONS} {_ARGUMENTS} {_VARIABLES} {_CONSTANTS} tl triton".split())
 """Names that the kernels use themselves, so no variable of a rule may have them."""

@@ -18,7 +18,7 @@ from optgen.lowerings.fused_triton.address_printer import (
 from optgen.lowerings.fused_triton.expression_printer import variable
 from optgen.lowerings.fused_triton.finish_printer import FinishPrinter
 from optgen.lowerings.fused_triton.properties import load_properties
-from optgen.lowerings.fused_triton.split_finishes import partial_sums
+from optgen.lowerings.fused_triton.split_finishes import first_part, partial_sums
 from optgen.lowerings.fused_triton.sweep_kernels import Context, Kernels, reduction_context
 from optgen.lowerings.fused_triton.sweep_printer import plus_offset, print_numbers
 from optgen.lowerings.fused_triton.workspace_slots import (
@@ -118,21 +118,15 @@ class FinishKernel:
 
     def _lines_that_combine_sums(self) -> list[str]:
         """Return the lines that combine the partial sums of the previous phase."""
-        base, count_name, first_index = "partials", "blocks", 0
+        base, count_name, first_index = "sums", "sum_count", 0
         if isinstance(self.previous_phase, Finish):
-            base, count_name, first_index = "parts", "groups", self._first_part(self.previous_phase)
+            base, count_name = "part_sums", "part_sum_count"
+            first_index = first_part(self.kernels.plan, self.previous_phase)
         return [
             f"{s['name']} = {'pick_largest' if s['is_maximum'] else 'add_up'}"
             f"({plus_multiple(base, n, count_name)}, {count_name})"
             for n, s in enumerate(self._sums_of_previous_phase(), first_index)
         ]
-
-    def _first_part(self, finish: Finish) -> int:
-        """Return the index of a finish's first partial sum, after those of earlier finishes."""
-        plan = self.kernels.plan
-        position = next(n for n, phase in enumerate(plan.phases) if phase is finish)
-        earlier = (p for p in plan.phases[:position] if isinstance(p, Finish))
-        return sum(len(partial_sums(plan, p)) for p in earlier)
 
     def _known_numbers(self) -> list[str]:
         """Return the numbers that this kernel knows: combined from partial sums, or computed."""
@@ -150,7 +144,8 @@ class FinishKernel:
         return [
             f"tl.store({plus_multiple('parts', part, 'groups')} + matrix_group, {variable(name)})"
             for part, name in enumerate(
-                (reduction.target.name for reduction in reductions), self._first_part(self.finish)
+                (reduction.target.name for reduction in reductions),
+                first_part(self.kernels.plan, self.finish),
             )
         ]
 

@@ -15,8 +15,16 @@ from optgen.lowerings.fused_triton.finish_kernels import FinishKernel
 from optgen.lowerings.fused_triton.finish_printer import FinishPrinter
 from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
 from optgen.lowerings.fused_triton.prologue import Prologue
-from optgen.lowerings.fused_triton.split_finishes import partial_sums, split_finishes
-from optgen.lowerings.fused_triton.sweep_kernels import Kernels, used_streams
+from optgen.lowerings.fused_triton.split_finishes import (
+    first_part,
+    partial_sums,
+    split_finishes,
+)
+from optgen.lowerings.fused_triton.sweep_kernels import (
+    Kernels,
+    reduction_context,
+    used_streams,
+)
 from optgen.lowerings.fused_triton.workspace_slots import (
     SMALL_VALUE_AXES,
     Slots,
@@ -111,19 +119,37 @@ def _kernels(plan: Plan, kernels: Kernels) -> Iterator[Context]:
 
     The first sweep that reads the gradient also divides it by the loss scale.
     """
-    sweep_numbers, finish_numbers, is_unscaled = count(1), count(1), False
+    sweep_numbers, finish_numbers, fold_numbers = count(1), count(1), count(1)
+    is_unscaled = False
     for i, phase in enumerate(plan.phases):
         if isinstance(phase, Sweep):
             reads_grad = any(s.role == "grad" for s in used_streams(phase))
             context = kernels.sweep(phase, unscales=reads_grad and not is_unscaled)
             yield context | {"number": next(sweep_numbers)}
             is_unscaled |= reads_grad
+            if context["sums"]:
+                yield _fold(context["sums"]) | {"number": next(fold_numbers)}
         elif isinstance(phase, Finish):
             previous_phase = plan.phases[i - 1] if i else None
             yield FinishKernel(kernels, phase, previous_phase).context() | {
                 "number": next(finish_numbers)
             }
+            if sums := [reduction_context(a) for a in partial_sums(plan, phase)]:
+                fold = _fold(sums, of_groups=True, first=first_part(plan, phase))
+                yield fold | {"number": next(fold_numbers)}
         elif isinstance(phase, WideCall):
             yield kernels.wide_call(phase)
         else:
             yield kernels.matrix_call(phase)
+
+
+def _fold(sums: Sequence[Context], of_groups: bool = False, first: int = 0) -> Context:
+    """Return the template's variables of a kernel that folds partial sums from `first` on."""
+    maxima = sum(each["is_maximum"] for each in sums)
+    return {
+        "kind": "fold",
+        "sums": len(sums),
+        "maxima": maxima,
+        "of_groups": of_groups,
+        "first": first,
+    }

@@ -24,7 +24,7 @@ from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
 from optgen.lowerings.fused_triton.properties import load_properties, read_property
 from optgen.lowerings.python.literals import comment
 from optgen.passes.kernel_plans import ROUNDED, legend_of_choices, round_state
-from optgen.passes.reuse_item_names import reuse_item_names
+from optgen.passes.name_values import reuse_item_names
 
 _INDENT = "    "
 

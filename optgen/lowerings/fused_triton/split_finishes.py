@@ -15,7 +15,7 @@ from optgen.ir.execution import is_wide
 from optgen.ir.generated_names import free_name
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, assigns, filter_assigns
-from optgen.ir.plan import Finish, Phase, Plan, Sweep, WideCall, is_reduction, reads
+from optgen.ir.plan import Finish, Phase, Plan, Sweep, WideCall, is_maximum, is_reduction, reads
 from optgen.passes.hoist_between_sweeps import Arms, inside_arms
 
 
@@ -99,9 +99,20 @@ def _stores_partial_sums(plan: Plan, phase: Phase) -> bool:
 
 
 def partial_sums(plan: Plan, finish: Finish) -> list[Assign]:
-    """Return the reductions over all matrices of which a finish stores partial sums."""
+    """Return the reductions over all matrices of which a finish stores partial sums.
+
+    Maxima come last.
+    """
     reductions = (a for a in assigns(finish.body) if is_reduction(a.value))
-    return [a for a in reductions if plan.kinds[a.target].axes is Axes.NONE]
+    of_all = (a for a in reductions if plan.kinds[a.target].axes is Axes.NONE)
+    return sorted(of_all, key=lambda a: is_maximum(a.value))
+
+
+def first_part(plan: Plan, finish: Finish) -> int:
+    """Return the index of a finish's first partial sum, after those of earlier finishes."""
+    position = next(n for n, phase in enumerate(plan.phases) if phase is finish)
+    earlier = (p for p in plan.phases[:position] if isinstance(p, Finish))
+    return sum(len(partial_sums(plan, p)) for p in earlier)
 
 
 def _split_at_sums(plan: Plan, finish: Finish) -> Iterator[Finish]:

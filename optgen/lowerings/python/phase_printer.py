@@ -21,9 +21,9 @@ from optgen.lowerings.python.random_calls import defaults_before_draws, numbers_
 from optgen.lowerings.python.small_values import SmallValues
 from optgen.lowerings.python.sweep_printer import SweepPrinter
 from optgen.lowerings.python.widened_tensors import shares_widened_tensors, widened_loop_header
-from optgen.passes.coefficients_to_factors import coefficients_to_factors
-from optgen.passes.name_random import name_random, with_random_streams
+from optgen.passes.name_values import name_random, with_random_streams
 from optgen.passes.rematerialize_if_blocked import reads_blocked, rematerialize_if_blocked
+from optgen.passes.sweep_algebra import coefficients_to_factors
 
 
 def phase_body(plan: Plan, syntax: PhaseSyntax) -> Body:

@@ -10,7 +10,7 @@ from optgen.ir.generated_names import plural
 from optgen.lowerings.python.random_calls import draw_for_lists, draw_for_param
 from optgen.lowerings.python.torch_ops import foreach_lines, forloop_lines
 from optgen.passes.instructions import Instruction
-from optgen.passes.name_random import Draws
+from optgen.passes.name_values import Draws
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Call, always_assigned, assigns, refs
 from optgen.ir.plan import Plan
 from optgen.lowerings.python.expression_printer import PythonPrinter
-from optgen.passes.name_random import Draws
+from optgen.passes.name_values import Draws
 
 _PRINTER = PythonPrinter({}, {})
 

@@ -23,7 +23,7 @@ from optgen.ir.nodes import (
 from optgen.ir.plan import Plan
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.literals import comment
-from optgen.passes.reuse_item_names import is_item, reuse_item_names
+from optgen.passes.name_values import is_item, reuse_item_names
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from optgen.lowerings.python.permutations import permute_by_index
 from optgen.lowerings.python.random_calls import defaults_before_draws
 from optgen.lowerings.python.signature import list_names
 from optgen.passes.convert_branches import use_tensor_logic
-from optgen.passes.name_random import draws_of
+from optgen.passes.name_values import draws_of
 
 _PRINTER = PythonPrinter({}, {"sum": "total", "orthogonalize": "newton_schulz"})
 

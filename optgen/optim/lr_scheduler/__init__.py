@@ -8,16 +8,21 @@ from optgen.optim.lr_scheduler.base import EPOCH_DEPRECATION_WARNING as EPOCH_DE
 from optgen.optim.lr_scheduler.base import LRScheduler
 from optgen.optim.lr_scheduler.base import _LRScheduler as _LRScheduler
 from optgen.optim.lr_scheduler.composites import ChainedScheduler, SequentialLR
-from optgen.optim.lr_scheduler.cosine import CosineAnnealingLR, CosineAnnealingWarmRestarts
-from optgen.optim.lr_scheduler.cyclic import CyclicLR
-from optgen.optim.lr_scheduler.decay import ExponentialLR, MultiStepLR, StepLR
-from optgen.optim.lr_scheduler.one_cycle import OneCycleLR
+from optgen.optim.lr_scheduler.cycles import CosineAnnealingWarmRestarts, CyclicLR, OneCycleLR
 from optgen.optim.lr_scheduler.plateau import ReduceLROnPlateau
 from optgen.optim.lr_scheduler.preview import preview
-from optgen.optim.lr_scheduler.ramps import ConstantLR, LinearLR, PolynomialLR
-from optgen.optim.lr_scheduler.shaped import ShapedLR
+from optgen.optim.lr_scheduler.shaped import (
+    ConstantLR,
+    CosineAnnealingLR,
+    ExponentialLR,
+    LinearLR,
+    MultiStepLR,
+    PolynomialLR,
+    ShapedLR,
+    StepLR,
+    WarmupStableDecayLR,
+)
 from optgen.optim.lr_scheduler.user_functions import LambdaLR, MultiplicativeLR
-from optgen.optim.lr_scheduler.warmup_stable_decay import WarmupStableDecayLR
 
 __all__ = [
     "ChainedScheduler",

@@ -11,9 +11,12 @@ from typing import Any, ClassVar
 import torch.optim.lr_scheduler as torch_schedulers
 from torch.optim import Optimizer
 
-from optgen.optim.lr_scheduler import step_order
-from optgen.optim.lr_scheduler.base import LRScheduler
-from optgen.optim.lr_scheduler.group_rates import copy_group_values, set_rates
+from optgen.optim.lr_scheduler.base import (
+    LRScheduler,
+    copy_group_values,
+    set_rates,
+    suppressed_order_warning,
+)
 from optgen.runtime.torch_private import outside_dynamo
 
 
@@ -131,7 +134,7 @@ class SequentialLR(_Composite):
         else:
             self.recursive_undo()
         self._initial_step()
-        with step_order.suppressed_warning(optimizer):
+        with suppressed_order_warning(optimizer):
             while self.last_epoch <= last_epoch:
                 self.step()
 

@@ -1,26 +1,31 @@
 """Reduce the learning rate when a metric, passed to `step`, no longer improves."""
 
-import math
 import warnings
-from typing import Any, Literal, SupportsFloat
+from typing import Literal, SupportsFloat
 
 import torch.optim.lr_scheduler as torch_schedulers
 from torch.optim import Optimizer
 
-from optgen.optim.lr_scheduler.argument_checks import check_counts, check_number
-from optgen.optim.lr_scheduler.base import EPOCH_DEPRECATION_WARNING, LRScheduler
-from optgen.optim.lr_scheduler.group_rates import check_optimizer, copy_group_values, set_rates
+from optgen.optim.lr_scheduler.base import (
+    EPOCH_DEPRECATION_WARNING,
+    LRScheduler,
+    check_counts,
+    check_number,
+    copy_group_values,
+    set_rates,
+)
 from optgen.runtime.torch_private import outside_dynamo
 
 
-class ReduceLROnPlateau(LRScheduler, torch_schedulers.ReduceLROnPlateau):
+class ReduceLROnPlateau(torch_schedulers.ReduceLROnPlateau, LRScheduler):
     r"""Reduce the learning rate when a metric has stopped improving.
 
     .. math::
         \eta \leftarrow \max(\eta \cdot \text{factor}, \eta_{\min})
 
     after more than `patience` steps in a row in which the metric was not better than the best.
-    Frameworks look for torch's class to hand over the metric, so this class is derived from it.
+    Frameworks look for torch's class to hand over the metric. So this class derives from it, and
+    has its counts; the rates of groups are set as our other schedulers set them.
 
     Args:
         optimizer (Optimizer): The optimizer whose rates are set.
@@ -54,46 +59,26 @@ class ReduceLROnPlateau(LRScheduler, torch_schedulers.ReduceLROnPlateau):
         eps: float = 1e-8,
     ) -> None:
         check_number("factor", factor, ge=0)
-        if factor >= 1.0:
-            raise ValueError("Factor should be < 1.0.")
         check_counts((("patience", patience), ("cooldown", cooldown)))
         check_number("threshold", threshold)
         check_number("eps", eps, ge=0)
-        self.factor = factor
-        check_optimizer(optimizer)
-        self.optimizer = optimizer
-        group_count = len(optimizer.param_groups)
-        if isinstance(min_lr, (list, tuple)):
-            if len(min_lr) != group_count:
-                raise ValueError(f"expected {group_count} min_lrs, got {len(min_lr)}")
-            self.default_min_lr = None
-            self.min_lrs = list(min_lr)
-        else:
-            self.default_min_lr = min_lr
-            self.min_lrs = [min_lr] * group_count
-        self.patience = patience
-        self.cooldown = cooldown
-        self.eps = eps
-        self.last_epoch = 0
-        self._last_lr = copy_group_values(optimizer, "lr")
-        self._init_is_better(mode, threshold, threshold_mode)
-        self._reset()
-
-    def _init_is_better(self, mode: Any, threshold: float, threshold_mode: Any) -> None:
-        if mode not in ("min", "max"):
-            raise ValueError(f"mode {mode} is unknown!")
-        if threshold_mode not in ("rel", "abs"):
-            raise ValueError(f"threshold mode {threshold_mode} is unknown!")
-        self.mode_worse = math.inf if mode == "min" else -math.inf
-        self.mode = mode
-        self.threshold = threshold
-        self.threshold_mode = threshold_mode
-
-    def _reset(self) -> None:
-        """Forget the best metric and all counts."""
-        self.best: float = self.mode_worse
-        self.cooldown_counter = 0
-        self.num_bad_epochs = 0
+        for name, choice, choices in (
+            ("mode", mode, ("min", "max")),
+            ("threshold mode", threshold_mode, ("rel", "abs")),
+        ):
+            if choice not in choices:
+                raise ValueError(f"{name} {choice} is unknown!")
+        super().__init__(
+            optimizer,
+            mode,
+            factor,
+            patience,
+            threshold,
+            threshold_mode,
+            cooldown,
+            min_lr,
+            eps,
+        )
 
     @outside_dynamo
     def step(self, metrics: SupportsFloat, epoch: int | None = None) -> None:  # type: ignore[override]
@@ -104,24 +89,10 @@ class ReduceLROnPlateau(LRScheduler, torch_schedulers.ReduceLROnPlateau):
             epoch (int, optional): Deprecated: the number of the step.
         """
         metric = float(metrics)
-        if epoch is None:
-            epoch = self.last_epoch + 1
-        else:
+        if epoch is not None:
             warnings.warn(EPOCH_DEPRECATION_WARNING, UserWarning, stacklevel=2)
-        self.last_epoch = epoch
-        if self._is_better(metric, self.best):
-            self.best = metric
-            self.num_bad_epochs = 0
-        else:
-            self.num_bad_epochs += 1
-        if self.in_cooldown:
-            self.cooldown_counter -= 1
-            self.num_bad_epochs = 0
-        if self.num_bad_epochs > self.patience:
-            self._reduce_lr(epoch)
-            self.cooldown_counter = self.cooldown
-            self.num_bad_epochs = 0
-        self._last_lr = copy_group_values(self.optimizer, "lr")
+            self.last_epoch = epoch - 1  # torch's method would warn of its caller, which is here
+        super().step(metric)
 
     def _reduce_lr(self, epoch: int) -> None:
         groups = self.optimizer.param_groups
@@ -141,16 +112,3 @@ class ReduceLROnPlateau(LRScheduler, torch_schedulers.ReduceLROnPlateau):
             if old - new > self.eps:
                 rates[index] = new
         set_rates(zip(groups, rates, strict=True))
-
-    @property
-    def in_cooldown(self) -> bool:
-        """Tell whether the last reduction was less than `cooldown` steps ago."""
-        return self.cooldown_counter > 0
-
-    def _is_better(self, metric: float, best: float) -> bool:
-        sign = -1.0 if self.mode == "min" else 1.0
-        if self.threshold_mode == "rel":
-            bound: float = best * (1.0 + sign * self.threshold)
-        else:
-            bound = best + sign * self.threshold
-        return metric < bound if self.mode == "min" else metric > bound

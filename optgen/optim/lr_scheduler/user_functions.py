@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 
 from torch.optim import Optimizer
 
-from optgen.optim.lr_scheduler.base import LRScheduler
-from optgen.optim.lr_scheduler.group_rates import Value, copy_group_values, pair_with_groups
+from optgen.optim.lr_scheduler.base import LRScheduler, Value, copy_group_values, pair_with_groups
 
 Function = Callable[[int], float]
 

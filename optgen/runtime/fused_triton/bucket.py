@@ -148,10 +148,7 @@ class Bucket:
         self.table, self.tensor_of_block = self._table.memory, self._table.tensor_of_block
         self._workspace = None
         if spec is not None:
-            compile_options = compiler_options(is_amd)
-            self._workspace = Workspace(
-                spec, streams[0], tiles, block_counts, compile_options, graph_memory
-            )
+            self._workspace = Workspace(spec, streams[0], tiles, block_counts, is_amd, graph_memory)
 
     @property
     def workspace(self) -> Workspace:

@@ -26,6 +26,10 @@ FIRST_GROUP = tl.constexpr(8)  # index of its first group of matrices; a program
 GROUPS = tl.constexpr(9)  # how many groups of matrices it has
 TILE_SHAPE_INDEX = tl.constexpr(10)  # the index of its tile among the bucket's tiles
 GROUP_PARTIALS = tl.constexpr(11)  # offset of partial sums that its groups of matrices store
+SUMS = tl.constexpr(12)  # offset of what a finish adds up: partial sums of blocks, or folded ones
+SUM_COUNT = tl.constexpr(13)  # how many of them each result has
+GROUP_SUMS = tl.constexpr(14)  # the same two of the partial sums that groups of matrices store
+GROUP_SUM_COUNT = tl.constexpr(15)
 
 TERMS = tl.constexpr(1024)
 """The number of partial sums of one result that are added at once."""
@@ -85,20 +89,23 @@ def column_largest(x, mask):
 def add_up(partials, count):
     """Sum `count` partial sums."""
     lane_sums = tl.zeros((TERMS,), tl.float64)
-    for first in range(0, count, TERMS):
-        lanes = first + tl.arange(0, TERMS)
-        lane_sums += tl.load(partials + lanes, lanes < count, 0.0)
-    return tl.sum(lane_sums)
+    whole = count // TERMS * TERMS
+    for first in range(0, whole, TERMS):
+        lane_sums += tl.load(partials + first + tl.arange(0, TERMS))
+    lanes = whole + tl.arange(0, TERMS)
+    return tl.sum(lane_sums + tl.load(partials + lanes, lanes < count, 0.0))
 
 
 @triton.jit
 def pick_largest(partials, count):
     """Return the largest of `count` partial results."""
     lane_maxima = tl.zeros((TERMS,), tl.float64)
-    for first in range(0, count, TERMS):
-        lanes = first + tl.arange(0, TERMS)
-        lane_maxima = maximum(lane_maxima, tl.load(partials + lanes, lanes < count, 0.0))
-    return tl.reduce(lane_maxima, 0, larger)
+    whole = count // TERMS * TERMS
+    for first in range(0, whole, TERMS):
+        lane_maxima = maximum(lane_maxima, tl.load(partials + first + tl.arange(0, TERMS)))
+    lanes = whole + tl.arange(0, TERMS)
+    rest = tl.load(partials + lanes, lanes < count, 0.0)
+    return tl.reduce(maximum(lane_maxima, rest), 0, larger)
 
 
 @triton.jit

@@ -53,6 +53,15 @@ def options(
     return sizes | compile_options
 
 
+def number_options(is_amd: bool) -> dict[str, Any]:
+    """Return the options of a launch in which each program combines partial sums of numbers.
+
+    Without a limit of its own, NVIDIA's assembler takes so few registers that each load of a thread
+    waits for the one before.
+    """
+    return {"num_warps": 4} | compiler_options(is_amd) | ({} if is_amd else {"maxnreg": 128})
+
+
 def compiler_options(is_amd: bool) -> dict[str, Any]:
     """Return the compiler's options for exact arithmetic.
 

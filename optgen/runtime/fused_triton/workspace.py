@@ -11,13 +11,15 @@ import struct
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from optgen.runtime.fused_triton.folds import Folds, fold_options
 from optgen.runtime.fused_triton.graph_memory import GraphMemory
+from optgen.runtime.fused_triton.launch_options import compiler_options, number_options
 from optgen.runtime.fused_triton.table import allocate, upload
 from optgen.runtime.fused_triton.tile_shape import Shape, Tile
 
@@ -74,28 +76,36 @@ class Workspace:
         params: Sequence[Tensor],
         tiles: Sequence[Tile],
         block_counts: Sequence[int],
-        compile_options: dict[str, Any],
+        is_amd: bool,
         graph_memory: GraphMemory | None,
     ) -> None:
         device, dtype = params[0].device, params[0].dtype
         self._spec, self._graph_memory, self._block_counts = spec, graph_memory, block_counts
         self._shapes = [Shape.of(param) for param in params]
         self._tiles = [Tile.of(shape) for shape in self._shapes] if tiles else []
-        # Options of launches that finish numbers, and of launches that finish rows and columns:
-        self.number_options = {"num_warps": 4} | compile_options
-        self.line_options = _finish_options(tiles) | {"num_warps": 16} | compile_options
+        # Options of launches that fold sums, finish numbers, and finish rows and columns:
+        self.fold_options = fold_options(is_amd)
+        self.number_options = number_options(is_amd)
+        self.line_options = _finish_options(tiles) | {"num_warps": 16} | compiler_options(is_amd)
         value_dtype = dtype if dtype == torch.float64 else torch.float32
         indices = range(len(params))
-        partial_counts = [  # pairs: of sweeps, of programs that finish groups of matrices
-            (self._sweep_partial_count(i), spec.parts * self._group_count(i)) for i in indices
-        ]
-        partial_offsets = list(accumulate(map(sum, partial_counts), initial=0))
+        group_counts = list(map(self._group_count, indices))
+        block_folds = Folds(block_counts, group_counts, spec.sums)
+        group_folds = Folds(group_counts, group_counts, spec.parts)
+        sizes = zip(  # for each tensor: of sweeps, of programs that finish groups of matrices
+            map(self._sweep_partial_count, indices),
+            [spec.parts * count for count in group_counts],
+            block_folds.sizes,
+            group_folds.sizes,
+            strict=True,
+        )
+        offsets = list(accumulate(chain.from_iterable(sizes), initial=0))
         value_offsets = list(accumulate(map(self._value_count, self._shapes), initial=0))
         self.scalars = torch.empty(len(params), spec.scalars, dtype=torch.float64, device=device)
-        self.partials = torch.empty(partial_offsets.pop(), dtype=torch.float64, device=device)
+        self.partials = torch.empty(offsets.pop(), dtype=torch.float64, device=device)
         self.values = torch.empty(value_offsets.pop(), dtype=value_dtype, device=device)
+        sweep_offsets, part_offsets, *folded = (offsets[kind::4] for kind in range(4))
         (eps_bits,) = struct.unpack("<q", struct.pack("<d", torch.finfo(dtype).eps))
-        group_counts = list(map(self._group_count, indices))
         first_groups = list(accumulate(group_counts, initial=0))
         self.arrivals = allocate((first_groups.pop(),), torch.int32, device, graph_memory)
         if graph_memory is None:  # the memory of a graph holds zeros, at each replay
@@ -105,19 +115,20 @@ class Workspace:
             *zip(*self._shapes, strict=True),
             [param.ndim for param in params],
             [eps_bits] * len(params),
-            partial_offsets,
+            sweep_offsets,
             value_offsets,
             first_groups,
             group_counts,
             [tiles.index(tile) for tile in self._tiles] or [0] * len(params),
-            [
-                offset + sweep_count
-                for offset, (sweep_count, _) in zip(partial_offsets, partial_counts, strict=True)
-            ],
+            part_offsets,
+            *block_folds.rows(sweep_offsets, folded[0]),
+            *group_folds.rows(part_offsets, folded[1]),
         ]
         self.shapes = allocate((len(rows), len(params)), torch.int64, device, graph_memory)
         upload(self.shapes, array("q", (value for row in rows for value in row)), graph_memory)
         self._programs: dict[tuple[int, int], Programs] = {}
+        chunk_counts = block_folds.chunk_counts, group_folds.chunk_counts
+        self._folds = [self._make_programs(c) if any(c) else None for c in chunk_counts]
 
     def tensors(self) -> list[Tensor]:
         """Return the memory on the device, without the programs."""
@@ -138,6 +149,13 @@ class Workspace:
                 counts.append(self._group_count(index) * (max(chunk_count, 1) if is_split else 1))
             self._programs[key] = self._make_programs(counts)
         return self._programs[key]
+
+    def fold_programs(self, of_groups: bool = False) -> Programs | None:
+        """Return the chunks of partial sums that are folded; None if a finish adds up all of them.
+
+        The partial sums are those of blocks of elements, or those of groups of matrices.
+        """
+        return self._folds[of_groups]
 
     def _has_split_matrices(self, index: int) -> bool:
         """Tell whether several tiles may contribute to the sums of a matrix's rows and columns."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from interpreter import inside_interpreter, outside_interpreter, run_inside
+from small_folds import small_folds
 from torch import Tensor
 
 import optgen.optim
@@ -114,6 +115,15 @@ def test_a_captured_step_has_one_copy(
         optimizer.step()
 
     assert len(copies.nodes) == 1
+
+
+@outside_interpreter
+@pytest.mark.parametrize("name", ["LAMB", "Adafactor", "CAME"])
+def test_the_tables_of_folds_come_with_the_one_copy(
+    name: str, copies: Copies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_folds():
+        test_a_captured_step_has_one_copy(name, 3, copies, monkeypatch)
 
 
 @pytest.fixture

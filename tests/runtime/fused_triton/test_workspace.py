@@ -55,7 +55,7 @@ def workspace(spec: WorkspaceSpec, sizes: list[tuple[int, ...]]) -> Workspace:
     blocks = [prod(tile.counts(s)) for tile, s in zip(tiles, shapes, strict=True)] or [1] * len(
         sizes
     )
-    return Workspace(spec, params, sorted(set(tiles)), blocks, {}, None)
+    return Workspace(spec, params, sorted(set(tiles)), blocks, False, None)
 
 
 def test_the_table_holds_offsets_of_each_tensors_memory() -> None:
@@ -76,6 +76,7 @@ def test_the_table_holds_offsets_of_each_tensors_memory() -> None:
         group_counts,
         tile_indices,
         shares,
+        *what_finishes_add_up,
     ) = work.shapes.tolist()
     assert (blocks, matrices) == ([4, 8], [1, 2])
     assert (rows, columns, ndim) == ([20, 17], [200, 130], [2, 3])
@@ -87,6 +88,7 @@ def test_the_table_holds_offsets_of_each_tensors_memory() -> None:
     assert (groups, group_counts) == ([0, 1], [1, 2])
     assert tile_indices == [0, 0]
     assert shares == [partials[1], work.partials.numel()]
+    assert what_finishes_add_up == [partials, blocks, shares, group_counts]
     assert work.arrivals.tolist() == [0, 0, 0]
     assert work.scalars.shape == (2, 5)
 
@@ -113,7 +115,7 @@ def test_blocks_of_whole_matrices_leave_no_partial_rows() -> None:
 def test_the_workspace_has_room_for_partial_sums_of_a_finish() -> None:
     work = workspace(WorkspaceSpec(1, True, sums=1, parts=3), [(300, 3, 3), (5, 2)])
     assert work.shapes[6].tolist() == [0, 3 + 3 * 3]
-    assert work.shapes[-1].tolist() == [3, 3 + 3 * 3 + 1]
+    assert work.shapes[11].tolist() == [3, 3 + 3 * 3 + 1]
     assert work.partials.numel() == 3 + 3 * 3 + 1 + 3
 
 

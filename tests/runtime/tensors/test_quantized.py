@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from optgen.ir import quantization
 from optgen.ir.algorithm import QUANTIZED_BLOCKS, QUANTIZED_MAPS
+from optgen.ir.rounding import quantized
 from optgen.runtime.state.create import quantize
 from optgen.runtime.tensors.quantized import QuantizedTensor
 from optgen.verification.references.eight_bits import SHARES, round_to_8_bits
@@ -39,7 +39,7 @@ def test_a_number_gets_the_code_of_the_nearest_share(
             torch.testing.assert_close(
                 decoded, round_to_8_bits(each, block, code_map), rtol=1e-6, atol=0
             )
-            oracle = quantization.quantized(each, block, code_map)
+            oracle = quantized(each, block, code_map)
             torch.testing.assert_close(decoded, oracle, rtol=1e-6, atol=0)
 
 
@@ -76,7 +76,7 @@ def test_nan_and_infinity_make_only_their_own_block_nan() -> None:
     assert decoded[:256].view(4, 64).isnan().all(dim=1).tolist() == [True, True, False, True]
     assert torch.equal(decoded[256:320], torch.zeros(64))
     assert decoded[320:].isfinite().all()
-    assert torch.equal(decoded.isnan(), quantization.quantized(values, 64, "dynamic").isnan())
+    assert torch.equal(decoded.isnan(), quantized(values, 64, "dynamic").isnan())
 
 
 def test_small_positive_numbers_decode_to_zero_only_beside_negative_ones() -> None:

@@ -1,4 +1,4 @@
-"""Replace scalar operators that may raise in Python by functions that follow IEEE 754.
+"""Replace scalar operators that behave otherwise in Python than on tensors and in kernels.
 
 Division by zero gives infinity or NaN in C++, in Triton and in torch, but raises in Python. So
 `a / b` becomes `divide(a, b)`, unless the bounds of the hyperparameters prove that `b` is above
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from optgen.ir.nodes import Call, Const, Expr, Ref, assigns, map_expressions, rebuild
+from optgen.ir.nodes import Call, Const, Expr, Ref, assigns, map_expressions, map_values, rebuild
 from optgen.ir.plan import Plan
 from optgen.passes.inline_scalars import definitions, expand_definitions
 from optgen.passes.ranges import Range, Ranges, declared_ranges, is_not_negative, range_of
@@ -117,3 +117,20 @@ def _is_nonzero_constant(expr: Expr) -> bool:
 
 def _is_in_unit_interval(values: Range) -> bool:
     return values.low >= 0 and values.high <= 1
+
+
+def truths_to_bool(plan: Plan) -> Plan:
+    """Return the plan with the op `holds` in place of every `truth` inside a value.
+
+    In a value, torch accepts neither None nor 3.0 as true or false. A Python `if` accepts both, so
+    conditions of branches stay as they are.
+    """
+    return plan.map_programs(lambda program: map_values(program, _with_holds))
+
+
+def _with_holds(expr: Expr) -> Expr:
+    expr = rebuild(expr, _with_holds)
+    match expr:
+        case Call("truth", args):
+            return Call("holds", args, expr.place)
+    return expr
