@@ -14,8 +14,6 @@ from optgen.ir.nodes import Place, assigns
 from optgen.lowerings import LOWERINGS
 from optgen.passes.outline_sweeps import outline_sweeps, with_sweeps
 from optgen.passes.plan import plans
-from optgen.runtime.fused_cpu.suspending_kernel import MACRO
-from optgen.runtime.toolchain import dtype_variants
 from optgen.spec.composition.check_parts import CompositionError
 from optgen.spec.composition.parts import is_modifier
 from optgen.spec.declare import Spec, hypers_of
@@ -126,6 +124,8 @@ def _build_libraries(algorithm: Algorithm) -> None:
 
     import torch
 
+    from optgen.runtime.fused_cpu.suspending_kernel import MACRO
+    from optgen.runtime.toolchain import dtype_variants
     from optgen.runtime.toolchain.library_cache import inline_includes
 
     source = inline_includes(emit.render(algorithm, _FUSED_CPU, None))

@@ -19,10 +19,10 @@ from optgen.runtime.batch.gather import finish, gather_batches, roll_back, snaps
 from optgen.runtime.batch.grad_scaler import is_skipped, must_unscale, unscale
 from optgen.runtime.batch.gradients import zero_gradients
 from optgen.runtime.batch.group_states import store_group_states
-from optgen.runtime.batch.hyperparameters import check_groups_agree, why_groups_differ
 from optgen.runtime.batch.sparse_rows import check_rows
 from optgen.runtime.lowerings import BACKENDS, FUSED, current_forced_lowering
-from optgen.runtime.rule import OptimizerLike, Rule
+from optgen.runtime.rule import Group, OptimizerLike, Rule
+from optgen.runtime.rule import number as python_number
 from optgen.runtime.sharded.consensus import (
     Consensus,
     note_batch,
@@ -201,6 +201,51 @@ def _take_fast_path(optimizer: OptimizerWithContext) -> bool:
         can_take = _takes_batch(optimizer, lowering)
         context.cached_step = backend_of(optimizer.rule, lowering).begin(optimizer, can_take)
     return context.cached_step is not None
+
+
+def check_groups_agree(optimizer: OptimizerLike) -> None:
+    """Raise a RuntimeError if groups have different values where the rule has one for all."""
+    if message := why_groups_differ(optimizer):
+        raise RuntimeError(message)
+
+
+def why_groups_differ(optimizer: OptimizerLike) -> str:
+    """Return an error message if groups have different values where the rule has one; else "".
+
+    A tensor on a device is not read, and counts as equal: the host would wait for the device.
+    """
+    rule, groups = optimizer.rule, optimizer.param_groups
+    for key in _keys_to_compare(rule, groups) if len(groups) > 1 else ():
+        values = enumerate(group.get(key) for group in groups)
+        found = {index: python_number(each) for index, each in values if _can_read(each)}
+        if key in rule.equal_or_0:
+            found = {index: each for index, each in found.items() if each != 0}
+        first = next(iter(found), 0)
+        for index, each in found.items():
+            if each != found[first] and each == each and found[first] == found[first]:
+                way_out = "the same" if key in rule.equal else "the same, or 0"
+                return (
+                    f"{type(optimizer).__name__} takes one {key} for all groups: group {first} has "
+                    f"{found[first]}, and group {index} has {each}; give all groups {way_out}"
+                )
+    return ""
+
+
+def _keys_to_compare(rule: Rule, groups: Sequence[Group]) -> list[str]:
+    """Return the keys of values that must agree and are not one object; cached steps ask this."""
+    first, *others = groups
+    keys: dict[str, None] = {}
+    for group in others:
+        for key in rule.keys_of_equal_values:
+            if group.get(key) is not first.get(key):
+                keys[key] = None
+    return list(keys)
+
+
+def _can_read(value: object) -> bool:
+    """Tell whether the numbers of a value can be read without waiting for a device."""
+    items = value if isinstance(value, tuple | list) else (value,)
+    return all(not isinstance(x, Tensor) or (x.is_cpu and numel(x) == 1) for x in items)
 
 
 def _first_device(optimizer: OptimizerWithContext) -> str:

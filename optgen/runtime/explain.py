@@ -14,7 +14,7 @@ from optgen.runtime.lowerings import BACKENDS
 from optgen.runtime.members import OptimizerOfMembers
 from optgen.runtime.optimizer import GeneratedOptimizer
 from optgen.runtime.rule import Group, Rule
-from optgen.runtime.tensors.group_view import asked_view
+from optgen.runtime.tensors.group_view import VIEW
 from optgen.runtime.torch_private import numel
 
 _PHASE_BY_PHASE = "phase by phase with the ranks that hold the other shards"
@@ -120,7 +120,7 @@ def _view_note(batch: Batch) -> str:
     if not batch.meta_views:
         return ""
     copy_note = ", of copies: the memory of some tensors has no such view"
-    return f"; view={asked_view(batch.group)}{copy_note if batch.view_copies else ''}"
+    return f"; view={batch.group.get(VIEW)}{copy_note if batch.view_copies else ''}"
 
 
 def _codes_note(rule: Rule, batch: Batch) -> str:

@@ -13,7 +13,6 @@ from optgen.runtime.batch.grad_scaler import report_skip
 from optgen.runtime.batch.group_states import adopt_group_states, share_loaded_states
 from optgen.runtime.batch.hyperparameters import (
     check_constructor_arguments,
-    check_groups_agree,
     converter_of,
 )
 from optgen.runtime.batch.params import (
@@ -125,7 +124,7 @@ class GeneratedOptimizer(LightOptimizer):
         try:
             converter_of(self).check_arguments(group)
             check_added_group(self, len(self.param_groups) - 1)
-            check_groups_agree(self)
+            dispatch.check_groups_agree(self)
             group.update(self.rule.fixed_values(group["params"]))
             adopt_group_states(self)
         except BaseException:

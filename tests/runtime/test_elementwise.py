@@ -199,13 +199,13 @@ def test_a_call_without_a_compiler_takes_the_for_loop(monkeypatch: pytest.Monkey
     ema_module._update._cached.clear()
     monkeypatch.setattr(FusedCpuBackend, "obstacle", lambda self, owner, batch: "no compiler")
     modules: list[str] = []
-    load = backend.load
+    load = backend.load_function
 
     def record_load(package: Any, module: str, name: str) -> Any:
         modules.append(module)
         return load(package, module, name)
 
-    monkeypatch.setattr(backend, "load", record_load)
+    monkeypatch.setattr(backend, "load_function", record_load)
     check_ema(*random_lists(3, (4, 5)))
     assert modules == ["forloop", "forloop"]
 

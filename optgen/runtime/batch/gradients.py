@@ -11,7 +11,7 @@ from torch import Tensor
 from optgen.runtime.batch.params import rule_owner
 from optgen.runtime.rule import Group, OptimizerLike, truth
 from optgen.runtime.tensors.dtensor import all_plain, real_local_views
-from optgen.runtime.tensors.group_view import asked_view
+from optgen.runtime.tensors.group_view import VIEW
 
 _layout = attrgetter("layout")
 
@@ -65,7 +65,7 @@ def checked_gradients(optimizer: OptimizerLike, group: Group, grads: list[Tensor
     the rule must update as a whole.
     """
     rule = optimizer.rule
-    if asked_view(group) is not None:
+    if group.get(VIEW) is not None:
         check_dense_in_view(group, grads)
     if rule.gradient != "sparse_only" and set(map(_layout, grads)) <= {torch.strided}:
         views = real_local_views(grads)
@@ -108,7 +108,7 @@ def check_dense_in_view(group: Mapping[str, Any], grads: Sequence[Tensor]) -> No
     """
     if any(grad.layout is not torch.strided for grad in grads):
         raise RuntimeError(
-            f"a group with view={asked_view(group)} takes no sparse gradients: a sparse gradient "
+            f"a group with view={group.get(VIEW)} takes no sparse gradients: a sparse gradient "
             "names rows of the parameter, not of the view; make the gradients dense, or remove the "
             "view"
         )

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from optgen.runtime.batch.context import OptimizerWithContext, OriginalParams
 from optgen.runtime.rule import Group, OptimizerLike, Rule
-from optgen.runtime.tensors.group_view import asked_view, check_form, in_view
+from optgen.runtime.tensors.group_view import VIEW, check_form, in_view
 from optgen.runtime.tensors.sharding import shard_sizes, sharding_of
 from optgen.runtime.torch_private import flattened_by_fsdp, is_flat_parameter, local_tensor
 
@@ -38,7 +38,7 @@ def check_added_group(optimizer: OptimizerWithContext, index: int) -> None:
     """
     group = optimizer.param_groups[index]
     check_params(optimizer, group, group["params"])
-    if asked_view(group) is not None:
+    if group.get(VIEW) is not None:
         _check_group(optimizer, index, group)
 
 
@@ -53,7 +53,7 @@ def check_views(optimizer: OptimizerWithContext, groups: Sequence[Group] | None 
             parameter in the shape of its view.
     """
     for index, group in enumerate(optimizer.param_groups if groups is None else groups):
-        if asked_view(group) is not None:
+        if group.get(VIEW) is not None:
             try:
                 _check_group(optimizer, index, group, must_fit=not optimizer.rule.elementwise)
             except ValueError:
@@ -79,7 +79,7 @@ def _check_group(
     optimizer: OptimizerWithContext, index: int, group: Group, must_fit: bool = True
 ) -> None:
     """Check one group's view; raise a ValueError that names the group."""
-    rule, view, params = optimizer.rule, asked_view(group), group["params"]
+    rule, view, params = optimizer.rule, group.get(VIEW), group["params"]
     try:
         check_form(view)
         if not must_fit:
@@ -154,7 +154,7 @@ def check_params(optimizer: OptimizerWithContext, group: Group, params: Iterable
         ValueError: The rule cannot take a parameter. If it takes matrices only, the second line of
             the message says how two optimizers share a model.
     """
-    if asked_view(group) is None:
+    if group.get(VIEW) is None:
         for param in params:
             try:
                 optimizer._check_param(param)

@@ -1,7 +1,7 @@
 """Load the C++ reader, which reads a step's tensors without Python, and fill its requests.
 
 The reader needs offsets in torch's objects, which object_layout.py measures, if
-trusted_releases.py allows it. Without a reader, steps gather their tensors in Python.
+trial.py allows it. Without a reader, steps gather their tensors in Python.
 """
 
 import ctypes

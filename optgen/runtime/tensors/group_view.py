@@ -21,7 +21,7 @@ from optgen.runtime.rule import Rule
 View: TypeAlias = tuple[int, ...]
 
 VIEW = "view"
-"""The key of the option in a group; only groups that ask for a view have it."""
+"""The key of the option in a group that asks for a view; the view may be invalid."""
 
 MAX_AXES = 32  # the same limit as in tensor_request.h
 _MAX_ELEMENTS = 2**63 - 1  # torch counts elements in 64 bits
@@ -29,14 +29,9 @@ _short = reprlib.Repr()
 _short.maxtuple = MAX_AXES
 
 
-def asked_view(group: Mapping[str, Any]) -> Any:
-    """Return the view that a group asks for, which may be invalid; None if it asks for none."""
-    return group.get(VIEW)
-
-
 def seen_view(rule: Rule, group: Mapping[str, Any]) -> View | None:
     """Return the view of a group; None for an elementwise rule, which looks at no shape."""
-    view: View | None = None if rule.elementwise else asked_view(group)
+    view: View | None = None if rule.elementwise else group.get(VIEW)
     return view
 
 

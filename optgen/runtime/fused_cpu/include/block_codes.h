@@ -1,6 +1,6 @@
 // Streams of 8 bits: an int8 code for each element, and a float32 scale for each block of elements.
 // The scales stand behind the codes, at a multiple of 64 bytes. A code stands for a share: an
-// element divided by its block's scale. The format is that of runtime/tensors/block_codes.py, to
+// element divided by its block's scale. The format is that of runtime/tensors/quantized.py, to
 // the bit.
 #include "optgen/runtime/fused_cpu/include/dtypes.h"
 
