@@ -96,7 +96,7 @@ def test_an_argument_norm_does_not_hide_the_function_norm(name: str, lowering: s
     )
 
 
-@pytest.mark.one_case_in(3)
+@pytest.mark.one_case_in(6)
 @pytest.mark.parametrize(("name", "base", "lowering"), COMBINATIONS)
 def test_every_modifier_equals_its_change_by_hand(name: str, base: str, lowering: str) -> None:
     optimizer, by_hand = composed_and_by_hand(name, base)

@@ -35,6 +35,7 @@ CASES_AND_LOWERINGS = [(case, lowering) for case in CAPTURABLE_CASES for lowerin
 CASES_AND_LOWERINGS += [(CASE_OF_DENSE_CLASS.get(name, Case(name)), None) for name in CAPTURABLE]
 
 
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize(("case", "lowering"), CASES_AND_LOWERINGS, ids=str)
 def test_captured_steps_equal_plain_steps(case: Case, lowering: str | None) -> None:
     params_of_captured, plain_params = parameters(case.name), parameters(case.name)

@@ -44,6 +44,7 @@ def label(options: dict[str, Any]) -> str:
     return " ".join(f"{key}={value}" for key, value in options.items()) or "default"
 
 
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize(("problem", "size"), [(rosenbrock, 2), (quadratic, 10), (logistic, 60)])
 @pytest.mark.parametrize("options", [*OPTIONS_OF_TORCHS_TESTS, *MORE_OPTIONS], ids=label)
 def test_lbfgs_takes_torchs_path(options: dict[str, Any], problem: Any, size: int) -> None:

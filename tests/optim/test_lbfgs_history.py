@@ -36,6 +36,7 @@ def two_loops(pairs: list[Any], scale: float, gradient: Tensor) -> Tensor:
     return -r
 
 
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-12), (torch.float32, 2e-5)])
 @pytest.mark.parametrize("capacity", [1, 3, 9, 20])
 @pytest.mark.parametrize("size", SIZES)

@@ -24,6 +24,7 @@ test_optim_db.py and optim/test_lbfgs*.py test LBFGS.
 """
 
 
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("case", "lowering"), cases_and_lowerings(CASES, also_unforced=True))
 def test_our_class_continues_from_torchs_checkpoint(

@@ -63,6 +63,7 @@ def param_and_grad() -> tuple[Tensor, Tensor]:
     return param, grad
 
 
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize("case", DIFFERENTIABLE, ids=str)
 def test_gradients_agree_with_finite_differences(case: Case) -> None:
     state = states_in_training(case)

@@ -86,6 +86,7 @@ def reference(case: Case) -> Run:
     return train_with_events(case.theirs, count_of_first_steps(case))
 
 
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize(("case", "flags"), list(inputs_with_all_flags()))
 def test_trajectory_and_state_equal_torchs(case: Case, flags: dict[str, Any]) -> None:
     run = train_with_events(functools.partial(case.ours, **flags), count_of_first_steps(case))

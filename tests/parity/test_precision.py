@@ -160,7 +160,7 @@ def mean_square(found: Tensor, exact: Tensor) -> float:
     return float((found.double() - exact).square().mean())
 
 
-@pytest.mark.one_case_in(2)
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_float32_errors_are_within_torchs(case: Case, lowering: str) -> None:
@@ -186,7 +186,7 @@ def cases_in_16_bits() -> list[tuple[Case, torch.dtype]]:
     return [*product(cases, OPTIONS_IN_16_BITS)]
 
 
-@pytest.mark.one_case_in(6)
+@pytest.mark.one_case_in(12)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize(("case", "dtype"), cases_in_16_bits(), ids=str)
 def test_16_bit_errors_are_within_torchs(case: Case, dtype: torch.dtype, lowering: str) -> None:

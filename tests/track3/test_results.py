@@ -48,7 +48,7 @@ def test_a_result_equals_its_script(name: str) -> None:
     assert max(largest_differences(result, followed_lowerings(result))) <= 1e-10
 
 
-@pytest.mark.one_case_in(5)
+@pytest.mark.one_case_in(8)
 @outside_interpreter
 @pytest.mark.parametrize("name", IN_EIGENBASES)
 def test_a_result_in_eigenbases_equals_its_script(name: str) -> None:

@@ -33,7 +33,7 @@ CONFIGURATIONS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.one_case_in(2)
+@pytest.mark.one_case_in(5)
 @pytest.mark.parametrize(("name", "options"), CONFIGURATIONS)
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])

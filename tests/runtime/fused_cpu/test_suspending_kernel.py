@@ -233,6 +233,7 @@ def test_ranks_with_parts_of_vectors_wait_once(name: str) -> None:
     assert check_against_whole_parameters(load_rule(name)[0], shapes, (3,), (-1,)) == 1
 
 
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize("name", ["novograd", "stablespam", "reduced_scalars"])
 @pytest.mark.parametrize(("mesh", "axes"), CUTS, ids=str)
 def test_shards_with_scalars_computed_from_reductions_step_like_whole_parameters(
