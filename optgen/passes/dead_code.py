@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.execution import is_wide
@@ -49,7 +50,7 @@ def _changed_names(algorithm: Algorithm, stored: Collection[str]) -> set[str]:
     }
     last = set(last_versions.values())
     (rule,) = _filtered(
-        (algorithm.rule,), lambda a, read: a.target in read | last or is_wide(a.value)
+        (algorithm.rule,), lambda read, a: a.target in read or a.target in last or is_wide(a.value)
     )
     programs = Splitter(replace(algorithm, rule=rule), kinds_of(algorithm)).split(rule)
     needed = refs_read(rule, *programs) | last
@@ -85,16 +86,20 @@ def without_dead_code(
     """Return the programs without dead code: a sweep keeps what it reads, reduces or stores."""
     num_sweeps = len(cut.sweeps)
     names_of_operands = {ref.name for ref in refs_read(*programs[2 * num_sweeps :])}
-    sweeps: list[Program] = []
-    for sweep, stored in zip(programs, cut.stored, strict=False):
-        kept = {*stored, *names_of_operands}
-        sweeps += _filtered(
-            (sweep,),
-            lambda a, read, kept=kept: (
-                a.target.name in kept or a.target in read or is_reduction(a.value)
-            ),
-        )
+    sweeps = (
+        _needed_statements(sweep, {*stored, *names_of_operands})
+        for sweep, stored in zip(programs, cut.stored, strict=False)
+    )
     return without_unused((*sweeps, *programs[num_sweeps:]), algorithm)
+
+
+def _needed_statements(sweep: Program, kept: Collection[str]) -> Program:
+    """Return a sweep's statements that reduce, or assign a name that is kept or read."""
+    (shorter,) = _filtered(
+        (sweep,),
+        lambda read, a: a.target.name in kept or a.target in read or is_reduction(a.value),
+    )
+    return shorter
 
 
 def without_unused(programs: tuple[Program, ...], algorithm: Algorithm) -> tuple[Program, ...]:
@@ -104,7 +109,7 @@ def without_unused(programs: tuple[Program, ...], algorithm: Algorithm) -> tuple
     """
     stored = {algorithm.param, *(s.symbol for s in algorithm.states)}
     return _filtered(
-        programs, lambda a, read: a.target.name in stored or a.target in read or is_wide(a.value)
+        programs, lambda read, a: a.target.name in stored or a.target in read or is_wide(a.value)
     )
 
 
@@ -113,23 +118,22 @@ def used_scalars(scalars: Program, programs: Iterable[Program], algorithm: Algor
     stored = {s.symbol for s in algorithm.scalar_states()}
     phases_read = refs_read(*programs)
     (shorter,) = _filtered(
-        (scalars,), lambda a, read: a.target.name in stored or a.target in read | phases_read
+        (scalars,),
+        lambda read, a: a.target.name in stored or a.target in read or a.target in phases_read,
     )
     return shorter
 
 
 def _filtered(
-    programs: tuple[Program, ...], is_needed: Callable[[Assign, set[Ref]], bool]
+    programs: tuple[Program, ...], is_needed: Callable[[set[Ref], Assign], bool]
 ) -> tuple[Program, ...]:
     """Return the programs with only the assignments that are needed.
 
-    `is_needed` gets an assignment and the names that the needed assignments read.
+    `is_needed` gets the names that the needed assignments read, and an assignment.
     """
     while True:
-        read = refs_read(*programs)
-        shorter = tuple(
-            filter_assigns(p, lambda a, read=read: is_needed(a, read)) for p in programs
-        )
+        keep = partial(is_needed, refs_read(*programs))
+        shorter = tuple(filter_assigns(program, keep) for program in programs)
         if shorter == programs:
             return programs
         programs = shorter
