@@ -189,7 +189,12 @@ def expressions(program: Program) -> Iterator[Expr]:
 
 def names_read(program: Program) -> frozenset[str]:
     """Return the names that the values and conditions of a program read."""
-    return frozenset(ref.name for expr in expressions(program) for ref in refs(expr))
+    return frozenset(ref.name for ref in refs_read(program))
+
+
+def refs_read(*programs: Program) -> set[Ref]:
+    """Return the names, with their versions, that values and conditions of programs read."""
+    return {ref for program in programs for expr in expressions(program) for ref in refs(expr)}
 
 
 def rename_refs(expr: Expr, change: Callable[[Ref], Ref]) -> Expr:

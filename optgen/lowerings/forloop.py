@@ -51,12 +51,11 @@ from optgen.lowerings.python.whole_printer import (
     write_lines,
 )
 from optgen.passes.convert_branches import if_convert
-from optgen.passes.hoist_scalars import hoist_scalars
-from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.instructions import numbers_read
 from optgen.passes.name_values import draw_first, name_random
+from optgen.passes.order import FORLOOP_PASSES, run
 from optgen.passes.plan import Order, plan
-from optgen.passes.python_operators import truths_to_bool, use_ieee_operators
+from optgen.passes.python_operators import truths_to_bool
 from optgen.passes.select_instructions import select_instructions
 from optgen.passes.specialize import Facts, fact_combinations
 
@@ -67,7 +66,7 @@ def lower(algorithm: Algorithm) -> Context:
     """Return the variables of templates/forloop.py.jinja: both forms for each set of facts."""
 
     def prepared_plan(facts: Facts, order: Order) -> Plan:
-        return use_ieee_operators(inline_scalars(hoist_scalars(plan(algorithm, facts, order))))
+        return run(FORLOOP_PASSES, plan(algorithm, facts, order))
 
     on_whole_matrices = bool(why_uncut(algorithm))
     loop = _whole_matrix_loop if on_whole_matrices else _loop

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.plan import Plan
 
 Context = Mapping[str, Any]
-PlanPass = Callable[[Plan], Plan]
 
 
 @dataclass(frozen=True)

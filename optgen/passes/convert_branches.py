@@ -28,12 +28,12 @@ from optgen.ir.nodes import (
     Ref,
     Stmt,
     assigns,
-    expressions,
     map_expressions,
     map_values,
     names_read,
     rebuild,
     refs,
+    refs_read,
     rename_program,
 )
 from optgen.ir.ops import OPS
@@ -171,7 +171,7 @@ class _IfConverter:
             }
             for names, other in zip(assigned, reversed(arms), strict=True)
         )
-        read = {r for e in expressions(others) for r in refs(e)}
+        read = refs_read(others)
         selected = {
             a.target.name: a.target
             for names, arm in zip(shared_names, arms, strict=True)

@@ -26,9 +26,9 @@ from optgen.ir.nodes import (
     Stmt,
     Term,
     assigns,
-    expressions,
     rebuild,
     refs,
+    refs_read,
     walk,
 )
 from optgen.ir.ops import OPS
@@ -121,7 +121,7 @@ class _Hoister:
             # Move the new statements before the branch, so that its arms can read their names;
             # but those that read what the branch assigns must stay after the branch.
             moved = _with_operands(scope.added, scalars[index + 1 :])
-            if not _refs_read(moved) & {a.target for a in assigns((branch,))}:
+            if not refs_read(tuple(moved)) & {a.target for a in assigns((branch,))}:
                 scalars[:] = [s for s in scalars if all(s is not e for e in moved)]
                 scalars[index:index], scope.added = moved, []
                 index += len(moved)
@@ -250,14 +250,9 @@ def _matching_branch(stmt: If, scalars: Iterable[Stmt]) -> tuple[int | None, If]
     return None, replace(stmt, then=(), orelse=())
 
 
-def _refs_read(stmts: list[Stmt]) -> set[Ref]:
-    """Return the names that statements read."""
-    return {ref for expr in expressions(tuple(stmts)) for ref in refs(expr)}
-
-
 def _with_operands(added: list[Stmt], later: list[Stmt]) -> list[Stmt]:
     """Return the added statements, preceded by the later statements that they read."""
-    needed = _refs_read(added)
+    needed = refs_read(tuple(added))
     operands: list[Stmt] = []
     for stmt in reversed(later):
         if isinstance(stmt, Assign) and stmt.target in needed:

@@ -36,11 +36,10 @@ from optgen.ir.nodes import (
 from optgen.ir.ops import OPS
 from optgen.ir.plan import Plan
 from optgen.passes.hoist_between_sweeps import as_plain_arithmetic
-from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.name_matrix_words import MatrixWordNamer, is_fusable
 from optgen.passes.name_values import draw_first
+from optgen.passes.order import OUTLINED_PASSES, run
 from optgen.passes.plan import plans
-from optgen.passes.python_operators import truths_to_bool, use_ieee_operators
 
 EMPTY_LIKE = "empty_like"
 """The op that creates the list into which a function writes."""
@@ -86,7 +85,7 @@ def _outline(key: IdentityKey) -> OutlinedRule:
     functions: list[Algorithm] = []
     outlined = []
     for plan in plans(key.algorithm):
-        ready = draw_first(truths_to_bool(use_ieee_operators(hoist_scalars(plan))))
+        ready = draw_first(run(OUTLINED_PASSES, plan))
         outlined.append(_Outliner(ready, functions).plan())
     if not functions:
         return OutlinedRule(why_none="the rule has no elementwise parts")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from optgen.ir.algorithm import Algorithm, IdentityKey
-from optgen.ir.execution import is_wide, why_uncut
+from optgen.ir.execution import why_uncut
 from optgen.ir.kinds import Kind
 from optgen.ir.nodes import (
-    Assign,
     Call,
     Program,
     Ref,
@@ -19,7 +18,6 @@ from optgen.ir.nodes import (
     assigns,
     expressions,
     filter_assigns,
-    is_self_copy,
     refs,
     walk,
 )
@@ -31,25 +29,28 @@ from optgen.ir.plan import (
     Plan,
     Sweep,
     fresh_keys_of,
-    is_reduction,
     streams_of,
     streams_of_sweep,
 )
 from optgen.ir.verify import verify_plan
 from optgen.ir.verify_versions import StaleReadError
-from optgen.passes.copy_overwritten_scalars import copy_overwritten_scalars
 from optgen.passes.cut_phases import RulePhases, as_one_phase, cut_at_matrix_ops
+from optgen.passes.dead_code import (
+    drop_redundant_stores,
+    used_scalars,
+    without_dead_code,
+    without_self_copies,
+    without_unused,
+)
 from optgen.passes.dependency_depth import CyclicDependencyError, kinds_of
-from optgen.passes.drop_redundant_stores import drop_redundant_stores
 from optgen.passes.expand_reductions import expand_reductions
 from optgen.passes.fold_constants import fold_constants
 from optgen.passes.hoist_between_sweeps import hoist_between_sweeps
 from optgen.passes.name_values import name_items, name_products, name_properties, name_reductions
 from optgen.passes.prepare_rule import add_maximize, drop_unused_hypers, rename
 from optgen.passes.specialize import Facts, fact_combinations, specialize
-from optgen.passes.split_live_ranges import split_live_ranges
 from optgen.passes.split_scalars import Splitter, rounded_refs
-from optgen.passes.ssa import to_ssa
+from optgen.passes.versions import copy_overwritten_scalars, split_live_ranges, to_ssa
 
 Order: TypeAlias = Literal["late", "early", "whole"]
 """Choice of the sweep that stores a state.
@@ -120,23 +121,15 @@ def _build_plan(named: Algorithm, order: Order, separate_versions: bool) -> Plan
     scalars, sweeps = _split(versioned, cut, kinds, stores_early)
     finishes_and_calls = (*cut.finishes, *cut.calls)
     scalars, programs = copy_overwritten_scalars(scalars, (*sweeps, *finishes_and_calls), kinds)
-    programs = _without_unused(programs, versioned)
-    programs = programs if cut.is_whole else _without_dead_code(programs, cut, versioned)
-    scalars = _without_self_copies(used_scalars(scalars, programs, versioned))
+    programs = without_unused(programs, versioned)
+    programs = programs if cut.is_whole else without_dead_code(programs, cut, versioned)
+    scalars = without_self_copies(used_scalars(scalars, programs, versioned))
     complete = Plan(versioned, scalars, _phases(versioned, cut, programs), kinds)
     if complete.is_cut:  # `verify_plan` raises where sweeps disagree about a state
         verify_plan(hoist_between_sweeps(complete), hoisted=False)
-    shorter = tuple(map(_without_self_copies, programs))
+    shorter = tuple(map(without_self_copies, programs))
     result = replace(complete, phases=_phases(versioned, cut, shorter))
     return result if order == "whole" else hoist_between_sweeps(result)
-
-
-def _without_self_copies(program: Program) -> Program:
-    """Return a program without copies of a name to its next version.
-
-    They do nothing, because printers write all versions of a name as one variable.
-    """
-    return filter_assigns(program, lambda a: not is_self_copy(a))
 
 
 def _cut(
@@ -212,52 +205,6 @@ def _phases(
         case [Sweep(_, body)]:  # a single sweep gets every tensor, read or not
             return (Sweep(streams_of(algorithm, body), body),)
     return tuple(phases)
-
-
-def _without_dead_code(
-    programs: tuple[Program, ...], cut: RulePhases, algorithm: Algorithm
-) -> tuple[Program, ...]:
-    """Return the programs without dead code: a sweep keeps what it reads, reduces or stores."""
-    num_sweeps = len(cut.sweeps)
-    calls = programs[2 * num_sweeps :]
-    read_by_ops = {ref.name for p in calls for expr in expressions(p) for ref in refs(expr)}
-    sweeps = (
-        _needed_statements(sweep, {*stored, *read_by_ops})
-        for sweep, stored in zip(programs, cut.stored, strict=False)
-    )
-    return _without_unused((*sweeps, *programs[num_sweeps:]), algorithm)
-
-
-def _needed_statements(sweep: Program, stored: Collection[str]) -> Program:
-    """Return a sweep's statements that reduce, or assign a name that is stored or read."""
-    read = {ref for expr in expressions(sweep) for ref in refs(expr)}
-    shorter = filter_assigns(
-        sweep, lambda a: a.target.name in stored or a.target in read or is_reduction(a.value)
-    )
-    return shorter if shorter == sweep else _needed_statements(shorter, stored)
-
-
-def _without_unused(programs: tuple[Program, ...], algorithm: Algorithm) -> tuple[Program, ...]:
-    """Return the programs without locals that none of them reads.
-
-    A reduction over several parameters stays, because other parameters read its result.
-    """
-    stored = {algorithm.param, *(s.symbol for s in algorithm.states)}
-    read = {r for p in programs for e in expressions(p) for r in refs(e)}
-
-    def is_used(stmt: Assign) -> bool:
-        return stmt.target.name in stored or stmt.target in read or is_wide(stmt.value)
-
-    shorter = tuple(filter_assigns(p, is_used) for p in programs)
-    return shorter if shorter == programs else _without_unused(shorter, algorithm)
-
-
-def used_scalars(scalars: Program, programs: Iterable[Program], algorithm: Algorithm) -> Program:
-    """Return the scalar program without names that neither it nor a phase reads."""
-    stored = {s.symbol for s in algorithm.scalar_states()}
-    read = {r for p in (scalars, *programs) for e in expressions(p) for r in refs(e)}
-    shorter = filter_assigns(scalars, lambda a: a.target.name in stored or a.target in read)
-    return scalars if shorter == scalars else used_scalars(shorter, programs, algorithm)
 
 
 def circular_matrix_op(program: Program) -> RuleError | None:

@@ -20,9 +20,9 @@ from optgen.ir.nodes import (
     Ref,
     Term,
     assigns,
-    expressions,
     filter_assigns,
     refs,
+    refs_read,
 )
 from optgen.ir.plan import Phase, Plan, Sweep, is_reduction
 
@@ -63,9 +63,7 @@ def _with_blocked_branch(sweep: Sweep, available: set[Ref]) -> Program:
     recomputed = filter_assigns(sweep.body, lambda a: a.target in needed_if_blocked - needed)
     rest = filter_assigns(sweep.body, lambda a: a.target in needed)
     targets_of_rest = {a.target for a in assigns(rest)}
-    reads_rest = any(
-        ref in targets_of_rest for expr in expressions(recomputed) for ref in refs(expr)
-    )
+    reads_rest = not refs_read(recomputed).isdisjoint(targets_of_rest)
     if not recomputed:
         return rest
     if reads_rest:  # the branch cannot come first, so all locals are recomputed without a branch

@@ -16,7 +16,7 @@ from optgen.ir.verify_versions import VerifyError
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.plan import plan
 from optgen.passes.prepare_rule import add_maximize, rename
-from optgen.passes.ssa import to_ssa
+from optgen.passes.versions import to_ssa
 
 G, P, LR = Ref("grad"), Ref("param"), Ref("lr")
 MOMENTUM = 'm=state("exp_avg")'

@@ -26,7 +26,7 @@ FOUND = Path(__file__).parents[1] / "fuzz" / "found"
 @pytest.fixture(autouse=True)
 def keep_copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Keep the copies of a name to its next version: the verifier needs them to follow versions."""
-    monkeypatch.setattr(planner, "_without_self_copies", lambda program: program)
+    monkeypatch.setattr(planner, "without_self_copies", lambda program: program)
     yield
     planner._cached_plan.cache_clear()
 

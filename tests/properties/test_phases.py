@@ -27,8 +27,8 @@ from optgen.passes.expand_reductions import expand_reductions
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.plan import Order, plans
 from optgen.passes.prepare_rule import add_maximize
-from optgen.passes.ssa import to_ssa
 from optgen.passes.sweep_algebra import fold_denominators
+from optgen.passes.versions import to_ssa
 from optgen.runtime.eager import parts
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import reduce
 
 from optgen.contract.states import QUANTIZED, Shape
 from optgen.ir.algorithm import Algorithm, Hyper
@@ -32,36 +31,19 @@ from optgen.lowerings.fused_cpu.phased_file import phased_context
 from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
 from optgen.lowerings.fused_cpu.template_variants import dispatch_call
 from optgen.lowerings.lowering import Context, Lowering
-from optgen.passes.hoist_between_sweeps import invert_factors
-from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.kernel_plans import (
     codes_readers,
-    encode_choices,
     is_one_sweep,
     legend_of_choices,
     load_device_scalars,
     zero_gradients,
 )
+from optgen.passes.order import KERNEL_PASSES, run
 from optgen.passes.plan import plan, plans
 from optgen.passes.recognize_rules import is_scatter_add
 from optgen.passes.specialize import specialize_unit_matrices
-from optgen.passes.sweep_algebra import (
-    factor_out_divisors,
-    fold_denominators,
-    merge_square_roots,
-    use_lerp_form,
-)
 
-_PASSES = (
-    encode_choices,
-    use_lerp_form,
-    invert_factors,
-    merge_square_roots,
-    fold_denominators,
-    factor_out_divisors,
-    hoist_scalars,
-    zero_gradients,
-)
+_PASSES = (*KERNEL_PASSES, zero_gradients)
 
 
 _AXES_OF_SHAPE: dict[Shape, Axes] = {"like": Axes.TENSOR, "row": Axes.ROW, "col": Axes.COLUMN}
@@ -70,7 +52,7 @@ _AXES_OF_SHAPE: dict[Shape, Axes] = {"like": Axes.TENSOR, "row": Axes.ROW, "col"
 def lower(algorithm: Algorithm) -> Context:
     """Return the variables of the templates, as indented blocks of text."""
     algorithm = load_device_scalars(algorithm)
-    all_plans = [reduce(lambda p, change: change(p), _PASSES, p) for p in _plans(algorithm)]
+    all_plans = [run(_PASSES, p) for p in _plans(algorithm)]
     symbols = {state.key: state.symbol for plan in all_plans for state in plan.fresh_states()}
     fresh_symbols = [symbols[state.key] for state in algorithm.states if state.key in symbols]
     streams = _streams(algorithm, all_plans)

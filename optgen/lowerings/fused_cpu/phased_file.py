@@ -13,7 +13,7 @@ from optgen.ir.plan import HostCall, MatrixCall, Phase, Plan
 from optgen.lowerings.fused_cpu.line_layout import indented, wrapped_list
 from optgen.lowerings.fused_cpu.phased_rule import PhasedRule
 from optgen.lowerings.lowering import Context
-from optgen.passes.plan import used_scalars
+from optgen.passes.dead_code import used_scalars
 
 _END_OF_CALL = ">(*table, *threads);"
 

@@ -9,7 +9,6 @@ causes a recompilation.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import reduce
 from typing import Any
 
 from optgen.ir.algorithm import Algorithm
@@ -32,38 +31,21 @@ from optgen.lowerings.fused_triton.sweep_printer import (
     print_sweep,
 )
 from optgen.lowerings.lowering import Lowering
-from optgen.passes.hoist_between_sweeps import invert_factors
-from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.kernel_plans import (
     addresses_of,
-    encode_choices,
     is_flat_sweep,
     load_device_scalars,
 )
+from optgen.passes.order import KERNEL_PASSES, run
 from optgen.passes.plan import plans
-from optgen.passes.sweep_algebra import (
-    factor_out_divisors,
-    fold_denominators,
-    merge_square_roots,
-    use_lerp_form,
-)
 
-_PASSES = (
-    isolate_mixed_reductions,
-    encode_choices,
-    use_lerp_form,
-    invert_factors,
-    merge_square_roots,
-    fold_denominators,
-    factor_out_divisors,
-    hoist_scalars,
-)
+_PASSES = (isolate_mixed_reductions, *KERNEL_PASSES)
 
 
 def lower(algorithm: Algorithm) -> Mapping[str, Any]:
     """Return the variables of the file's template."""
     algorithm = load_device_scalars(algorithm)
-    all_plans = [reduce(lambda p, change: change(p), _PASSES, p) for p in plans(algorithm)]
+    all_plans = [run(_PASSES, p) for p in plans(algorithm)]
     if len(all_plans) == 1 and is_flat_sweep(all_plans[0]):
         return {"template": "fused_triton_elementwise.py.jinja"} | _flat_context(all_plans[0])
     contexts = [plan_context(plan, addresses_of(algorithm)) for plan in all_plans]

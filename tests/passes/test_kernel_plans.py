@@ -1,4 +1,4 @@
-"""Test which sweep of a plan sets the gradient to zero."""
+"""Test what kernels need of a plan: flat sweeps, and zeros in the gradients."""
 
 from __future__ import annotations
 
@@ -6,13 +6,37 @@ from dataclasses import replace
 
 import pytest
 from planning import TORCH_ALGORITHMS
+from spec_texts import read, spec
 
 from optgen.ir.nodes import Const, Linear, Term, assigns
 from optgen.ir.plan import Plan, Sweep
 from optgen.ir.verify import verify_plan
 from optgen.passes.hoist_scalars import hoist_scalars
-from optgen.passes.kernel_plans import zero_gradients
+from optgen.passes.kernel_plans import codes_readers, zero_gradients
 from optgen.passes.plan import plans
+
+STATE = 'm=state("exp_avg", dtype="8bit", block=64, map="linear", min_elements=0)'
+UPDATE = "p = p - lr * m"
+
+
+@pytest.mark.parametrize(
+    ("average", "readers"),
+    [
+        ("m = m + g", ("fused_cpu", "fused_triton")),
+        ("m = m + g * ndim(p)", ("fused_cpu", "fused_triton")),
+        ("m = m + g * random(0, 1)", ("fused_cpu", "fused_triton")),
+        ("m = m + g / norm(g)", ("fused_cpu", "fused_triton")),
+        ('m = m + g / norm(g, over="all")', ("fused_cpu", "fused_triton")),
+        ("if factored(p):\n        m = m + g / row_norm(g)", ()),
+        ("if factored(p):\n        m = m + g / max_abs(row_sum(g))", ()),
+        ("if factored(p):\n        m = inverse_root(g @ transpose(g), 4, 0.1) @ m", ()),
+    ],
+)
+def test_kernels_read_codes_unless_the_rule_has_rows_columns_or_products(
+    average: str, readers: tuple[str, ...]
+) -> None:
+    assert codes_readers(read(spec(average, UPDATE, states=STATE))) == readers
+
 
 NAMES = ("Adam", "Adafactor", "Muon")
 

@@ -1,4 +1,4 @@
-"""Test that a rule computes equal products of matrices once, unless a factor changes in between."""
+"""Test that values get names of their own, and that names of items are read again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 from spec_texts import LR, spec
 
-from optgen.ir.nodes import Call, If, Program, assigns, expressions, walk
+from optgen.ir.nodes import Assign, Call, Const, If, Program, Ref, assigns, expressions, walk
+from optgen.passes.name_values import reuse_item_names
 from optgen.passes.plan import plan
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
@@ -73,3 +74,25 @@ def test_each_arm_computes_its_own_product() -> None:
 def test_a_transpose_gets_no_name() -> None:
     """A transpose copies nothing, so it may be computed twice."""
     assert op_counts("v = transpose(U) @ g + transpose(U) @ p", "U = U + 1")["transpose"] == 2
+
+
+FIRST_ITEM = Call("item", (Ref("eps"), Const(0)))
+UNPACKING = Assign(Ref("eps1"), FIRST_ITEM)
+
+
+def branch_on(value: object) -> Program:
+    """Return a branch on the condition that a value is None."""
+    condition = Call("is_none", (value,))  # type: ignore[arg-type]
+    return (If(condition, (Assign(Ref("floor"), Const(1)),), ()),)
+
+
+def test_only_reads_below_the_unpacking_are_replaced() -> None:
+    above, below = branch_on(FIRST_ITEM), branch_on(Ref("eps1"))
+
+    assert reuse_item_names((*above, UNPACKING, *above)) == (*above, UNPACKING, *below)
+
+
+def test_a_name_that_is_assigned_again_does_not_replace_the_item() -> None:
+    program = (UNPACKING, Assign(Ref("eps1", 1), Const(2)), *branch_on(FIRST_ITEM))
+
+    assert reuse_item_names(program) == program

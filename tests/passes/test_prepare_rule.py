@@ -1,4 +1,4 @@
-"""Test that lowerings do not receive hyperparameters that the rule never reads."""
+"""Test which hyperparameters a prepared rule keeps."""
 
 from __future__ import annotations
 
