@@ -79,7 +79,7 @@ def _check_group(
     optimizer: OptimizerWithContext, index: int, group: Group, must_fit: bool = True
 ) -> None:
     """Check one group's view; raise a ValueError that names the group."""
-    rule, view, params = optimizer.rule, group.get(VIEW), group["params"]
+    rule, view, params = optimizer.rule, group[VIEW], group["params"]
     try:
         check_form(view)
         if not must_fit:
