@@ -11,26 +11,27 @@ from optgen.ir.execution import why_uncut
 from optgen.ir.generated_names import plural
 from optgen.ir.plan import Plan
 from optgen.lowerings.lowering import Context, Lowering, PlanPass
-from optgen.lowerings.python.function import (
+from optgen.lowerings.python.functions import (
+    BUCKET,
     Body,
     Function,
     bucket_function,
+    defaults_before_draws,
+    draw_for_lists,
+    fresh_as_keywords,
     function_name,
     indented,
+    keywords,
+    list_names,
     loop_iterable,
+    numbers_in_draws,
     python_file,
+    scalar_lines,
     separated_blocks,
     unpacking_target,
 )
 from optgen.lowerings.python.phase_printer import phase_body
 from optgen.lowerings.python.phase_syntax import SHARDED, TENSOR_LISTS
-from optgen.lowerings.python.random_calls import (
-    defaults_before_draws,
-    draw_for_lists,
-    numbers_in_draws,
-)
-from optgen.lowerings.python.scalar_program import BUCKET, scalar_lines
-from optgen.lowerings.python.signature import fresh_as_keywords, keywords, list_names
 from optgen.lowerings.python.torch_ops import foreach_lines
 from optgen.lowerings.python.whole_printer import TENSOR_LISTS as WHOLE_LISTS
 from optgen.lowerings.python.whole_printer import whole_body

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from optgen.ir.algorithm import Algorithm
 from optgen.lowerings.lowering import Context, Lowering
-from optgen.lowerings.python.function import Function, bucket_function, python_file
+from optgen.lowerings.python.functions import Function, bucket_function, python_file
 from optgen.lowerings.python.whole_printer import TENSOR_LISTS, whole_body
 from optgen.passes.outline_sweeps import outline_sweeps
 
