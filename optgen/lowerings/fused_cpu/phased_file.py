@@ -16,15 +16,15 @@ from optgen.ir.kinds import Axes
 from optgen.ir.nodes import RuleError
 from optgen.ir.plan import HostCall, MatrixCall, Phase, Plan
 from optgen.lowerings.fused_cpu.expression_printer import constant, variable
-from optgen.lowerings.fused_cpu.line_layout import (
+from optgen.lowerings.fused_cpu.numbers import NumberFunction, ScalarProgram
+from optgen.lowerings.fused_cpu.pass_schedule import Pass, tiling_strategies
+from optgen.lowerings.fused_cpu.statements import (
     WIDTH,
     declarations,
     indented,
     indented_blocks,
     wrapped_list,
 )
-from optgen.lowerings.fused_cpu.numbers import NumberFunction, ScalarProgram
-from optgen.lowerings.fused_cpu.pass_schedule import Pass, tiling_strategies
 from optgen.lowerings.fused_cpu.step_functions import DrawFunction, LoopFunction, StepFunctions
 from optgen.lowerings.fused_cpu.steps import PhaseSteps, Step
 from optgen.lowerings.lowering import Context
