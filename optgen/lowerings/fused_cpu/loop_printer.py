@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
+from optgen.contract.states import Condition
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.generated_names import plural
 from optgen.ir.kinds import Axes
@@ -38,12 +39,12 @@ Prefetching made loops over two or four streams slower (two: by 5 %).
 
 @dataclass(frozen=True)
 class LoopArray:
-    """Array that a loop indexes. `when` is the flag, or "not flag", under which it exists."""
+    """Array that a loop indexes. `when` is the condition on a flag under which it exists."""
 
     name: str
     loaded: bool
     stored: bool
-    when: str | None = None
+    when: Condition | None = None
     axes: Axes = Axes.TENSOR
     has_fewer_axes: bool = False  # than the loop: its value is one number, or is broadcast
     only_summed: bool = False  # the loop only adds the values to sums
@@ -54,8 +55,7 @@ class LoopArray:
         """The compile-time condition under which the array exists, or ""."""
         if self.when is None:
             return ""
-        sign = "!" if self.when.startswith("not ") else ""
-        return f"{sign}{constant(self.when.removeprefix('not '))}"
+        return f"{'' if self.when.holds else '!'}{constant(self.when.name)}"
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class Loop:
     @property
     def flags(self) -> dict[str, str]:
         """Map each flag that decides which arrays exist to its template parameter."""
-        names = (array.when.removeprefix("not ") for array in self.arrays if array.when)
-        return {name: constant(name) for name in names}
+        conditions = (array.when for array in self.arrays if array.when)
+        return {condition.name: constant(condition.name) for condition in conditions}
 
 
 class LoopPrinter:
@@ -193,7 +193,7 @@ class ElementwiseLoop(LoopPrinter):
 
     def __init__(self, plan: Plan, sweep: Sweep, program: ScalarProgram) -> None:
         arrays = [
-            LoopArray(s.name, loaded=True, stored=s.stored, when=s.when) for s in sweep.streams
+            LoopArray(s.name, loaded=True, stored=s.stored, when=s.condition) for s in sweep.streams
         ]
         values = (a.value for a in assigns(sweep.body))
         self._delays_stores = any(_has_long_latency(e) for value in values for e in walk(value))

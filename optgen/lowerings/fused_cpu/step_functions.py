@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from optgen.contract.states import Condition
 from optgen.ir.generated_names import plural
 from optgen.ir.kinds import Axes
 from optgen.ir.plan import Plan
@@ -95,8 +96,8 @@ class StepFunctions:
         )
 
     @cached_property
-    def _existence_conditions(self) -> dict[str, str | None]:
-        return {s.symbol: s.when for s in self.phase_steps.plan.algorithm.states}
+    def _existence_conditions(self) -> dict[str, Condition | None]:
+        return {s.symbol: s.condition for s in self.phase_steps.plan.algorithm.states}
 
 
 @dataclass(frozen=True)
