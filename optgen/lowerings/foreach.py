@@ -1,4 +1,8 @@
-"""Lower to foreach: each operation is one `torch._foreach_*` call on a list of tensors."""
+"""Lower to foreach: each operation is one `torch._foreach_*` call on a list of tensors.
+
+A rule on whole matrices gets a second file, outlined.py. It has the same lines, but functions
+compute the elementwise parts between two matrix ops. Other lowerings print these functions.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from functools import reduce
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.execution import why_uncut
 from optgen.ir.generated_names import plural
+from optgen.ir.nodes import Ref, expressions, refs
 from optgen.ir.plan import Plan
 from optgen.lowerings.lowering import Context, Lowering, PlanPass
 from optgen.lowerings.python.functions import (
@@ -27,6 +32,7 @@ from optgen.lowerings.python.functions import (
     numbers_in_draws,
     python_file,
     scalar_lines,
+    scalars_needed,
     separated_blocks,
     unpacking_target,
 )
@@ -39,6 +45,7 @@ from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.instructions import new_tensors, numbers_read
 from optgen.passes.name_values import draw_first, name_random
+from optgen.passes.outline_sweeps import outline_sweeps
 from optgen.passes.plan import plans
 from optgen.passes.python_operators import truths_to_bool, use_ieee_operators
 from optgen.passes.select_instructions import select_instructions
@@ -96,7 +103,9 @@ def _sharded_update(plan: Plan) -> Iterator[Function]:
             description = "Yield the reductions over ranks and parameters."
     elif plan.algorithm.has_random_ops:
         description, returns = "Draw the random numbers of whole parameters.", "None"
-    elif any(SHARDED.param in line for line in scalars):
+    elif Ref(plan.algorithm.param) in {
+        r for e in expressions(scalars_needed(plan, body.numbers_read)) for r in refs(e)
+    }:
         description, returns = "The sizes are those of whole parameters.", "None"
     else:
         return
@@ -135,4 +144,26 @@ def _loop(plan: Plan, draw_arguments: str = "") -> Body:
     return Body(body, reads, defaults_before_draws(plan, draws))
 
 
+def lower_outlined(algorithm: Algorithm) -> Context:
+    """Return the variables of templates/outlined.py.jinja: the functions of each plan."""
+    context = python_file(algorithm, list(_outlined_functions(algorithm)))
+    sweeps = [function.name for function in outline_sweeps(algorithm).functions]
+    imports = context["imports"]
+    names = [*imports.get("eager.tensor_lists", []), "sweep_function"]
+    return {**context, "imports": {**imports, "eager.tensor_lists": names}, "sweeps": sweeps}
+
+
+def _outlined_functions(algorithm: Algorithm) -> Iterator[Function]:
+    for plan in outline_sweeps(algorithm).plans:
+        yield bucket_function(plan, lambda p: whole_body(p, WHOLE_LISTS))
+
+
+def _refusal(algorithm: Algorithm) -> str:
+    outlined = outline_sweeps(algorithm)
+    return "" if outlined.functions else outlined.why_none or "the rule is cut into sweeps itself"
+
+
 FOREACH = Lowering("foreach", "foreach.py", "foreach.py.jinja", lower)
+OUTLINED = Lowering(
+    "outlined", "outlined.py", "outlined.py.jinja", lower_outlined, refusal=_refusal
+)

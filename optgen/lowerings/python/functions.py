@@ -219,8 +219,7 @@ def scalar_lines(plan: Plan, texts: ScalarText, names_read_later: Collection[str
     A name that neither these lines nor later ones read (`names_read_later`) is left out.
     """
     states = {s.symbol for s in plan.algorithm.scalar_states()}
-    needed = states.union(names_read_later)
-    plan = replace(plan, scalars=_without_unread(reuse_item_names(plan.scalars), needed))
+    plan = replace(plan, scalars=scalars_needed(plan, names_read_later))
     read_after_store = {r.name for r in _refs_read(plan) if r.version > 0}
     param = {plan.algorithm.param: texts.param}
     printer = PythonPrinter(param, {})
@@ -240,6 +239,12 @@ def scalar_lines(plan: Plan, texts: ScalarText, names_read_later: Collection[str
         *_opening_lines(plan, texts, copies),
         *_with_unpackings(statements(program, printer, line), plan),
     ]
+
+
+def scalars_needed(plan: Plan, names_read_later: Collection[str]) -> Program:
+    """Return the scalar program without names that neither it, a state nor later lines read."""
+    states = {s.symbol for s in plan.algorithm.scalar_states()}
+    return _without_unread(reuse_item_names(plan.scalars), states.union(names_read_later))
 
 
 def _without_unread(program: Program, needed: set[str]) -> Program:

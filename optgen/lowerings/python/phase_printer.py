@@ -251,7 +251,7 @@ _AXIS_NAMES = {
     Axes.COLUMN & ~Axes.MATRIX: "cols",
 }
 """Name of each axis in the printed requests: an argument of the methods of
-`optgen.runtime.sharded.collectives.Collectives`.
+`optgen.runtime.sharded.driver.Collectives`.
 """
 _REDUCED_AXES = {
     f"{line}_{word}": Axes.TENSOR & ~axes

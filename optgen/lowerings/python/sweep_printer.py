@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from optgen.ir.execution import widens_in_python
@@ -11,7 +11,7 @@ from optgen.ir.nodes import Ref, assigns, rename_program
 from optgen.ir.plan import Plan, Stream, Sweep
 from optgen.lowerings.python.functions import guarded_lines, loop_iterable
 from optgen.lowerings.python.phase_syntax import PhaseSyntax, SmallValues, filled_in
-from optgen.passes.instructions import Instruction, live_tensors, numbers_read
+from optgen.passes.instructions import Branch, Instruction, Op, live_tensors, numbers_read
 from optgen.passes.select_instructions import select_instructions
 
 
@@ -96,7 +96,7 @@ class SweepPrinter:
         instructions = self._instructions(sweep, {*streams, *small_values})
         lines = list(self.syntax.print_instructions(instructions))
         loop_variables = [self.syntax.listed(f"{name}_block") for name in (*streams, *small_values)]
-        is_first_read = any(loop_variables[0] in line for line in lines)
+        is_first_read = f"{streams[0]}_block" in _tensors_read(instructions)
         if loop_streams[0] not in sweep.streams and not is_first_read:
             loop_variables[0] = "_"  # it only decides how large blocks may be
         yield self._loop_header(loop_variables, arguments, loop_streams)
@@ -186,3 +186,16 @@ def _at_index(name: str, when: str | None) -> str:
     """Return the text of the tensor of the parameter at an index; None for an absent state."""
     text = f"{plural(name)}[index]"
     return f"{text} if {when} else None" if when else text
+
+
+def _tensors_read(instructions: Iterable[Instruction]) -> set[str]:
+    """Return the names of the tensors that instructions read."""
+    read: set[str] = set()
+    for instruction in instructions:
+        if isinstance(instruction, Branch):
+            read |= _tensors_read((*instruction.then, *instruction.orelse))
+            continue
+        for operation in instruction.operations:
+            args = operation.args if isinstance(operation, Op) else ()
+            read |= {operand for operand in (operation.source, *args) if isinstance(operand, str)}
+    return read
