@@ -19,16 +19,17 @@ from optgen.ir.execution import why_uncut
 from optgen.ir.generated_names import plural
 from optgen.ir.kinds import Axes
 from optgen.ir.plan import Plan, Sweep
-from optgen.lowerings.fused_cpu.expression_printer import constant, variable
+from optgen.lowerings.fused_cpu.cpp_text import (
+    comment,
+    constant,
+    declarations,
+    indented_blocks,
+    variable,
+    wrapped_list,
+)
 from optgen.lowerings.fused_cpu.loop_printer import ElementwiseLoop, dispatch_call
 from optgen.lowerings.fused_cpu.numbers import INPUTS, ScalarProgram
 from optgen.lowerings.fused_cpu.phased_file import phased_context
-from optgen.lowerings.fused_cpu.statements import (
-    comment,
-    declarations,
-    indented_blocks,
-    wrapped_list,
-)
 from optgen.lowerings.lowering import Context, Lowering
 from optgen.passes.hoist_between_sweeps import invert_factors
 from optgen.passes.hoist_scalars import hoist_scalars

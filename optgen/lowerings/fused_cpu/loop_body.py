@@ -29,9 +29,15 @@ from optgen.ir.nodes import (
 from optgen.ir.ops import CONDITION_OPERANDS, OPS, PROPERTIES, RANDOM_OPS
 from optgen.ir.plan import Plan
 from optgen.lowerings.condition_names import candidate_names, is_rare
-from optgen.lowerings.fused_cpu.expression_printer import CALLS, ExpressionPrinter, variable
+from optgen.lowerings.fused_cpu.cpp_text import (
+    CALLS,
+    ExpressionPrinter,
+    Statements,
+    masks,
+    variable,
+    wrapped_statement,
+)
 from optgen.lowerings.fused_cpu.numbers import NumberPrinter, ScalarProgram
-from optgen.lowerings.fused_cpu.statements import Statements, masks, wrapped_statement
 from optgen.passes.convert_branches import BranchFlattener
 from optgen.passes.names import scalar_name
 

@@ -23,10 +23,9 @@ from optgen.ir.nodes import (
     walk,
 )
 from optgen.ir.plan import Plan, Sweep
-from optgen.lowerings.fused_cpu.expression_printer import constant, variable
+from optgen.lowerings.fused_cpu.cpp_text import WIDTH, constant, indented, variable, wrapped_list
 from optgen.lowerings.fused_cpu.loop_body import LoopBody
 from optgen.lowerings.fused_cpu.numbers import INPUTS, ScalarProgram
-from optgen.lowerings.fused_cpu.statements import WIDTH, indented, wrapped_list
 
 _COLUMN = 12  # at which the lines of a loop's body begin
 _MAX_FLAGS = 8

@@ -12,8 +12,15 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Assign, Call, Expr, Ref, assigns, expressions, refs, walk
 from optgen.ir.ops import PROPERTIES
 from optgen.ir.plan import Plan
-from optgen.lowerings.fused_cpu.expression_printer import ExpressionPrinter, constant, variable
-from optgen.lowerings.fused_cpu.statements import Statements, declarations, indented, wrapped_list
+from optgen.lowerings.fused_cpu.cpp_text import (
+    ExpressionPrinter,
+    Statements,
+    constant,
+    declarations,
+    indented,
+    variable,
+    wrapped_list,
+)
 from optgen.lowerings.fused_cpu.steps import Step
 from optgen.passes.kernel_plans import ROUNDED, round_state
 

@@ -15,16 +15,17 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import RuleError
 from optgen.ir.plan import HostCall, MatrixCall, Phase, Plan
-from optgen.lowerings.fused_cpu.expression_printer import constant, variable
-from optgen.lowerings.fused_cpu.numbers import NumberFunction, ScalarProgram
-from optgen.lowerings.fused_cpu.pass_schedule import Pass, tiling_strategies
-from optgen.lowerings.fused_cpu.statements import (
+from optgen.lowerings.fused_cpu.cpp_text import (
     WIDTH,
+    constant,
     declarations,
     indented,
     indented_blocks,
+    variable,
     wrapped_list,
 )
+from optgen.lowerings.fused_cpu.numbers import NumberFunction, ScalarProgram
+from optgen.lowerings.fused_cpu.pass_schedule import Pass, tiling_strategies
 from optgen.lowerings.fused_cpu.step_functions import DrawFunction, LoopFunction, StepFunctions
 from optgen.lowerings.fused_cpu.steps import PhaseSteps, Step
 from optgen.lowerings.lowering import Context

@@ -10,11 +10,16 @@ from optgen.contract.states import Condition
 from optgen.ir.generated_names import plural
 from optgen.ir.kinds import Axes
 from optgen.ir.plan import Plan
-from optgen.lowerings.fused_cpu.expression_printer import constant, variable
+from optgen.lowerings.fused_cpu.cpp_text import (
+    constant,
+    indented,
+    variable,
+    wrapped_list,
+    wrapped_statement,
+)
 from optgen.lowerings.fused_cpu.loop_body import key_of_draw
 from optgen.lowerings.fused_cpu.loop_printer import Loop, LoopArray, LoopPrinter, dispatch_call
 from optgen.lowerings.fused_cpu.numbers import NumberFunction, NumberPrinter, ScalarProgram
-from optgen.lowerings.fused_cpu.statements import indented, wrapped_list, wrapped_statement
 from optgen.lowerings.fused_cpu.steps import PhaseSteps, Step
 
 _COLUMN = 8  # of the text at which a function's lines begin
