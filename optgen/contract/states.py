@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Literal
 
 Shape = Literal["like", "row", "col", "scalar"] | tuple[str, str]
@@ -28,6 +29,28 @@ FACTS: Final[Mapping[str, Callable[[Sequence[int]], bool]]] = {
     "tall": lambda shape: len(shape) > 1 and shape[-2] >= shape[-1],
 }
 """Predicates of a parameter's shape: `when=` may name them, and plans are made for their values."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A name and its answer: a hyperparameter or a shape predicate that must be true, or false."""
+
+    name: str
+    holds: bool = True
+
+    @classmethod
+    def of(cls, text: str) -> Condition:
+        """Return the condition that a spec writes as "amsgrad" or "not amsgrad"."""
+        name = text.removeprefix("not ")
+        return cls(name, name == text)
+
+    def __str__(self) -> str:
+        return self.name if self.holds else f"not {self.name}"
+
+    @property
+    def is_fact(self) -> bool:
+        """Tell whether the name is a predicate of a parameter's shape."""
+        return self.name in FACTS
 
 
 @dataclass(frozen=True)
@@ -72,3 +95,8 @@ class StateEntry:
     block: int = 256
     map: str = "dynamic"
     min_elements: int = 4096
+
+    @cached_property
+    def condition(self) -> Condition | None:
+        """The condition that `when` writes; None if the state always exists."""
+        return None if self.when is None else Condition.of(self.when)

@@ -294,15 +294,15 @@ class Algorithm:
     def existence_condition(self, symbol: str) -> Expr | None:
         """Return the condition under which a state exists; None if it exists always."""
         state = self.state(symbol)
-        if state is None or state.when is None:
+        condition = state.condition if state else None
+        if condition is None:
             return None
-        name = state.when.removeprefix("not ")
-        hyper = self.hyper(name)
+        name, hyper = condition.name, self.hyper(condition.name)
         if hyper is None:
             holds: Expr = Call(name, (Ref(self.param),))  # a shape predicate
         else:
             holds = Ref(name) if hyper.type == "flag" else Call("truth", (Ref(name),))
-        return holds if name == state.when else Call("not", (holds,))
+        return holds if condition.holds else Call("not", (holds,))
 
     def checkpoint_states(self) -> Iterator[State]:
         """Yield the states that a checkpoint holds: all but the extra inputs."""

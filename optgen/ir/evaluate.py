@@ -304,10 +304,8 @@ def as_scalar_tensor(value: Any) -> Any:
 
 def exists(state: State, condition_values: Mapping[str, Any]) -> bool:
     """Tell whether a state exists, given the values of hyperparameters and shape predicates."""
-    if state.when is None:
-        return True
-    holds = bool(condition_values[state.when.removeprefix("not ")])
-    return not holds if state.when.startswith("not ") else holds
+    condition = state.condition
+    return condition is None or bool(condition_values[condition.name]) is condition.holds
 
 
 def initial_value(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
+from optgen.contract.states import Condition
 from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.kinds import Kind, kind_of
 from optgen.ir.nodes import (
@@ -48,6 +49,11 @@ class Stream:
     def when(self) -> str | None:
         """The condition under which the stream exists; None if it always does."""
         return self.state.when if self.state else None
+
+    @property
+    def condition(self) -> Condition | None:
+        """The condition that `when` writes."""
+        return self.state.condition if self.state else None
 
 
 @dataclass(frozen=True)

@@ -1,47 +1,67 @@
-"""Lower to foreach: each operation is one `torch._foreach_*` call on a list of tensors."""
+"""Lower to foreach: each operation is one `torch._foreach_*` call on a list of tensors.
+
+A rule on whole matrices gets a second file, outlined.py. It has the same lines, but functions
+compute the elementwise parts between two matrix ops. Other lowerings print these functions.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import reduce
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.execution import why_uncut
 from optgen.ir.generated_names import plural
+from optgen.ir.nodes import Ref, expressions, refs
 from optgen.ir.plan import Plan
 from optgen.lowerings.lowering import Context, Lowering
-from optgen.lowerings.python.function import (
+from optgen.lowerings.python.functions import (
+    BUCKET,
     Body,
     Function,
     bucket_function,
+    defaults_before_draws,
+    draw_for_lists,
+    fresh_as_keywords,
     function_name,
     indented,
+    keywords,
+    list_names,
     loop_iterable,
+    numbers_in_draws,
     python_file,
+    scalar_lines,
+    scalars_needed,
     separated_blocks,
     unpacking_target,
 )
 from optgen.lowerings.python.phase_printer import phase_body
 from optgen.lowerings.python.phase_syntax import SHARDED, TENSOR_LISTS
-from optgen.lowerings.python.random_calls import (
-    defaults_before_draws,
-    draw_for_lists,
-    numbers_in_draws,
-)
-from optgen.lowerings.python.scalar_program import BUCKET, scalar_lines
-from optgen.lowerings.python.signature import fresh_as_keywords, keywords, list_names
 from optgen.lowerings.python.torch_ops import foreach_lines
 from optgen.lowerings.python.whole_printer import TENSOR_LISTS as WHOLE_LISTS
 from optgen.lowerings.python.whole_printer import whole_body
+from optgen.passes.hoist_scalars import hoist_scalars
+from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.instructions import new_tensors, numbers_read
 from optgen.passes.name_values import draw_first, name_random
-from optgen.passes.order import FOREACH_PASSES, FORLOOP_PASSES, run
+from optgen.passes.order import PlanPass
+from optgen.passes.outline_sweeps import outline_sweeps
 from optgen.passes.plan import plans
-from optgen.passes.python_operators import truths_to_bool
+from optgen.passes.python_operators import truths_to_bool, use_ieee_operators
 from optgen.passes.select_instructions import select_instructions
+from optgen.passes.sweep_algebra import fold_denominators, merge_square_roots
 
 _DEFAULT_LIVE_LISTS = 4
 """Default of `live_lists` in optgen.runtime.eager.parts: the lists of temporaries at one time."""
+_PASSES: tuple[PlanPass, ...] = (
+    merge_square_roots,
+    fold_denominators,
+    hoist_scalars,
+    inline_scalars,
+    use_ieee_operators,
+    truths_to_bool,
+)
 
 
 def lower(algorithm: Algorithm) -> Context:
@@ -50,7 +70,7 @@ def lower(algorithm: Algorithm) -> Context:
         return python_file(algorithm, list(_whole_matrix_updates(algorithm)))
     functions: list[Function] = []
     for unprepared_plan in plans(algorithm, order="early"):
-        plan = run(FOREACH_PASSES, unprepared_plan)
+        plan = reduce(lambda p, change: change(p), _PASSES, unprepared_plan)
         if not algorithm.is_wide:
             functions.append(bucket_function(plan, _loop))
         if not algorithm.elementwise:
@@ -61,7 +81,7 @@ def lower(algorithm: Algorithm) -> Context:
 def _whole_matrix_updates(algorithm: Algorithm) -> Iterator[Function]:
     """Yield the functions of a rule on whole matrices. Such a rule has no function for shards."""
     for plan in plans(algorithm):
-        prepared_plan = truths_to_bool(run(FORLOOP_PASSES, plan))
+        prepared_plan = truths_to_bool(use_ieee_operators(inline_scalars(hoist_scalars(plan))))
         yield bucket_function(draw_first(prepared_plan), lambda p: whole_body(p, WHOLE_LISTS))
 
 
@@ -84,7 +104,9 @@ def _sharded_update(plan: Plan) -> Iterator[Function]:
             description = "Yield the reductions over ranks and parameters."
     elif plan.algorithm.has_random_ops:
         description, returns = "Draw the random numbers of whole parameters.", "None"
-    elif any(SHARDED.param in line for line in scalars):
+    elif Ref(plan.algorithm.param) in {
+        r for e in expressions(scalars_needed(plan, body.numbers_read)) for r in refs(e)
+    }:
         description, returns = "The sizes are those of whole parameters.", "None"
     else:
         return
@@ -123,4 +145,26 @@ def _loop(plan: Plan, draw_arguments: str = "") -> Body:
     return Body(body, reads, defaults_before_draws(plan, draws))
 
 
+def lower_outlined(algorithm: Algorithm) -> Context:
+    """Return the variables of templates/outlined.py.jinja: the functions of each plan."""
+    context = python_file(algorithm, list(_outlined_functions(algorithm)))
+    sweeps = [function.name for function in outline_sweeps(algorithm).functions]
+    imports = context["imports"]
+    names = [*imports.get("eager.tensor_lists", []), "sweep_function"]
+    return {**context, "imports": {**imports, "eager.tensor_lists": names}, "sweeps": sweeps}
+
+
+def _outlined_functions(algorithm: Algorithm) -> Iterator[Function]:
+    for plan in outline_sweeps(algorithm).plans:
+        yield bucket_function(plan, lambda p: whole_body(p, WHOLE_LISTS))
+
+
+def _refusal(algorithm: Algorithm) -> str:
+    outlined = outline_sweeps(algorithm)
+    return "" if outlined.functions else outlined.why_none or "the rule is cut into sweeps itself"
+
+
 FOREACH = Lowering("foreach", "foreach.py", "foreach.py.jinja", lower)
+OUTLINED = Lowering(
+    "outlined", "outlined.py", "outlined.py.jinja", lower_outlined, refusal=_refusal
+)

@@ -17,29 +17,29 @@ from optgen.ir.ops import MATRIX_OPS
 from optgen.ir.plan import Plan
 from optgen.lowerings.lowering import Context, Lowering
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
-from optgen.lowerings.python.function import (
+from optgen.lowerings.python.functions import (
+    ONE_PARAM,
     Body,
     Function,
     bucket_function,
-    function_name,
-    guarded_lines,
-    indented,
-    loop_iterable,
-    python_file,
-    separated_blocks,
-    unpacking_target,
-)
-from optgen.lowerings.python.matrix_calls import matrix_call
-from optgen.lowerings.python.phase_printer import phase_body
-from optgen.lowerings.python.phase_syntax import ONE_TENSOR
-from optgen.lowerings.python.random_calls import (
     defaults_before_draws,
     draw_for_lists,
     draw_for_param,
+    fresh_as_keywords,
+    function_name,
+    guarded_lines,
+    indented,
+    keywords,
+    list_names,
+    loop_iterable,
     numbers_in_draws,
+    python_file,
+    scalar_lines,
+    separated_blocks,
+    unpacking_target,
 )
-from optgen.lowerings.python.scalar_program import ONE_PARAM, scalar_lines
-from optgen.lowerings.python.signature import fresh_as_keywords, keywords, list_names
+from optgen.lowerings.python.phase_printer import matrix_call, phase_body
+from optgen.lowerings.python.phase_syntax import ONE_TENSOR
 from optgen.lowerings.python.torch_ops import forloop_lines
 from optgen.lowerings.python.whole_printer import ONE_TENSOR as WHOLE_TENSOR
 from optgen.lowerings.python.whole_printer import (

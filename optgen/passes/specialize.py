@@ -15,7 +15,7 @@ Facts = Mapping[str, bool]
 
 def facts_read(algorithm: Algorithm) -> tuple[str, ...]:
     """Return the shape predicates (`factored`) that the rule or its states read."""
-    names = {s.when.removeprefix("not ") for s in algorithm.states if s.when}
+    names = {s.condition.name for s in algorithm.states if s.condition}
     nodes = (node for expr in expressions(algorithm.rule) for node in walk(expr))
     names |= {node.op for node in nodes if isinstance(node, Call)}
     return tuple(fact for fact in FACTS if fact in names)
@@ -47,15 +47,13 @@ def specialize(algorithm: Algorithm, facts: Facts) -> Algorithm:
 
 
 def _exists(state: State, facts: Facts) -> bool:
-    when = state.when or ""
-    fact = when.removeprefix("not ")
-    is_negated = when.startswith("not ")
-    return fact not in facts or facts[fact] != is_negated
+    condition = state.condition
+    return condition is None or facts.get(condition.name, condition.holds) is condition.holds
 
 
 def _without_fact(state: State, facts: Facts) -> State:
-    fact = (state.when or "").removeprefix("not ")
-    return replace(state, when=None) if fact in facts else state
+    is_answered = state.condition is not None and state.condition.name in facts
+    return replace(state, when=None) if is_answered else state
 
 
 def _with_answers(expr: Expr, facts: Facts) -> Expr:

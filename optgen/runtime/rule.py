@@ -41,12 +41,12 @@ class State(StateEntry):
 
     def is_present(self, group: Mapping[str, object]) -> bool:
         """Tell whether parameters of this group can have the state; `suits` tests their shapes."""
-        if self.when is None:
+        condition = self.condition
+        if condition is None or condition.is_fact:
             return True
         if self.step_argument:  # a step sets this flag, in a copy of the group
-            return bool(group.get(self.when))
-        name = self.when.removeprefix("not ")
-        return name in FACTS or truth(group[name]) is not self.when.startswith("not ")
+            return bool(group.get(condition.name))
+        return truth(group[condition.name]) is condition.holds
 
     def suits(self, param: Tensor) -> bool:
         """Tell whether a parameter of this shape has the state, if its group has it."""
@@ -54,12 +54,11 @@ class State(StateEntry):
 
     def suits_each(self, params: Sequence[Tensor]) -> list[bool]:
         """Tell, for each parameter, what `suits` tells."""
-        name = (self.when or "").removeprefix("not ")
-        fact = FACTS.get(name)
-        if fact is None:
+        condition = self.condition
+        if condition is None or not condition.is_fact:
             return [True] * len(params)
-        must_hold = name == self.when  # else `when` is "not name"
-        return [fact(param.shape) is must_hold for param in params]
+        fact = FACTS[condition.name]
+        return [fact(param.shape) is condition.holds for param in params]
 
     @property
     def is_ranked(self) -> bool:

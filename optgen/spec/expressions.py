@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
-from optgen.contract.states import FACTS
 from optgen.ir.algorithm import Hyper
 from optgen.ir.kinds import AxesError
 from optgen.ir.nodes import Call, Const, Expr, Place, Ref, refs
@@ -337,14 +336,14 @@ class Expressions:
     def check_exists(self, node: ast.expr, name: str) -> None:
         """Check that a state with `when=` is used only where it exists."""
         state = self.scope.algorithm.state(name)
-        if state is None or not state.when or state.when in self.scope.known_true:
+        condition = state.condition if state else None
+        if state is None or condition is None or condition in self.scope.known_true:
             return
         if state.step_argument:
             hint = f"test it first: if given({name}): …"
             self.source.error(node, f"`{name}` may be absent here", hint)
-        is_fact = state.when.removeprefix("not ") in FACTS
-        test = f"{state.when}({self.scope.algorithm.param})" if is_fact else state.when
-        message = f"`{name}` exists only when {state.when}"
+        test = f"{condition}({self.scope.algorithm.param})" if condition.is_fact else condition
+        message = f"`{name}` exists only when {condition}"
         self.source.error(node, message, f"test it first: if {test}: …")
 
     def check_branch(self, node: ast.expr, condition: Expr) -> None:

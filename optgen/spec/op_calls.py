@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
-from optgen.contract.states import RANK
+from optgen.contract.states import RANK, Condition
 from optgen.ir.algorithm import Algorithm, Hyper
 from optgen.ir.kinds import SHAPES, Axes, effective_rank, height, width
 from optgen.ir.nodes import (
@@ -212,7 +212,7 @@ class OpCalls(Expressions):
 
     def _check_has_rows_and_columns(self, node: ast.expr, name: str) -> None:
         """Check that the parameter is known to have rows and columns here."""
-        if "factored" not in self.scope.known_true:
+        if Condition("factored") not in self.scope.known_true:
             param = self.scope.algorithm.param
             message = f"`{name}` needs a parameter with rows and columns"
             hint = f"say so: if factored({param}): …, or require(ndim({param}) == 2, …)"

@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from optgen.contract.states import Condition
 from optgen.ir.algorithm import Hyper, Require
 from optgen.ir.evaluate_numbers import PYTHON_FUNCTIONS
 from optgen.ir.nodes import Call, Const, Expr, Ref, refs, walk
@@ -56,7 +57,7 @@ def read_require(reader: Statements, call: ast.Call) -> Require:
             _check_condition(reader, condition, require)
             _check_message(reader, call.args[1], require)
             if require.is_about_param and _holds_only_if_factored(require.condition):
-                reader.scope.known_true |= {"factored"}
+                reader.scope.known_true |= {Condition("factored")}
             return require
     source.error(call, "`require` takes a condition and a message", 'require(lr > 0, "…")')
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from optgen.contract.states import FACTS
+from optgen.contract.states import FACTS, Condition
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.kinds import SHAPES, Axes, Kind, declared_kinds, kind_of
 from optgen.ir.nodes import Call, Const, Expr, Place, Ref, Stmt
@@ -31,8 +31,7 @@ class Scope:
       else None.
     * `inlined_helpers`: the helpers that are being inlined, outermost first.
     * `rule_names`: all names in the rule's text. An inlined name may not collide with them.
-    * `known_true`: conditions that hold in the current branch, as `implied` returns them:
-      "amsgrad", "not amsgrad", "factored", "eps[0] is given".
+    * `known_true`: conditions that hold in the current branch, as `implied` returns them.
     * `statements`: the statements read so far, in the current branch.
     * `scalars_from_reductions`: the scalar states that are computed from a reduction.
     * `num_nodes`: the number of names, numbers and ops read so far.
@@ -53,7 +52,7 @@ class Scope:
     helper_values: dict[str, Expr] | None = None
     inlined_helpers: tuple[str, ...] = ()
     rule_names: frozenset[str] = frozenset()
-    known_true: frozenset[str] = frozenset()
+    known_true: frozenset[Condition] = frozenset()
     statements: list[Stmt] = field(default_factory=list)
     scalars_from_reductions: set[str] = field(default_factory=set)
     num_nodes: int = 0
@@ -84,7 +83,7 @@ class Scope:
         return next(c for c in candidates if c not in taken)
 
     @contextmanager
-    def branch(self, truths: frozenset[str]) -> Iterator[list[Stmt]]:
+    def branch(self, truths: frozenset[Condition]) -> Iterator[list[Stmt]]:
         """Collect the statements of one branch in a new list. In the branch, `truths` are known."""
         outer_statements, self.statements = self.statements, []
         known_before, self.known_true = self.known_true, self.known_true | truths
@@ -94,21 +93,21 @@ class Scope:
             self.statements, self.known_true = outer_statements, known_before
 
 
-def implied(condition: Expr) -> frozenset[str]:
-    """Return what holds if a condition is true: "amsgrad", "not amsgrad", "eps[0] is given"."""
+def implied(condition: Expr) -> frozenset[Condition]:
+    """Return what holds if a condition is true, such as `amsgrad`, or `eps[0] is given`."""
     match condition:
         case Ref(name) | Call("truth", (Ref(name),)):
-            return frozenset((name,))
+            return frozenset((Condition(name),))
         case Call("not", (Ref(name) | Call("truth", (Ref(name),)),)):
-            return frozenset((f"not {name}",))
+            return frozenset((Condition(name, holds=False),))
         case Call("not", (Call("is_none", (value,)),)):
-            return frozenset((_given_text(value),))
+            return frozenset((_is_given(value),))
         case Call("tall", _):
-            return frozenset(("tall", "factored"))
+            return frozenset((Condition("tall"), Condition("factored")))
         case Call(fact, _) if fact in FACTS:
-            return frozenset((fact,))
+            return frozenset((Condition(fact),))
         case Call("not", (Call(fact, _),)) if fact in FACTS:
-            return frozenset((f"not {fact}",))
+            return frozenset((Condition(fact, holds=False),))
         case Call("and", (a, b)):
             return implied(a) | implied(b)
         case Call("not", (Call("not", (a,)),)):
@@ -124,9 +123,12 @@ def may_be_none(value: Expr, scope: Scope) -> bool:
         value = scope.items.get(value.name, value)  # a variable may be unpacked from a tuple
     match value:
         case Ref(name):
-            index, proofs = 0, {name, _given_text(value)}  # a number that is true is not None
+            index, proofs = (
+                0,
+                {Condition(name), _is_given(value)},
+            )  # a number that is true is not None
         case Call("item", (Ref(name), Const(int() as index))):
-            proofs = {_given_text(value)}
+            proofs = {_is_given(value)}
         case _:
             return False
     hyper = scope.algorithm.hyper(name)
@@ -137,13 +139,13 @@ def may_be_none(value: Expr, scope: Scope) -> bool:
     return proofs.isdisjoint(scope.known_true)
 
 
-def _given_text(value: Expr) -> str:
-    """Return the text in `known_true` for a hyperparameter, or an item of one, that is not None."""
+def _is_given(value: Expr) -> Condition:
+    """Return the condition that a hyperparameter, or an item of one, is not None."""
     match value:
         case Ref(name):
-            return f"{name} is given"
+            return Condition(f"{name} is given")
         case Call("item", (Ref(name), Const(index))):
-            return f"{name}[{index}] is given"
+            return Condition(f"{name}[{index}] is given")
     raise TypeError(f"not a hyperparameter or an item of one: {value!r}")
 
 

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from optgen.contract.states import FACTS, MATRIX_SHAPES, RANK, Shape
+from optgen.contract.states import FACTS, MATRIX_SHAPES, RANK, Condition, Shape
 from optgen.ir.algorithm import Algorithm, Hyper, State
 from optgen.ir.nodes import Call, Const, Expr, If, Program, children, walk
 from optgen.ir.ops import LINEAR_ALGEBRA, MATRIX_OPS, WHOLE_REDUCTIONS, WIDE_OPS
@@ -19,6 +19,7 @@ from optgen.spec.source import Source
 _NAMED_NUMBERS = {"zero": 0, "zeros": 0, "one": 1, "ones": 1}
 """Initial values that have names in other libraries, for hints."""
 
+_ONLY_MATRICES = {Condition("factored"), Condition("tall")}
 _CONDITION_TYPES = ("flag", "number", "fact")
 _SIZE_NAMES = {"rows": "rows", "cols": "columns", RANK: "the rank"}
 _SHAPES: dict[Shape, str] = {
@@ -38,9 +39,9 @@ def check_references(source: Source, algorithm: Algorithm) -> None:
     types_by_name: dict[str, str] = {h.name: h.type for h in algorithm.hypers if not h.set_by_step}
     types_by_name |= dict.fromkeys(FACTS, "fact")
     for state in algorithm.checkpoint_states():
-        name = (state.when or "").removeprefix("not ")
-        if state.when is not None and types_by_name.get(name) not in _CONDITION_TYPES:
-            _unknown_hyper(source, state, "when", name, types_by_name)
+        condition = state.condition
+        if condition and types_by_name.get(condition.name) not in _CONDITION_TYPES:
+            _unknown_hyper(source, state, "when", condition.name, types_by_name)
         if state.init == "index":
             _check_index(source, state)
             continue
@@ -88,7 +89,7 @@ def _unknown_hyper(
     source.error_at(state.place, message, hint)
 
 
-def check_shapes(source: Source, algorithm: Algorithm, known_true: Collection[str]) -> None:
+def check_shapes(source: Source, algorithm: Algorithm, known_true: Collection[Condition]) -> None:
     """Check that `when` fits a state's shape.
 
     A row or column state, or a matrix, needs a parameter with rows and columns. A state of one
@@ -98,28 +99,29 @@ def check_shapes(source: Source, algorithm: Algorithm, known_true: Collection[st
         if state.shape == "scalar" and state.when is not None:
             message = f"`{state.symbol}` is one number, and exists for every parameter"
             source.error_at(state.place, message, "leave when= out")
-        if state.when in known_true:
-            message = f"every parameter of this rule is {state.when}"
+        if state.condition in known_true:
+            message = f"every parameter of this rule is {state.condition}"
             source.error_at(state.place, message, "leave when= out")
         every_param_has_it = state.shape in ("like", "scalar")
-        if not every_param_has_it and not {"factored", "tall"} & {state.when, *known_true}:
+        if not every_param_has_it and not _ONLY_MATRICES & {state.condition, *known_true}:
             message = f"`{state.symbol}` is {_SHAPES[state.shape]}, which not every parameter has"
             hint = 'add when="factored"'
-            if state.when == "not tall":
+            if state.condition == Condition("tall", holds=False):
                 hint = f'say so: require(ndim({algorithm.param}) >= 2, "…")'
             source.error_at(state.place, message, hint)
 
 
-def check_cases(source: Source, algorithm: Algorithm, known_true: Collection[str]) -> None:
+def check_cases(source: Source, algorithm: Algorithm, known_true: Collection[Condition]) -> None:
     """Check that a rule updates something for every shape of parameter that it accepts."""
     stored_names = {algorithm.param, *(s.symbol for s in algorithm.states if s.shape != "scalar")}
     for fact in FACTS if algorithm.base is None else ():
-        for holds, case in ((True, fact), (False, f"not {fact}")):
-            if _writes(algorithm.rule, fact, holds, stored_names):
+        cases = (Condition(fact), Condition(fact, holds=False))
+        for case in cases:
+            if _writes(algorithm.rule, fact, case.holds, stored_names):
                 continue
             message = f"the rule does nothing for parameters that are {case}"
             hint = f"write {algorithm.param} in both arms, or let `require` refuse such parameters"
-            if {fact, f"not {fact}"} & set(known_true):
+            if not set(cases).isdisjoint(known_true):
                 message = f"`require` excludes parameters that are {case}"
                 hint = "leave the if out: its condition has one answer"
             source.error_at(algorithm.place, message, hint)
@@ -216,7 +218,8 @@ def _check_hypers_used(source: Source, algorithm: Algorithm, scope: Scope) -> No
     """Check that the rule, a state or the rank uses each hyperparameter."""
     for hyper in algorithm.hypers:
         is_used = hyper.name in scope.read or any(
-            hyper.name in ((s.when or "").removeprefix("not "), s.init) for s in algorithm.states
+            hyper.name == s.init or (s.condition and hyper.name == s.condition.name)
+            for s in algorithm.states
         )
         is_used = is_used or (hyper.name == RANK and algorithm.has_rank)
         if not is_used:

@@ -13,8 +13,14 @@ from optgen import emit
 from optgen.ir.nodes import Assign, Call, Const, If, Linear, Ref, Stmt, Term, assigns
 from optgen.ir.ops import ELEMENTWISE_OPS, OPS
 from optgen.lowerings.fused_cpu import FUSED_CPU
-from optgen.lowerings.fused_cpu.expression_printer import RESERVED, ExpressionPrinter, variable
-from optgen.lowerings.fused_cpu.line_layout import declarations, wrapped_list, wrapped_statement
+from optgen.lowerings.fused_cpu.cpp_text import (
+    RESERVED,
+    ExpressionPrinter,
+    declarations,
+    variable,
+    wrapped_list,
+    wrapped_statement,
+)
 from optgen.passes.convert_branches import BranchFlattener
 from optgen.runtime.toolchain import compiler
 from optgen.runtime.toolchain.library_cache import inline_includes

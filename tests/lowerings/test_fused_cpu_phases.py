@@ -16,8 +16,7 @@ from optgen.ir.kinds import Axes
 from optgen.ir.plan import Plan
 from optgen.lowerings.fused_cpu import _PASSES, FUSED_CPU
 from optgen.lowerings.fused_cpu.pass_schedule import Pass, tiling_strategies
-from optgen.lowerings.fused_cpu.phase_steps import PhaseSteps
-from optgen.lowerings.fused_cpu.step import Step
+from optgen.lowerings.fused_cpu.steps import PhaseSteps, Step
 from optgen.optim import Muon
 from optgen.passes.plan import plans
 from optgen.runtime import MatrixCall

@@ -12,9 +12,9 @@ from spec_texts import spec
 from optgen import emit
 from optgen.ir.nodes import Assign, Call, assigns, refs
 from optgen.ir.plan import Plan
+from optgen.lowerings.foreach import OUTLINED
 from optgen.lowerings.fused_cpu import FUSED_CPU
 from optgen.lowerings.optimizer import FUNCTION
-from optgen.lowerings.outlined import OUTLINED
 from optgen.passes.outline_sweeps import MOST_FUNCTIONS, outline_sweeps
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec

@@ -14,9 +14,9 @@ import optgen.lowerings.fused_cpu as fused_cpu
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.execution import why_uncut
 from optgen.ir.nodes import RuleError
-from optgen.lowerings.fused_cpu import step_tables
+from optgen.lowerings.fused_cpu import phased_file
 from optgen.lowerings.fused_cpu.pass_schedule import Pass, TileSchedule, tiling_strategies
-from optgen.lowerings.fused_cpu.step import Step
+from optgen.lowerings.fused_cpu.steps import Step
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
 from optgen.spec.read_spec import read_spec
@@ -38,7 +38,7 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         messages.extend(changed_orders(steps, strategies))
         return strategies
 
-    monkeypatch.setattr(step_tables, "tiling_strategies", checked_strategies)
+    monkeypatch.setattr(phased_file, "tiling_strategies", checked_strategies)
     return messages
 
 

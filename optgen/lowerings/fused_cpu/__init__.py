@@ -18,18 +18,17 @@ from optgen.ir.execution import why_uncut
 from optgen.ir.generated_names import plural
 from optgen.ir.kinds import Axes
 from optgen.ir.plan import Plan, Sweep
-from optgen.lowerings.fused_cpu.expression_printer import constant, variable
-from optgen.lowerings.fused_cpu.line_layout import (
+from optgen.lowerings.fused_cpu.cpp_text import (
     comment,
+    constant,
     declarations,
     indented_blocks,
+    variable,
     wrapped_list,
 )
-from optgen.lowerings.fused_cpu.loop_ir import sweep_loop
-from optgen.lowerings.fused_cpu.loop_printer import LoopPrinter
+from optgen.lowerings.fused_cpu.loop_printer import ElementwiseLoop, dispatch_call
+from optgen.lowerings.fused_cpu.numbers import INPUTS, ScalarProgram
 from optgen.lowerings.fused_cpu.phased_file import phased_context
-from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
-from optgen.lowerings.fused_cpu.template_variants import dispatch_call
 from optgen.lowerings.lowering import Context, Lowering
 from optgen.passes.kernel_plans import (
     codes_readers,
@@ -155,7 +154,7 @@ def _one_sweep_context(plan: Plan, fresh_symbols: list[str]) -> Context:
     """Return the template's variables for a rule of one sweep."""
     (sweep,) = plan.sweeps
     program = ScalarProgram(plan, fresh_symbols)
-    printer = LoopPrinter(plan, sweep_loop(sweep), program)
+    printer = ElementwiseLoop(plan, sweep, program)
     arrays = [f"streams[{constant(s.name)}]" for s in sweep.streams]
     # A rule that draws random numbers needs the index of the first element.
     first = ["first"] if plan.algorithm.has_random_ops else []
@@ -196,13 +195,15 @@ def _member(hyper: Hyper) -> str:
     return f"{name}[{hyper.size}]" if hyper.type == "tuple" else name
 
 
-def _parameters(plan: Plan, sweep: Sweep, printer: LoopPrinter) -> list[str]:
+def _parameters(plan: Plan, sweep: Sweep, printer: ElementwiseLoop) -> list[str]:
     """Return the sweep function's parameters; a parameter that it does not read has no name."""
-    types = {"hypers": "const Hypers&", "scalars": "const Scalars&", "fresh_bits": "unsigned"}
     lists = (
         f"Stream<{'' if stream.stored else 'const '}S> {variable(plural(stream.name))}"
         for stream in sweep.streams
     )
-    named = (f"{type_} {name}" if printer.uses(name) else type_ for name, type_ in types.items())
+    named = (
+        f"{INPUTS[name]} {name}" if name in printer.inputs else INPUTS[name]
+        for name in ("hypers", "scalars", "fresh_bits")
+    )
     first = ["i64 first"] if plan.algorithm.has_random_ops else []
     return [*named, *first, "i64 n", *lists]

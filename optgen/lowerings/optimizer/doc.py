@@ -219,12 +219,11 @@ def _describe_state(state: State, symbols: Symbols) -> str:
         shape = shape.replace("like the parameter", "of the parameter's shape")
     parts.append(shape)
     parts.append(_initial_value(state))
-    if state.when:
-        negated = state.when.startswith("not ")
-        name = state.when.removeprefix("not ")
+    if state.condition:
+        name = state.condition.name
         texts_of_flag = (f"with `{name}` only", f"without `{name}` only")
         if_true, if_false = _TEXTS_OF_FACTS.get(name, texts_of_flag)
-        parts.append(if_false if negated else if_true)
+        parts.append(if_true if state.condition.holds else if_false)
     return ", ".join(parts)
 
 

@@ -1,1 +1,1 @@
-"""Print the Python that forloop and foreach share: scalars, signatures, phases, torch calls."""
+"""Print the Python that forloop and foreach share: functions, scalars, phases, torch calls."""

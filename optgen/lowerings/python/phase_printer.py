@@ -6,21 +6,43 @@ and columns on the device) of a list of tensors are stacked along a new first ax
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+from optgen.ir.execution import is_wide
 from optgen.ir.generated_names import plural
-from optgen.ir.nodes import Call, names_read, refs
-from optgen.ir.plan import Finish, MatrixCall, Plan, Sweep
-from optgen.lowerings.python.collectives import completion_lines
-from optgen.lowerings.python.finish_printer import FinishPrinter
-from optgen.lowerings.python.function import Body, indented
-from optgen.lowerings.python.matrix_calls import matrix_call_lines
-from optgen.lowerings.python.phase_syntax import PhaseSyntax
-from optgen.lowerings.python.random_calls import defaults_before_draws, numbers_in_draws
-from optgen.lowerings.python.small_values import SmallValues
-from optgen.lowerings.python.sweep_printer import SweepPrinter
-from optgen.lowerings.python.widened_tensors import shares_widened_tensors, widened_loop_header
+from optgen.ir.kinds import Axes, KindLookup, kind_of
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Expr,
+    Linear,
+    Program,
+    Ref,
+    Term,
+    assigns,
+    children,
+    expressions,
+    names_read,
+    rebuild,
+    refs,
+)
+from optgen.ir.plan import Finish, MatrixCall, Plan, Sweep, is_maximum, is_reduction, reads
+from optgen.lowerings.python.expression_printer import PythonPrinter, statements
+from optgen.lowerings.python.functions import (
+    Body,
+    defaults_before_draws,
+    indented,
+    numbers_in_draws,
+)
+from optgen.lowerings.python.literals import comment
+from optgen.lowerings.python.phase_syntax import PhaseSyntax, SmallValues
+from optgen.lowerings.python.sweep_printer import (
+    SweepPrinter,
+    shares_widened_tensors,
+    widened_loop_header,
+)
+from optgen.passes.convert_branches import use_tensor_logic
 from optgen.passes.name_values import name_random, with_random_streams
 from optgen.passes.rematerialize_if_blocked import reads_blocked, rematerialize_if_blocked
 from optgen.passes.sweep_algebra import coefficients_to_factors
@@ -101,3 +123,185 @@ class _PhasePrinter:
         first_read = {name: self.undrawn_calls.pop(name) for name in sorted(read)}
         self.reads |= numbers_in_draws(first_read)
         return self.syntax.print_draws(first_read)
+
+
+@dataclass(frozen=True)
+class FinishPrinter:
+    """Printer of the finishes of a plan."""
+
+    plan: Plan
+    syntax: PhaseSyntax
+    small_values: SmallValues
+
+    def lines(self, body: Program) -> Iterator[str]:
+        """Yield the lines of a finish."""
+        param = self.plan.algorithm.param
+        printer = PythonPrinter({param: self.syntax.param}, self.syntax.functions)
+        stops = collective_points(body) if self.syntax.over_ranks else {}
+
+        def line(stmt: Assign) -> str:
+            text = f"{stmt.target.name} = {self._value(stmt, printer)}"
+            reductions = stops.get(stmt.target, ())
+            return "\n".join(
+                [text, *completion_lines(reductions, self.small_values.kinds.__getitem__)]
+            )
+
+        yield from statements(body, printer, line)
+        assigned = {a.target.name for a in assigns(body)}
+        for state in self.plan.algorithm.states:
+            if state.symbol in assigned:
+                yield from self.small_values.write_lines(state)
+
+    def _value(self, stmt: Assign, printer: PythonPrinter) -> str:
+        """Return the text of the value that a statement assigns."""
+        small_values = self.small_values
+        if is_wide(stmt.value):
+            return self._wide_reduction(stmt.value, printer)
+        expr = use_tensor_logic(stmt.value, small_values.is_device_value)
+        text = printer.text(self._with_equal_sides(expr))
+        if small_values.is_small(stmt.target) and not small_values.is_device_value(stmt.value):
+            text = small_values.number(text)
+        # The state is overwritten later. In lists, a stacked state is a copy already.
+        is_state = isinstance(stmt.value, Ref) and self._is_state(stmt.value)
+        return f"{text}.clone()" if is_state and not self.syntax.in_lists else text
+
+    def _wide_reduction(self, reduction: Call, printer: PythonPrinter) -> str:
+        """Return the text that requests a reduction over several parameters."""
+        (operand,) = reduction.args
+        text = printer.text(operand)
+        if not self.small_values.is_device_value(operand):
+            text = self.small_values.number(text)
+        return f"yield {reduction.op}({text})"
+
+    def _with_equal_sides(self, value: Expr) -> Expr:
+        """Return a value in which a `where` has tensors on both sides if it has one on a side."""
+        is_device_value = self.small_values.is_device_value
+        new_value = rebuild(value, self._with_equal_sides)
+        match value:
+            case Call("where", (condition, *arms)) if not is_device_value(condition) and any(
+                map(is_device_value, arms)
+            ):
+                _, *new_arms = children(new_value)
+                tensors = (
+                    new if is_device_value(old) else self._number(new)
+                    for old, new in zip(arms, new_arms, strict=True)
+                )
+                return Call("where", (condition, *tensors))
+        return new_value
+
+    def _number(self, value: Expr) -> Call:
+        """Return the call that puts a number on the device."""
+        count = (
+            [Ref(self.syntax.count_argument.removeprefix(", "))]
+            if self.syntax.count_argument
+            else []
+        )
+        return Call("number", (Ref(self.small_values.sample_param()), value, *count))
+
+    def _is_state(self, ref: Ref) -> bool:
+        return self.plan.algorithm.state(ref.name) is not None
+
+
+_PRINTER = PythonPrinter({}, {})
+
+
+def matrix_call(call: Call) -> str:
+    """Return the text of a matrix op on one tensor. The runtime's functions take lists."""
+    first, *rest = (_PRINTER.text(arg) for arg in call.args)
+    return f"{call.op}({', '.join([f'[{first}]', *rest])})[0]"
+
+
+def matrix_call_lines(
+    plan: Plan, call: MatrixCall, syntax: PhaseSyntax, sample_param: str
+) -> Iterator[str]:
+    """Yield the lines that call a matrix op between two sweeps.
+
+    `sample_param` is the text of a parameter, whose dtype the result gets.
+    """
+    yield from map(comment, call.quote)
+    target, (first, *rest) = call.target.name, (_PRINTER.text(arg) for arg in call.args)
+    if syntax.over_ranks:
+        yield f"whole = yield collectives.gather({plural(first)})"
+        result = f"{call.op}({', '.join(['whole', *rest])})"
+        yield f"{plural(target)} = yield collectives.scatter({result})"
+    elif syntax.in_lists:
+        yield f"{plural(target)} = {call.op}({', '.join([plural(first), *rest])})"
+    else:
+        yield f"{target} = {matrix_call(Call(call.op, call.args))}"
+    if not _is_only_added(plan, call.target):  # some ops need equal dtypes
+        cast = f"{target}.to({sample_param}.dtype)"
+        text = f"[{cast} for {target} in {plural(target)}]" if syntax.in_lists else cast
+        yield f"{syntax.listed(target)} = {text}"
+
+
+def _is_only_added(plan: Plan, target: Ref) -> bool:
+    """Tell whether a tensor is only scaled and added to other tensors."""
+    for value in (e for sweep in plan.sweeps for e in expressions(sweep.body)):
+        terms = value.terms if isinstance(value, Linear) else ()
+        times_added = sum(term == Term(term.coefficient, (target,)) for term in terms)
+        is_first = bool(terms) and terms[0].factors == (target,)
+        if is_first or sum(ref == target for ref in reads(value)) > times_added:
+            return False
+    return True
+
+
+_AXIS_NAMES = {
+    Axes.MATRIX: "batch",
+    Axes.ROW & ~Axes.MATRIX: "rows",
+    Axes.COLUMN & ~Axes.MATRIX: "cols",
+}
+"""Name of each axis in the printed requests: an argument of the methods of
+`optgen.runtime.sharded.driver.Collectives`.
+"""
+_REDUCED_AXES = {
+    f"{line}_{word}": Axes.TENSOR & ~axes
+    for line, axes in (("row", Axes.ROW), ("col", Axes.COLUMN))
+    for word in ("sum", "max_abs")
+}
+"""Axes that each reduction to rows or columns reduces. Other reductions reduce all axes."""
+
+
+def completion_lines(reductions: Iterable[Assign], kinds: KindLookup) -> list[str]:
+    """Return the line that requests that ranks complete reductions together, if any needs it."""
+    requests = _requests(reductions, kinds)
+    return [f"yield [{', '.join(requests)}]"] if requests else []
+
+
+def _requests(reductions: Iterable[Assign], kinds: KindLookup) -> list[str]:
+    """Return a request for each reduction over an axis that may be sharded.
+
+    The request adds the partial sums of all ranks, or takes their maximum, over the reduced axes.
+    """
+    requests = []
+    for reduction in reductions:
+        call = reduction.value
+        assert isinstance(call, Call)
+        axes = kind_of(call.args[0], kinds).axes & _REDUCED_AXES.get(call.op, Axes.TENSOR)
+        if axes:
+            names = [f'"{name}"' for bit, name in _AXIS_NAMES.items() if axes & bit]
+            axis_arguments = names if axes != Axes.TENSOR else []
+            arguments = ", ".join([reduction.target.name, *axis_arguments])
+            method = "max" if is_maximum(call) else "sum"
+            requests.append(f"collectives.{method}({arguments})")
+    return requests
+
+
+def collective_points(program: Program) -> dict[Ref, list[Assign]]:
+    """Map each stop of a finish to the reductions that the ranks complete there.
+
+    A stop is named by the target of the statement before it. Adjacent reductions share a stop,
+    unless one reads another.
+    """
+    points: dict[Ref, list[Assign]] = {}
+    adjacent: list[Assign] = []
+    for stmt in (*program, None):  # None ends the last run of adjacent reductions
+        reduces = isinstance(stmt, Assign) and is_reduction(stmt.value)
+        read = set(refs(stmt.value)) if isinstance(stmt, Assign) else set()
+        if adjacent and (not reduces or any(earlier.target in read for earlier in adjacent)):
+            points[adjacent[-1].target] = adjacent
+            adjacent = []
+        if isinstance(stmt, Assign):
+            adjacent += [stmt] if reduces else []
+        elif stmt is not None:
+            points |= collective_points(stmt.then) | collective_points(stmt.orelse)
+    return points

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from optgen.ir.execution import widens_in_python
 from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Ref, assigns, rename_program
 from optgen.ir.plan import Plan, Stream, Sweep
-from optgen.lowerings.python.function import guarded_lines, loop_iterable
-from optgen.lowerings.python.phase_syntax import PhaseSyntax, filled_in
-from optgen.lowerings.python.small_values import SmallValues
-from optgen.lowerings.python.widened_tensors import shares_widened_tensors
-from optgen.passes.instructions import Instruction, live_tensors, numbers_read
+from optgen.lowerings.python.functions import guarded_lines, loop_iterable
+from optgen.lowerings.python.phase_syntax import PhaseSyntax, SmallValues, filled_in
+from optgen.passes.instructions import Branch, Instruction, Op, live_tensors, numbers_read
 from optgen.passes.select_instructions import select_instructions
 
 
@@ -98,7 +96,7 @@ class SweepPrinter:
         instructions = self._instructions(sweep, {*streams, *small_values})
         lines = list(self.syntax.print_instructions(instructions))
         loop_variables = [self.syntax.listed(f"{name}_block") for name in (*streams, *small_values)]
-        is_first_read = any(loop_variables[0] in line for line in lines)
+        is_first_read = f"{streams[0]}_block" in _tensors_read(instructions)
         if loop_streams[0] not in sweep.streams and not is_first_read:
             loop_variables[0] = "_"  # it only decides how large blocks may be
         yield self._loop_header(loop_variables, arguments, loop_streams)
@@ -160,3 +158,44 @@ def _is_like_param(stream: Stream) -> bool:
     """Tell whether a stream exists for every parameter, in the parameter's shape and dtype."""
     state = stream.state
     return stream.role != "local" and not (state and (state.when or state.dtype))
+
+
+def shares_widened_tensors(plan: Plan) -> bool:
+    """Tell whether sweeps share widened tensors: later sweeps read what earlier ones store."""
+    return widens_in_python(plan.algorithm) and len(plan.sweeps) > 1
+
+
+def widened_loop_header(plan: Plan, in_lists: bool) -> str:
+    """Return the header of a loop that runs once, over the tensors of all sweeps in a wider dtype.
+
+    With `in_lists` the loop goes over lists of tensors, else over the tensors of one parameter.
+    """
+    streams = [Stream(plan.algorithm.param, "param", stored=False)]
+    streams += [s for sweep in plan.sweeps for s in sweep.streams if s.role != "local"]
+    stored = {stream.name: False for stream in streams}
+    stored |= {stream.name: True for stream in streams if stream.stored}
+    names = ", ".join(map(plural, stored) if in_lists else stored)
+    conditions = {stream.name: stream.when for stream in streams}
+    tensors = names if in_lists else ", ".join(_at_index(name, conditions[name]) for name in stored)
+    trailing_comma = "," * (len(stored) == 1)
+    iterable = loop_iterable(plan, f"[({tensors}{trailing_comma})]", stored.values())
+    return f"for {names}{trailing_comma} in {iterable}:"
+
+
+def _at_index(name: str, when: str | None) -> str:
+    """Return the text of the tensor of the parameter at an index; None for an absent state."""
+    text = f"{plural(name)}[index]"
+    return f"{text} if {when} else None" if when else text
+
+
+def _tensors_read(instructions: Iterable[Instruction]) -> set[str]:
+    """Return the names of the tensors that instructions read."""
+    read: set[str] = set()
+    for instruction in instructions:
+        if isinstance(instruction, Branch):
+            read |= _tensors_read((*instruction.then, *instruction.orelse))
+            continue
+        for operation in instruction.operations:
+            args = operation.args if isinstance(operation, Op) else ()
+            read |= {operand for operand in (operation.source, *args) if isinstance(operand, str)}
+    return read

@@ -17,22 +17,29 @@ from optgen.ir.nodes import (
     Assign,
     Call,
     Expr,
+    Linear,
     Program,
     Ref,
+    assigns,
+    children,
+    expressions,
     map_expressions,
     map_values,
     names_read,
+    only_factor,
     rebuild,
     refs,
 )
-from optgen.ir.ops import PROPERTIES, RANDOM_OPS
+from optgen.ir.ops import OPS, PROPERTIES, RANDOM_OPS
 from optgen.ir.plan import Plan, Stream
-from optgen.lowerings.python.aliasing import tensors_to_copy
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
-from optgen.lowerings.python.function import Body, guarded_lines, indented
-from optgen.lowerings.python.permutations import permute_by_index
-from optgen.lowerings.python.random_calls import defaults_before_draws
-from optgen.lowerings.python.signature import list_names
+from optgen.lowerings.python.functions import (
+    Body,
+    defaults_before_draws,
+    guarded_lines,
+    indented,
+    list_names,
+)
 from optgen.passes.convert_branches import use_tensor_logic
 from optgen.passes.name_values import draws_of
 
@@ -206,3 +213,143 @@ def _lists(algorithm: Algorithm) -> list[str]:
 
 def _filled_in(spelling: str, name: str) -> str:
     return spelling.format(name, plural(name))
+
+
+_NEW_CATEGORIES = ("arithmetic", "comparison", "logic", "reduction", "wide reduction")
+_NEW_OPS = (
+    *("@", "qr", "eigenvectors", "eigenvalues", "inverse_root", "trace", "descending", "copy"),
+    "empty_like",
+)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Stored tensor whose memory a value shares: the value is this tensor, or a view of it."""
+
+    name: str
+    is_view: bool = False
+
+
+_Sources = frozenset[_Source]
+_SourcesByName = dict[str, _Sources]  # by the names of variables
+
+
+def tensors_to_copy(program: Program, stored: Collection[str]) -> frozenset[str]:
+    """Return the stored tensors that must be copied, because a result shares their memory.
+
+    A result that is still the old tensor of its name needs no copy: to write it changes nothing.
+    """
+    known = _sources_after(program, {name: frozenset({_Source(name)}) for name in stored})
+    return frozenset(
+        source.name for name in stored for source in known[name] if source != _Source(name)
+    )
+
+
+def _sources_after(program: Program, known: _SourcesByName) -> _SourcesByName:
+    """Return the sources of all variables after a program. After a branch, both arms' sources."""
+    for stmt in program:
+        if isinstance(stmt, Assign):
+            known = {**known, stmt.target.name: _sources(stmt.value, known)}
+        else:
+            arms = [_sources_after(arm, known) for arm in (stmt.then, stmt.orelse)]
+            known = {
+                name: frozenset().union(*(arm.get(name, frozenset()) for arm in arms))
+                for name in {**arms[0], **arms[1]}
+            }
+    return known
+
+
+def _sources(value: Expr, known: _SourcesByName) -> _Sources:
+    """Return the stored tensors whose memory a value may share."""
+    value = only_factor(value)
+    match value:
+        case Ref(name):
+            return known.get(name, frozenset())
+        case Linear():
+            return frozenset()
+        case Call(op, _) if _makes_new_tensor(op):
+            return frozenset()
+    operands = frozenset().union(*(_sources(child, known) for child in children(value)))
+    if isinstance(value, Call) and value.op == "where":
+        return operands
+    return frozenset(replace(source, is_view=True) for source in operands)
+
+
+def _makes_new_tensor(op: str) -> bool:
+    """Tell whether the result of an op is certainly a new tensor."""
+    category = OPS[op].category if op in OPS else ""
+    if category == "function":
+        return op != "where"
+    return category in _NEW_CATEGORIES or op in _NEW_OPS
+
+
+def permute_by_index(program: Program, stored: Collection[str]) -> Program:
+    """Return the program with orders in place of permutation matrices.
+
+    A permutation that is stored, or used outside of such products, stays a matrix.
+    """
+    orders = frozenset(a.target.name for a in assigns(program) if _is_permutation(a.value))
+    orders -= frozenset(stored)
+    orders -= {a.target.name for a in assigns(program) if not _is_permutation(a.value)}
+    orders -= {name for expr in expressions(program) for name in _read_otherwise(expr, orders)}
+    return _with_orders(map_expressions(program, lambda e: _with_permuted_calls(e, orders)), orders)
+
+
+def _is_permutation(value: Expr) -> bool:
+    value = only_factor(value)
+    return isinstance(value, Call) and value.op == "descending"
+
+
+def _permuted_call(expr: Expr, orders: frozenset[str]) -> Call | None:
+    """Return a product with a permutation as `permuted_rows` or `permuted_columns`.
+
+    The permutation is a name of `orders`, or a `descending(…)` in the product itself. Return None
+    for any other expression.
+    """
+    match expr:
+        case Call("@", (Ref(name) as order, x)) if name in orders:
+            return Call("permuted_rows", (x, order))
+        case Call("@", (x, Call("transpose", (Ref(name) as order,)))) if name in orders:
+            return Call("permuted_columns", (x, order))
+        case Call("@", (Call("descending", numbers), x)):
+            return Call("permuted_rows", (x, Call("descending_order", numbers)))
+        case Call("@", (x, Call("transpose", (Call("descending", numbers),)))):
+            return Call("permuted_columns", (x, Call("descending_order", numbers)))
+    return None
+
+
+def _read_otherwise(expr: Expr, orders: frozenset[str]) -> Iterator[str]:
+    """Yield the names that an expression reads, except permutations that it multiplies with."""
+    if isinstance(expr, Ref):
+        yield expr.name
+    call = _permuted_call(expr, orders)
+    operands = children(call or expr)
+    if call and isinstance(call.args[1], Ref):
+        operands = call.args[:1]
+    for child in operands:
+        yield from _read_otherwise(child, orders)
+
+
+def _with_permuted_calls(expr: Expr, orders: frozenset[str]) -> Expr:
+    call = _permuted_call(expr, orders)
+    return rebuild(call or expr, lambda child: _with_permuted_calls(child, orders))
+
+
+def _with_orders(program: Program, orders: frozenset[str]) -> Program:
+    """Return the program with an order in place of each permutation matrix of these names."""
+
+    def with_order(stmt: Assign) -> Assign:
+        if stmt.target.name not in orders:
+            return stmt
+        return replace(stmt, value=Call("descending_order", children(only_factor(stmt.value))))
+
+    return tuple(
+        with_order(stmt)
+        if isinstance(stmt, Assign)
+        else replace(
+            stmt,
+            then=_with_orders(stmt.then, orders),
+            orelse=_with_orders(stmt.orelse, orders),
+        )
+        for stmt in program
+    )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from numbers import Real
 from typing import Any
 
-from optgen.contract.states import AT_LEAST_FLOAT32, QUANTIZED, RANK
+from optgen.contract.states import AT_LEAST_FLOAT32, QUANTIZED, RANK, Condition
 from optgen.ir.algorithm import NARROW_DTYPES
 from optgen.spec.composition.check_parts import CompositionError
 from optgen.spec.composition.parts import Part, declared_key, declares
@@ -382,7 +382,7 @@ def _named_by_states(part: Part) -> set[str]:
         for option in (declared.keywords if isinstance(declared, ast.Call) else ())
         if option.arg in ("when", "init") and isinstance(option.value, ast.Constant)
     )
-    return {str(option).removeprefix("not ") for option in options}
+    return {Condition.of(str(option)).name for option in options}
 
 
 class _WithoutAssignments(ast.NodeTransformer):

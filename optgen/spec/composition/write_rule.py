@@ -9,7 +9,7 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from textwrap import indent
 
-from optgen.contract.states import FACTS
+from optgen.contract.states import Condition
 from optgen.spec.composition.names import NamedParts, unused_name
 from optgen.spec.composition.parts import WRAPPING_STAGE, Part, reads, rest_after
 from optgen.spec.composition.update_form import UpdateForm, replace_fresh, replace_name
@@ -106,7 +106,7 @@ class _RuleWriter:
             when = next(
                 filter(None, (part.existence_condition(state) for part in self.named.parts)), ""
             )
-            if when.removeprefix("not ") in FACTS:
+            if Condition.of(when).is_fact:
                 when += f"({self.named.param})"
             yield f"if {when}:\n{indent(text, '    ')}" if when else text
 

@@ -1,13 +1,14 @@
-"""Convert the phases of a plan to steps: loops over values with equal axes, and reductions."""
+"""Cut the phases of a plan into the steps of a C++ kernel: loops, reductions and random draws."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
+from optgen.ir.execution import is_wide
 from optgen.ir.generated_names import free_name, is_free, numbered
-from optgen.ir.kinds import Axes
+from optgen.ir.kinds import Axes, KindLookup
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -32,8 +33,6 @@ from optgen.ir.plan import (
     read_before_assigned,
     reads,
 )
-from optgen.lowerings.fused_cpu.group_by_axes import group_by_axes
-from optgen.lowerings.fused_cpu.step import Step
 from optgen.passes.name_values import Draws
 
 _LOOP_NAMES = {
@@ -43,6 +42,55 @@ _LOOP_NAMES = {
     Axes.MATRIX: "matrices",
     Axes.NONE: "numbers",
 }
+
+
+@dataclass(frozen=True)
+class Step:
+    """Step of a kernel: a loop over values of these axes, a reduction to them, or a draw.
+
+    `reads` and `writes` are values with axes; `numbers_read` and `numbers_written` are numbers of
+    the whole tensor. `sweep` is the index of the sweep, over a large matrix, that the step is part
+    of or follows.
+    """
+
+    name: str
+    axes: Axes
+    sweep: int
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    numbers_read: tuple[str, ...] = ()
+    numbers_written: tuple[str, ...] = ()
+    body: Program = ()
+    reduction: str = ""  # "sum" or "max_abs", or an op that reduces over parameters; "" for a loop
+    over_elements: bool = False  # whether the step reads or writes elements
+    draws: Call | None = None  # the call whose random numbers the step makes
+
+    @property
+    def reduces_values(self) -> bool:
+        """Tell whether the step reduces values with axes."""
+        return bool(self.reduction and self.reads)
+
+    @property
+    def is_wide(self) -> bool:
+        """Tell whether the step reduces one number of each of several parameters."""
+        return bool(self.reduction and not self.reads)
+
+    @property
+    def is_loop(self) -> bool:
+        """Tell whether the step computes values, or numbers of the whole tensor."""
+        return not self.reduction and not self.draws
+
+    @property
+    def is_total_sum(self) -> bool:
+        """Tell whether the step is a sum over all elements, which its loop accumulates."""
+        return self.over_elements and self.reduction == "sum" and self.axes is Axes.NONE
+
+    @property
+    def index_name(self) -> str:
+        """C++ name of the step's index."""
+        if self.draws:
+            return self.name.upper()
+        return f"{'MAKE' if self.reduction else 'RUN'}_{self.name.upper()}"
 
 
 @dataclass
@@ -137,7 +185,7 @@ class PhaseSteps:
 
     def _add_finish(self, body: Program, names_read_later: set[str]) -> None:
         """Add the steps of a `Finish`. Adjacent statements of the same axes share a loop."""
-        groups = group_by_axes(body, self.plan.kinds.__getitem__)
+        groups = _group_by_axes(body, self.plan.kinds.__getitem__)
         for position, group in enumerate(groups):
             if group.reduces_over_parameters:
                 self._add_wide_reduction(group.body[0])
@@ -244,3 +292,68 @@ def _with_body(stmt: Stmt, body: Program) -> Program:
         for arm in (stmt.then, stmt.orelse)
     )
     return (replace(stmt, then=then, orelse=orelse),)
+
+
+@dataclass(frozen=True)
+class _AxesGroup:
+    """Adjacent statements of the same axes. A reduction has a group of its own."""
+
+    axes: Axes
+    body: Program
+
+    @property
+    def reduction(self) -> Assign | None:
+        """The reduction of values that the group consists of, or None."""
+        (first, *_) = self.body
+        return first if isinstance(first, Assign) and is_reduction(first.value) else None
+
+    @property
+    def reduces_over_parameters(self) -> bool:
+        """Tell whether the group is a reduction over parameters, or a branch with only that."""
+        return any(is_wide(a.value) for a in assigns(self.body))
+
+
+def _group_by_axes(program: Program, kind: KindLookup) -> list[_AxesGroup]:
+    """Return the groups of a program, in its order."""
+    groups: list[_AxesGroup] = []
+    for stmt in _split_by_axes(program, kind):
+        axes = kind(next(assigns((stmt,))).target).axes
+        if not groups or groups[-1].axes is not axes or _reduces((*groups[-1].body, stmt)):
+            groups.append(_AxesGroup(axes, (stmt,)))
+        else:
+            groups[-1] = _AxesGroup(axes, (*groups[-1].body, stmt))
+    return groups
+
+
+def _reduces(program: Program) -> bool:
+    """Tell whether a program has a reduction, of values or over parameters."""
+    return any(is_reduction(a.value) or is_wide(a.value) for a in assigns(program))
+
+
+def _split_by_axes(program: Program, kind: KindLookup) -> Iterator[Stmt]:
+    """Yield the statements of a program, with each branch split by axes.
+
+    A reduction moves out of its branch. A reduction over parameters gets a branch of its own.
+    """
+    for stmt in program:
+        if isinstance(stmt, Assign):
+            yield stmt
+            continue
+        group: list[Assign] = []  # consecutive assignments of the same axes
+        for inner in assigns((stmt,)):
+            has_other_axes = group and kind(group[0].target).axes is not kind(inner.target).axes
+            if has_other_axes or _reduces((inner,)):
+                yield from _branch_with(stmt, group)
+                group = []
+            if is_wide(inner.value):
+                yield from _branch_with(stmt, [inner])
+            elif _reduces((inner,)):
+                yield inner
+            else:
+                group.append(inner)
+        yield from _branch_with(stmt, group)
+
+
+def _branch_with(stmt: If, wanted: Collection[Assign]) -> Program:
+    """Return a branch with only the wanted assignments; an empty program if there are none."""
+    return filter_assigns((stmt,), lambda a: any(a is other for other in wanted))

@@ -1,17 +1,37 @@
-"""Print the scalar program in C++: the numbers that all elements of a parameter share."""
+"""Print the code that computes numbers of a whole tensor, in double.
+
+The scalar program computes what follows from the step count, hyperparameters and scalar states.
+Functions of numbers compute what also needs the results of reductions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Assign, Call, Expr, Ref, assigns, expressions, refs, walk
 from optgen.ir.ops import PROPERTIES
 from optgen.ir.plan import Plan
-from optgen.lowerings.fused_cpu.expression_printer import ExpressionPrinter, constant, variable
-from optgen.lowerings.fused_cpu.line_layout import declarations, wrapped_list
-from optgen.lowerings.fused_cpu.statements import Statements
+from optgen.lowerings.fused_cpu.cpp_text import (
+    ExpressionPrinter,
+    Statements,
+    constant,
+    declarations,
+    indented,
+    variable,
+    wrapped_list,
+)
+from optgen.lowerings.fused_cpu.steps import Step
 from optgen.passes.kernel_plans import ROUNDED, round_state
 
+INPUTS: Mapping[str, str] = {
+    "hypers": "const Hypers&",
+    "scalars": "const Scalars&",
+    "sizes": "const Sizes&",
+    "numbers": "const Numbers&",
+    "fresh_bits": "unsigned",
+}
+"""Parameters from which C++ functions read numbers, in their order, with their types."""
 _COLUMN = 8
 
 
@@ -115,21 +135,97 @@ class ScalarProgram:
         return None
 
     def _value(self, stmt: Assign) -> str:
-        """Return the text of the value that a statement assigns."""
+        """Return the text of the value that a statement assigns; a state rounds to its dtype."""
         symbol = stmt.target.name
         if symbol not in self._state_cells:
             return self._printer(stmt.value)
-        return self._rounding_printer(symbol)(round_state(stmt.value, symbol))
-
-    def _rounding_printer(self, symbol: str) -> ExpressionPrinter:
-        """Return a printer for updates of a scalar state; they round to the state's dtype."""
-        cell = f"cells[{self._state_cells[symbol]}]"
 
         def read(expr: Expr) -> str | None:
             match expr:
                 case Call(word, (value,)) if word == ROUNDED:
+                    cell = f"cells[{self._state_cells[symbol]}]"
                     return f"{cell}.rounded_to_dtype({printer(value)})"
             return self._read(expr)
 
         printer = ExpressionPrinter(for_elements=False, read=read)
-        return printer
+        return printer(round_state(stmt.value, symbol))
+
+
+class NumberPrinter:
+    """Printer of numbers, before a loop or in a function of numbers.
+
+    `texts` are the C++ texts of the numbers that steps compute. `inputs` are the `INPUTS` that the
+    printed texts read.
+    """
+
+    def __init__(
+        self, algorithm: Algorithm, program: ScalarProgram, texts: Mapping[str, str]
+    ) -> None:
+        self.inputs: set[str] = set()
+        self._hypers = {h.name: h for h in algorithm.hypers}
+        self._program, self._texts = program, texts
+        self._printer = ExpressionPrinter(for_elements=False, read=self._read)
+
+    def __call__(self, expr: Expr) -> str:
+        """Return the text of a number."""
+        return self._printer(expr)
+
+    def input(self, name: str, text: str) -> str:
+        """Return a text that reads an input, and note that."""
+        self.inputs.add(name)
+        return text
+
+    def _read(self, expr: Expr) -> str | None:
+        match expr:
+            case Ref(name) if name in self._hypers:
+                text = self.input("hypers", f"hypers.{variable(name)}")
+                return f"truth({text})" if self._hypers[name].type == "flag" else text
+            case Call("fresh", (Ref(name),)):
+                position = self._program.fresh_symbols.index(name)
+                shift = f" >> {position}" if position else ""
+                return self.input("fresh_bits", f"bool(fresh_bits{shift} & 1)")
+            case Ref(name) if name in self._texts:
+                return self.input("numbers", self._texts[name])
+            case Ref() if expr in self._program.fields:
+                return self.input("scalars", f"scalars.{self._program.fields[expr]}")
+            case Call(word, _) if word in PROPERTIES:
+                return self.input("sizes", f"sizes.{word}")
+        return None
+
+
+class NumberFunction:
+    """Printer of the function of a step that computes numbers: its definition, and a call."""
+
+    def __init__(self, step: Step, algorithm: Algorithm, program: ScalarProgram) -> None:
+        self.step = step
+        printer = NumberPrinter(algorithm, program, {n: variable(n) for n in step.numbers_read})
+        statements = Statements(
+            "double",
+            lambda stmt: printer(stmt.value),
+            lambda condition: f"if ({printer(condition)})",
+            step.body,
+            frozenset(step.numbers_read),
+            frozenset(step.numbers_written),
+        )
+        assigned = {a.target.name for a in assigns(step.body)}
+        self._body = [
+            *(
+                f"{'' if n in assigned else 'const '}double {variable(n)} = numbers.{variable(n)};"
+                for n in step.numbers_read
+            ),
+            *statements.lines(_COLUMN),
+            *(f"numbers.{variable(n)} = {variable(n)};" for n in step.numbers_written),
+        ]
+        self._inputs = [name for name in INPUTS if name in printer.inputs - {"numbers"}]
+
+    def definition(self) -> list[str]:
+        """Return the lines of the function."""
+        parameters = [*(f"{INPUTS[name]} {name}" for name in self._inputs), "Numbers& numbers"]
+        head = wrapped_list(f"static void {self.step.name}(", parameters, ") {", column=4)
+        return [*head, *indented(self._body), "}"]
+
+    def call(self) -> list[str]:
+        """Return the lines that call the function."""
+        fields = [*self._inputs, "named_numbers()"]
+        arguments = (f"inputs.{field}" for field in fields)
+        return wrapped_list(f"return {self.step.name}(", arguments, ");", column=16)

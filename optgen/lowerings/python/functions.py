@@ -1,0 +1,370 @@
+"""Assemble a generated Python file: its functions, each with signature, scalar program and body."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from optgen.ir.algorithm import Algorithm, Hyper, State
+from optgen.ir.execution import widens_in_python
+from optgen.ir.generated_names import RUNTIME_NAMES, plural
+from optgen.ir.kinds import PARAM
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Expr,
+    If,
+    Program,
+    Ref,
+    always_assigned,
+    assigns,
+    expressions,
+    filter_assigns,
+    map_expressions,
+    names_read,
+    rebuild,
+    refs,
+)
+from optgen.ir.plan import Plan, Stream
+from optgen.lowerings.lowering import Context
+from optgen.lowerings.python.expression_printer import PythonPrinter, statements
+from optgen.lowerings.python.literals import comment
+from optgen.passes.name_values import Draws, is_item, reuse_item_names
+
+
+@dataclass(frozen=True)
+class Function:
+    """Generated function: its name, tensor lists, keyword arguments and lines."""
+
+    name: str
+    doc: str
+    lists: tuple[str, ...]
+    keywords: tuple[str, ...]
+    body: tuple[str, ...]
+    returns: str = "None"
+
+
+@dataclass(frozen=True)
+class Body:
+    """Lines of tensor operations, the numbers that the lines read, and a function's first lines."""
+
+    lines: list[str]
+    numbers_read: frozenset[str]
+    opening: Sequence[str] = ()
+
+
+def python_file(algorithm: Algorithm, functions: list[Function]) -> Context:
+    """Return the template's variables: the functions, and the imports that they need."""
+    used = _names_called(line for function in functions for line in function.body)
+    used |= _names_in_annotations(functions)
+    imports = {
+        module: [name for name in names if name in used] for module, names in RUNTIME_NAMES.items()
+    }
+    return {
+        "algorithm": algorithm,
+        "functions": functions,
+        "imports": {module: names for module, names in imports.items() if names},
+    }
+
+
+def _names_called(lines: Iterable[str]) -> set[str]:
+    """Return the names of the functions that lines call, except in comments."""
+    code_lines = (line for line in lines if not line.lstrip().startswith("#"))
+    return {name for line in code_lines for name in re.findall(r"(?<![\w.])(\w+)\(", line)}
+
+
+def _names_in_annotations(functions: Iterable[Function]) -> set[str]:
+    """Return the names in the annotations of keyword arguments and results."""
+    annotations = (keyword.partition(":")[2] for f in functions for keyword in f.keywords)
+    texts = (*annotations, *(function.returns for function in functions))
+    return {name for text in texts for name in re.findall(r"\w+", text)}
+
+
+def bucket_function(plan: Plan, loop: Callable[[Plan], Body]) -> Function:
+    """Return the `update` of one bucket: the scalar program, then the lines from `loop`."""
+    arguments, plan = keywords(plan), fresh_as_keywords(plan)
+    body = loop(plan)
+    shape = "" if plan.algorithm.elementwise else "a shape and "
+    return Function(
+        function_name("update", plan.facts),
+        f"Update a bucket in place. Its tensors share {shape}the results of the scalar program.",
+        list_names(plan.algorithm),
+        arguments,
+        separated_blocks(
+            [*body.opening, *scalar_lines(plan, BUCKET, body.numbers_read)], body.lines
+        ),
+        "Update" if plan.algorithm.is_wide else "None",
+    )
+
+
+def loop_iterable(plan: Plan, iterable: str, stored: Iterable[bool]) -> str:
+    """Return the expression that a printed loop iterates over.
+
+    The result is `iterable`, inside `in_wider_dtype` if the rule computes in a wider dtype.
+    `stored` says for each column whether the loop writes it.
+    """
+    if not widens_in_python(plan.algorithm):
+        return iterable
+    return f"in_wider_dtype({iterable}, {tuple(stored)}, {plural(plan.algorithm.param)})"
+
+
+def function_name(name: str, facts: Mapping[str, bool]) -> str:
+    """Return a function's name with the facts of its plan, as in `update_factored`."""
+    answers = (fact if holds else f"not_{fact}" for fact, holds in facts.items())
+    return "_".join((name, *answers))
+
+
+def indented(lines: Iterable[str], header: str) -> list[str]:
+    """Return lines indented under the header of a loop or branch."""
+    return [header, *(f"    {line}" if line else line for line in lines)]
+
+
+def guarded_lines(tensor: Stream | State, line: str) -> list[str]:
+    """Return a line, inside an `if` if the stream or state exists only under a condition."""
+    return indented([line], f"if {tensor.when}:") if tensor.when else [line]
+
+
+def unpacking_target(names: Sequence[str]) -> str:
+    """Return the target of a tuple unpacking, with parentheses for a single name."""
+    return ", ".join(names) if len(names) > 1 else f"({names[0]},)"
+
+
+def separated_blocks(*blocks: list[str]) -> tuple[str, ...]:
+    """Return blocks of lines with an empty line between them."""
+    lines = [line for block in blocks if block for line in (*block, "")]
+    return tuple(lines[:-1])
+
+
+def list_names(algorithm: Algorithm) -> tuple[str, ...]:
+    """Return the names of the tensor lists, in the order in which the runtime passes them."""
+    states = tuple(plural(s.symbol) for s in algorithm.states)
+    steps = ("state_steps",) if algorithm.step else ()
+    return (plural(algorithm.param), plural(algorithm.grad), *states, *steps)
+
+
+def keywords(plan: Plan) -> tuple[str, ...]:
+    """Return the annotated keyword-only arguments: hyperparameters, then `fresh_…` flags."""
+    hypers = (f"{h.name}: {_annotation(h)}" for h in plan.algorithm.hypers)
+    return (*hypers, *(f"fresh_{s.key}: bool" for s in plan.fresh_states()))
+
+
+def fresh_as_keywords(plan: Plan) -> Plan:
+    """Return the plan with every `fresh(s)` replaced by its keyword argument."""
+    names = {s.symbol: Ref(f"fresh_{s.key}") for s in plan.fresh_states()}
+
+    def with_keyword(expr: Expr) -> Expr:
+        match expr:
+            case Call("fresh", (Ref(name),)):
+                return names[name]
+        return rebuild(expr, with_keyword)
+
+    renamed = plan.map_programs(lambda program: map_expressions(program, with_keyword))
+    return replace(renamed, kinds={**plan.kinds, **dict.fromkeys(names.values(), PARAM)})
+
+
+def _annotation(hyper: Hyper) -> str:
+    number = "float | Tensor" if hyper.tensor != "never" else "float"
+    numbers = [
+        f"{number} | None" if hyper.may_be_none(index) else number for index in range(hyper.size)
+    ]
+    match hyper.type:
+        case "flag":
+            return "bool"
+        case "choice":
+            return "str | None"
+        case "tuple":
+            return f"tuple[{', '.join(numbers)}]"
+        case _:
+            return numbers[0]
+
+
+@dataclass(frozen=True)
+class ScalarText:
+    """Texts of the code that reads and writes the step count and scalar states.
+
+    `param` is the parameter whose properties are read; in a bucket, they are equal for all
+    parameters. `advance` adds one to the step count and returns it. `tensor` is the 0-dim tensor of
+    a scalar state, `read` is its value, and `store` writes a new value and returns it. `{0}` stands
+    for the name of the list of the state's tensors, and `{1}` for the new value.
+    """
+
+    param: str
+    advance: str
+    tensor: str
+    read: str
+    store: str
+
+
+BUCKET = ScalarText(
+    param="params[0]",
+    advance="advance(state_steps)",
+    tensor="{0}[0]",
+    read="{0}[0].item()",
+    store="store({0}, {1})",
+)
+ONE_PARAM = ScalarText(
+    param="params[index]",
+    advance="advance_one(state_steps[index], capturable)",
+    tensor="{0}[index].clone()",  # autograd may need the old value
+    read="read_one({0}[index], capturable)",
+    store="store_one({0}[index], {1}, capturable)",
+)
+
+
+def scalar_lines(plan: Plan, texts: ScalarText, names_read_later: Collection[str]) -> list[str]:
+    """Return the lines of the scalar program, the step count first.
+
+    A name that neither these lines nor later ones read (`names_read_later`) is left out.
+    """
+    states = {s.symbol for s in plan.algorithm.scalar_states()}
+    plan = replace(plan, scalars=scalars_needed(plan, names_read_later))
+    read_after_store = {r.name for r in _refs_read(plan) if r.version > 0}
+    param = {plan.algorithm.param: texts.param}
+    printer = PythonPrinter(param, {})
+
+    def line(stmt: Assign) -> str:
+        name = stmt.target.name
+        if name not in states:
+            return f"{name} = {printer.text(stmt.value)}"
+        tensor = texts.tensor.format(plural(name))
+        value = PythonPrinter(param | {name: tensor}, {}).text(stmt.value)
+        stored = texts.store.format(plural(name), value)
+        return f"{name} = {stored}" if name in read_after_store else stored
+
+    copies = _copies_of_old_values(plan)
+    program = tuple(s for s in plan.scalars if s not in copies.values())
+    return [
+        *_opening_lines(plan, texts, copies),
+        *_with_unpackings(statements(program, printer, line), plan),
+    ]
+
+
+def scalars_needed(plan: Plan, names_read_later: Collection[str]) -> Program:
+    """Return the scalar program without names that neither it, a state nor later lines read."""
+    states = {s.symbol for s in plan.algorithm.scalar_states()}
+    return _without_unread(reuse_item_names(plan.scalars), states.union(names_read_later))
+
+
+def _without_unread(program: Program, needed: set[str]) -> Program:
+    """Return the program without names that nothing reads, such as the second weight of a lerp.
+
+    The items of a tuple stay, because one line unpacks them.
+    """
+    read = needed | names_read(program)
+    shorter = filter_assigns(program, lambda a: a.target.name in read or is_item(a.value))
+    return program if shorter == program else _without_unread(shorter, needed)
+
+
+def _refs_read(plan: Plan) -> Iterator[Ref]:
+    """Yield every name that the scalar program or a phase reads, as often as it is read."""
+    return (r for e in (*expressions(plan.scalars), *plan.values()) for r in refs(e))
+
+
+def _copies_of_old_values(plan: Plan) -> dict[str, Assign]:
+    """Map a scalar state to the statement that copies its old value, if nothing else reads it."""
+    reads = Counter(r for r in _refs_read(plan) if r.version == 0)
+    branches = tuple(s for s in plan.scalars if isinstance(s, If))
+    states = {s.symbol for s in plan.algorithm.scalar_states()}
+    unbranched_states = states - {a.target.name for a in assigns(branches)}
+    return {
+        stmt.value.name: stmt
+        for stmt in plan.scalars
+        if isinstance(stmt, Assign) and isinstance(stmt.value, Ref)
+        if stmt.target.name not in states
+        if stmt.value.name in unbranched_states and reads[stmt.value] == 1
+    }
+
+
+def _opening_lines(plan: Plan, texts: ScalarText, copies: Mapping[str, Assign]) -> list[str]:
+    """Return the lines that advance the step and read the old values of scalar states."""
+    lines = []
+    if plan.algorithm.step:
+        is_read = Ref(plan.algorithm.step) in set(_refs_read(plan))
+        lines.append(f"{plan.algorithm.step} = {texts.advance}" if is_read else texts.advance)
+    for state in plan.algorithm.scalar_states():
+        other_values = [
+            *expressions(_without_assigns_to(plan.scalars, state.symbol)),
+            *plan.values(),
+        ]
+        branches = tuple(s for s in plan.scalars if isinstance(s, If))
+        in_branch = any(a.target.name == state.symbol for a in assigns(branches))
+        if in_branch or Ref(state.symbol) in {r for e in other_values for r in refs(e)}:
+            copy = copies.get(state.symbol)
+            name = copy.target.name if copy else state.symbol
+            lines.append(f"{name} = {texts.read.format(plural(state.symbol))}")
+    return lines
+
+
+def _without_assigns_to(program: Program, name: str) -> Program:
+    """Return the program without the assignments to a name."""
+    return filter_assigns(program, lambda a: a.target.name != name)
+
+
+def _with_unpackings(lines: list[str], plan: Plan) -> list[str]:
+    """Return lines with `beta1 = betas[0]` and `beta2 = betas[1]` merged into the author's line."""
+    items: dict[str, list[Assign]] = {}
+    for stmt in assigns(plan.scalars):
+        if stmt.quote and is_item(stmt.value):
+            items.setdefault(stmt.quote[0], []).append(stmt)
+    merged = list(lines)
+    for quote, unpacking in items.items():
+        names = ", ".join(a.target.name for a in unpacking)
+        if f"{names} = {_tuple_name(unpacking[0].value)}" == quote:
+            start = [line.strip() for line in merged].index(comment(quote))
+            indent = merged[start].removesuffix(comment(quote))  # the line may be in a branch
+            merged[start : start + len(unpacking) + 1] = [indent + quote]
+    return merged
+
+
+def _tuple_name(value: Expr) -> str:
+    match value:
+        case Call("item", (Ref(name), _)):
+            return name
+    raise TypeError(f"not an item of a tuple: {value!r}")
+
+
+_PRINTER = PythonPrinter({}, {})
+
+
+def defaults_before_draws(plan: Plan, draws: Draws) -> list[str]:
+    """Return lines that define numbers that draws read, if a path leaves them unassigned.
+
+    A draw stands outside of branches, so it runs even if the branch that reads its numbers does
+    not run.
+    """
+    assigned = {a.target.name for a in assigns(plan.scalars)}
+    missing = numbers_in_draws(draws) & assigned - always_assigned(plan.scalars)
+    return [f"{name} = 0.0" for name in sorted(missing)]
+
+
+def draw_for_lists(draws: Draws, extra_arguments: str = "") -> list[str]:
+    """Return the lines that draw numbers for a bucket.
+
+    `extra_arguments` begins with a comma and follows the other arguments of each call.
+    """
+    arguments = {
+        name: ", ".join(["params", *_argument_texts(call)]) for name, call in draws.items()
+    }
+    return [
+        f"{plural(name)} = {call.op}({arguments[name]}{extra_arguments})"
+        for name, call in draws.items()
+    ]
+
+
+def draw_for_param(draws: Draws) -> list[str]:
+    """Return the lines that draw numbers for the parameter at `index`."""
+    return [
+        f"({name},) = {call.op}({', '.join(['[params[index]]', *_argument_texts(call)])})"
+        for name, call in draws.items()
+    ]
+
+
+def numbers_in_draws(draws: Draws) -> frozenset[str]:
+    """Return the names of the numbers that draws read."""
+    return frozenset(ref.name for call in draws.values() for ref in refs(call))
+
+
+def _argument_texts(call: Call) -> list[str]:
+    return [_PRINTER.text(argument) for argument in call.args]
