@@ -256,9 +256,9 @@ class Bucket:
         """The number of elements of each tensor."""
         return self._table.numels
 
-    def write_addresses(self, stream: int, addresses: array[int]) -> None:
-        """Write the addresses of the tensors of one stream into the table."""
-        self._table.write_row(HEADER + stream, addresses)
+    def write_addresses(self, addresses: Mapping[int, array[int]]) -> None:
+        """Write the addresses of the tensors of some streams into the table."""
+        self._table.write_rows({HEADER + stream: row for stream, row in addresses.items()})
 
     def fold(self, kernel: Any, results: int, maxima: int = 0, of_groups: bool = False) -> None:
         """Fold the partial sums of tensors that have many; `maxima` of the results are no sums."""
