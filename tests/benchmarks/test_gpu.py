@@ -260,8 +260,35 @@ def test_a_kernel_has_a_verdict_if_its_traffic_is_from_memory() -> None:
     ]
     assert [row["verdict"] for row in rows] == ["PASS", "SLOW", "fits the cache", ""]
     assert rows[0]["of_copy"] == pytest.approx(3e8 / 110e-6 / 3000e9)
-    text = "\n".join(gpu_report.lines("k", {"kernels": rows, "ms": 1.0, "elements": 1}))
+    result = {"kernels": rows, "ms": 1.0, "elements": 1, "times_by": "events, as no profiler ran"}
+    text = "\n".join(gpu_report.lines("k", result))
+    assert "  times by events, as no profiler ran\n" in text
     assert "110.0 us   11% of the step    2727 GB/s   91% of a copy  PASS" in text
+
+
+@pytest.mark.parametrize(
+    ("found", "source"),
+    [
+        ({"sweep": (2.0, 1)}, "profiler"),
+        ({"Memset": (2.0, 1)}, "events, as torch's profiler saw none of the kernels"),
+        ({}, "events, as torch's profiler saw none of the kernels"),
+        (RuntimeError("no right\nto it"), "events, as torch's profiler failed: no right"),
+    ],
+)
+def test_events_time_kernels_that_the_profiler_does_not(
+    found: Any, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def profile(step: Any, steps: int) -> Any:
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(gpu_kernels, "kernel_times", profile)
+    monkeypatch.setattr(gpu_kernels, "between_events", lambda step: {"sweep": (3.0, 1)})
+    times, timed_by = gpu_kernels.times_of_kernels(print, {"sweep": Launches()})
+
+    assert timed_by == source
+    assert times == {"sweep": (2.0 if timed_by == "profiler" else 3.0, 1)}
 
 
 def test_the_summary_names_what_is_wrong_and_slow() -> None:

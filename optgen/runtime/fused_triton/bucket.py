@@ -18,7 +18,7 @@ from optgen.runtime.fused_triton.graph_memory import GraphMemory
 from optgen.runtime.fused_triton.interpreter import patched_interpreter
 from optgen.runtime.fused_triton.launch_options import compiler_options, options
 from optgen.runtime.fused_triton.launcher import Launcher
-from optgen.runtime.fused_triton.matrix_stacks import MatrixStacks, Stacks
+from optgen.runtime.fused_triton.matrix_stacks import MatrixStacks, Places, Stacks, places_of
 from optgen.runtime.fused_triton.table import HEADER, Table
 from optgen.runtime.fused_triton.tensor_streams import (
     StreamLayout,
@@ -111,6 +111,7 @@ class Bucket:
         self._scalar_dtypes_and_devices = list(map(dtypes_and_devices, scalars))
         self._scalars: Tensor | None = None
         self._locals: dict[str, Stacks] = {}
+        self._local_places: dict[str, Places] = {}  # those in the table
         self._local_names = spec.locals if spec else ()
         if self._local_names:
             self._stacks = MatrixStacks(streams[0], [len(each.indices) for each in subsets])
@@ -222,9 +223,11 @@ class Bucket:
         return triton_type(self._locals[name][0][0].dtype)
 
     def _set_local(self, name: str, stacks: Stacks) -> None:
-        self._locals[name] = stacks
-        row = self._stacks.addresses(stacks)
-        self._table.write_extra_addresses(self._local_names.index(name), row)
+        self._locals[name], places = stacks, places_of(stacks)
+        if places != self._local_places.get(name):
+            row = self._stacks.addresses(places)
+            self._table.write_extra_addresses(self._local_names.index(name), row)
+            self._local_places[name] = places
 
     def run(
         self,
@@ -256,9 +259,9 @@ class Bucket:
         """The number of elements of each tensor."""
         return self._table.numels
 
-    def write_addresses(self, stream: int, addresses: array[int]) -> None:
-        """Write the addresses of the tensors of one stream into the table."""
-        self._table.write_row(HEADER + stream, addresses)
+    def write_addresses(self, addresses: Mapping[int, array[int]]) -> None:
+        """Write the addresses of the tensors of some streams into the table."""
+        self._table.write_rows({HEADER + stream: row for stream, row in addresses.items()})
 
     def fold(self, kernel: Any, results: int, maxima: int = 0, of_groups: bool = False) -> None:
         """Fold the partial sums of tensors that have many; `maxima` of the results are no sums."""

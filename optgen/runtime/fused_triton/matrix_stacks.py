@@ -20,6 +20,8 @@ _ALIGNMENT = 16
 
 Stacks = list[list[Tensor]]
 """For each batch, the stacks of its matrices."""
+Places = list[tuple[int, int]]
+"""For each stack, the address of its first matrix, and the bytes from one matrix to the next."""
 
 
 class _Place(NamedTuple):
@@ -64,13 +66,18 @@ class MatrixStacks:
         flat = torch.empty(self._size, dtype=dtype, device=device)
         return [[torch.as_strided(flat, *place) for place in places] for places in self._places]
 
-    def addresses(self, stacks: Stacks) -> array[int]:
+    def addresses(self, places: Places) -> array[int]:
         """Return the addresses of the matrices, in the order of the bucket's tensors."""
         row = array("q")
-        for stack in chain.from_iterable(stacks):
-            first, count, step = stack.data_ptr(), len(stack), stack.stride(0) * stack.itemsize
+        counts = (place.shape[0] for place in chain.from_iterable(self._places))
+        for (first, step), count in zip(places, counts, strict=True):
             row.extend(range(first, first + count * step, step) if step else repeat(first, count))
         return row if self._in_order is None else array("q", self._in_order(row))
+
+
+def places_of(stacks: Stacks) -> Places:
+    """Return where the stacks are; the addresses of their matrices follow from it."""
+    return [(s.data_ptr(), s.stride(0) * s.itemsize) for of_batch in stacks for s in of_batch]
 
 
 def _row_major_strides(shape: Sequence[int]) -> list[int]:

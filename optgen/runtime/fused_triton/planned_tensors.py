@@ -109,13 +109,15 @@ class PlannedTensors:
         for bucket, indices, is_whole in zip(
             self.plan.buckets, self._indices, self._is_whole, strict=True
         ):
+            rows = {}
             for stream, dtype in enumerate((*bucket.key.dtypes, *bucket.key.scalar_dtypes)):
                 first, last = 8 * stream * count, 8 * (stream + 1) * count
                 new = addresses[first:last]
                 if dtype is None or new == self._written_addresses[first:last]:
                     continue
                 row = array("q", new)
-                bucket.write_addresses(stream, row if is_whole else _picked(row, indices))
+                rows[stream] = row if is_whole else _picked(row, indices)
+            bucket.write_addresses(rows)
         self._written_addresses = addresses
 
 

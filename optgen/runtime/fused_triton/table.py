@@ -20,7 +20,7 @@ that an earlier copy may still be reading. Under graph capture, tables lie in a 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -47,7 +47,9 @@ def allocate(
 
 def upload(target: Tensor, values: array[Any], memory: GraphMemory | None) -> None:
     """Copy numbers into a device tensor without waiting; `memory` is that of `allocate`."""
-    source = torch.frombuffer(values, dtype=target.dtype).view(target.shape)
+    source = torch.frombuffer(values, dtype=target.dtype)
+    if target.ndim > 1:
+        source = source.view(target.shape)
     if memory is not None:
         memory.write(target, source)
         return
@@ -57,7 +59,7 @@ def upload(target: Tensor, values: array[Any], memory: GraphMemory | None) -> No
 
 
 class Table:
-    """Table of the tensors of one launch; a row of addresses is uploaded if one has changed.
+    """Table of the tensors of one launch; rows of addresses are uploaded if one has changed.
 
     Args:
         numels: The number of elements of each tensor.
@@ -90,6 +92,7 @@ class Table:
         rows = [array("q", numels), array("q", first_blocks), array("q", group_indices)]
         rows += [*[zeros] * num_address_rows, *(array("q", map(int, flags)) for flags in fresh)]
         self._uploaded = dict.fromkeys(range(HEADER, HEADER + num_address_rows), zeros.tobytes())
+        self._pieces: dict[tuple[int, int], Tensor] = {}  # by the first row and the end
         self._first_extra = len(rows)
         rows += [zeros] * num_extra_rows
         flat = array("q")
@@ -106,20 +109,26 @@ class Table:
 
     def write_addresses(self, streams: Sequence[Sequence[Tensor]]) -> None:
         """Write the addresses of these streams into the table; an empty stream keeps address 0."""
-        for index, stream in enumerate(streams):
-            if stream:
-                self.write_row(HEADER + index, _addresses(stream))
+        self.write_rows({HEADER + i: _addresses(each) for i, each in enumerate(streams) if each})
 
     def write_extra_addresses(self, index: int, addresses: array[int]) -> None:
         """Write the addresses of tensors into one of the extra rows."""
-        self.write_row(self._first_extra + index, addresses)
+        self.write_rows({self._first_extra + index: addresses})
 
-    def write_row(self, row_index: int, row: array[int]) -> None:
-        """Upload a row of addresses, unless the table has these addresses already."""
-        numbers = row.tobytes()  # compared as bytes, which is ten times as fast
-        if numbers != self._uploaded.get(row_index):
-            upload(self.memory[row_index], row, self._graph_memory)
-            self._uploaded[row_index] = numbers
+    def write_rows(self, rows: Mapping[int, array[int]]) -> None:
+        """Upload rows of addresses that have changed in one piece, with the rows between them."""
+        # Compared as bytes, which is ten times as fast.
+        numbers = {index: row.tobytes() for index, row in rows.items()}
+        changed = [i for i, each in numbers.items() if each != self._uploaded.get(i)]
+        if not changed:
+            return
+        self._uploaded |= numbers
+        first, end = min(changed), max(changed) + 1
+        piece = self._pieces.get((first, end))
+        if piece is None:
+            piece = self._pieces[first, end] = self.memory[first:end].view(-1)
+        row_bytes = b"".join([self._uploaded[index] for index in range(first, end)])
+        upload(piece, array("q", row_bytes), self._graph_memory)
 
 
 def _addresses(tensors: Sequence[Tensor]) -> array[int]:
