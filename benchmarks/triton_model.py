@@ -156,7 +156,7 @@ def _repeated(code: Sequence[Instruction], to_load: float, warps: int) -> tuple[
     The assembler unrolls loops, so how often they go round is read from the bytes that they load.
     """
     shortest, longest = fast_path(code, 0), longest_path(code)
-    once, least = run(longest), run(shortest)
+    once, least = run(longest, width=0), run(shortest, width=0)
     loaded = 32 * warps * (_loaded_bytes(longest) - _loaded_bytes(shortest))
     rounds = to_load / loaded if loaded else 1.0
     return once, least.cycles + rounds * (once.cycles - least.cycles)

@@ -1,6 +1,6 @@
 """Predict how fast each generated Triton kernel is on an H100, from its machine code.
 
-    python benchmarks/triton_speed.py [--missing | --only FOLDER …]
+    python benchmarks/triton_speed.py [--changed | --only FOLDER …]
 
 A prediction, not a measurement: no kernel has run on a card. Each kernel under generated/ is
 compiled for sm_90, for parameters in float32 and in bfloat16. It writes to
@@ -9,8 +9,8 @@ limits it but the latency of a block (with as many blocks at once as registers, 
 memory allow) and the slots in which instructions issue: `triton_model.py`. Each kernel below ENOUGH
 has a reason from REASONS there. Exits with 1 if one has none.
 
-With --only or --missing, other rows stay as they are recorded. The record is written after each
-folder, so --missing also continues a run that was interrupted.
+With --only or --changed, other rows stay as they are recorded. The record is written after each
+folder, so --changed also continues a run that was interrupted.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from math import isqrt
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
+from zlib import crc32
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -33,13 +33,15 @@ import triton
 from benchmarks import triton_aot_compile
 from benchmarks.gpu_report import ENOUGH
 from benchmarks.triton_aot_compile import Case, Launch, Shapes, call_function, compiling_for
-from benchmarks.triton_catalogue import classes, folder_of, function, functions, kernels
+from benchmarks.triton_catalogue import GENERATED, classes, folder_of, function, functions, kernels
 from benchmarks.triton_model import H100, REFERENCE, Prediction, kind_of, predict, predict_step
 from optgen.runtime.fused_triton import folds
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.verification.patch_attribute import patch_attribute
 
 RECORD = Path(__file__).parent / "results" / "triton-speed.json"
+CACHE = str(Path(__file__).parents[1] / "build" / "triton")
+"""Triton's files, which the tests use too."""
 TARGET = "sm_90"
 TYPES = ("float32", "bfloat16")
 SIDE = 1024
@@ -155,19 +157,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Predict, write the record, and print what is slow."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--missing", action="store_true", help="only files with new kernels")
+    which.add_argument("--changed", action="store_true", help="only new and changed files")
     which.add_argument("--only", nargs="+", metavar="FOLDER", help="folders under generated/")
     arguments = parser.parse_args(argv)
     folders = arguments.only or list(kernels())
-    if arguments.missing:
-        folders = list(dict.fromkeys(each.split()[0] for each in missing(recorded())))
+    if arguments.changed:
+        folders = changed()
     for folder in folders:
         found: Rows = {}
-        with TemporaryDirectory() as cache:
-            for types in TYPES:
-                found |= predictions(folder, types, cache)
+        for types in TYPES:
+            found |= predictions(folder, types, CACHE)
         print(*(f"{name}: {row}" for name, row in found.items()), sep="\n", flush=True)
-        write({n: row for n, row in recorded().items() if n.split()[0] != folder} | found)
+        others = {name: row for name, row in recorded().items() if name.split()[0] != folder}
+        write(others | found, recorded_texts() | {folder: text_of(folder)})
     rows = recorded()
     faults = [f"{name} has no row" for name in missing(rows)]
     faults += [f"{name} is below {ENOUGH}, and REASONS has no reason" for name in unexplained(rows)]
@@ -175,19 +177,40 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if faults else 0
 
 
+def read_record() -> dict[str, Any]:
+    """Return the record of earlier runs."""
+    return dict(json.loads(RECORD.read_text(encoding="utf-8"))) if RECORD.exists() else {}
+
+
 def recorded() -> Rows:
     """Return the predictions of earlier runs; rows of kernels that are gone are left out."""
-    record = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
     current = {(folder, kernel) for folder, names in kernels().items() for kernel in names}
     width = len(Prediction._fields)
     return {
         name: Prediction(*row[:width])
-        for name, row in record.get("rows", {}).items()
+        for name, row in read_record().get("rows", {}).items()
         if tuple(name.split()[:2]) in current
     }
 
 
-def write(rows: Mapping[str, Prediction]) -> None:
+def recorded_texts() -> dict[str, str]:
+    """Return `text_of` each file when its kernels were compiled."""
+    texts = read_record().get("texts", {})
+    return {folder: text for folder, text in texts.items() if folder in kernels()}
+
+
+def text_of(folder: str) -> str:
+    """Return a checksum of a file of kernels."""
+    return f"{crc32((GENERATED / folder / 'fused_triton.py').read_bytes()):08x}"
+
+
+def changed() -> list[str]:
+    """Return the folders of files that are new, or differ from those that were compiled."""
+    texts = recorded_texts()
+    return [folder for folder in kernels() if texts.get(folder) != text_of(folder)]
+
+
+def write(rows: Mapping[str, Prediction], texts: Mapping[str, str]) -> None:
     """Write a line for each row, slowest first."""
     head: dict[str, Any] = {
         "what": "a prediction from machine code; no kernel has run on a card",
@@ -196,6 +219,7 @@ def write(rows: Mapping[str, Prediction]) -> None:
         "enough": ENOUGH,
         "reasons": {key: text for key, (_, text) in REASONS.items()},
         "columns": [*Prediction._fields, "reason, if below enough"],
+        "texts": dict(sorted(texts.items())),
     }
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
     ordered = sorted(rows.items(), key=lambda item: (item[1].fraction, item[0]))

@@ -154,7 +154,8 @@ def predicted_speed() -> str:
         "\n\n".join(
             [
                 "# Predicted speed of Triton kernels",
-                "**A prediction: no kernel has run on a card.** `python benchmarks/triton_speed.py` "
+                "**A prediction: no kernel has run on a card.** "
+                "`python benchmarks/triton_speed.py` "
                 f"compiles every generated kernel for an H100 with Triton {record['triton']}, and "
                 "reads from its machine code how long a block takes, how many blocks a "
                 "multiprocessor holds, and how many instructions issue "

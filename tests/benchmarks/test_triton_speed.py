@@ -102,7 +102,7 @@ def test_a_simple_sweep_is_limited_by_memory(tmp_path: object) -> None:
 
 
 def test_every_generated_kernel_has_a_row() -> None:
-    """A new kernel needs a row: run `python benchmarks/triton_speed.py --missing`."""
+    """A new kernel needs a row: run `python benchmarks/triton_speed.py --changed`."""
     assert sum(map(len, kernels().values())) > 250
     assert triton_speed.missing(triton_speed.recorded()) == []
     recorded = json.loads(triton_speed.RECORD.read_text(encoding="utf-8"))["rows"]
