@@ -175,7 +175,7 @@ def _bytes_to_add_up(launches: Sequence[Launch]) -> float:
         partials = by_name["partials"]
         return float(partials.numel() * partials.itemsize)
     is_folded = any(kind_of(each.name) == "fold" for each in folds)
-    rounds = sweep.grid[0] / TERMS.value ** (2 if is_folded else 1)
+    rounds: float = sweep.grid[0] / TERMS.value ** (2 if is_folded else 1)
     return all_bytes(finish.compiled.asm["ttir"])[0] * rounds
 
 

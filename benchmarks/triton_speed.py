@@ -223,10 +223,10 @@ def write(rows: Mapping[str, Prediction], texts: Mapping[str, str]) -> None:
     }
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
     ordered = sorted(rows.items(), key=lambda item: (item[1].fraction, item[0]))
-    texts = [
+    row_lines = [
         f"    {json.dumps(name)}: {json.dumps([*row, reason(name, row)])}" for name, row in ordered
     ]
-    lines.append('"rows": {\n' + ",\n".join(texts) + "\n  }")
+    lines.append('"rows": {\n' + ",\n".join(row_lines) + "\n  }")
     RECORD.write_text("{\n  " + ",\n  ".join(lines) + "\n}\n", encoding="utf-8")
 
 
