@@ -54,10 +54,16 @@ REASONS = {
         "each element needs a quotient and a power of it, some 1,000 instructions for 8 elements "
         "of a thread; 16 bits leave half the time for them",
     ),
+    "quotients": (
+        r"stable_adamw_step1 bfloat16",
+        "a block waits for a correctly rounded quotient of each element and for sums in float64, and "
+        "16 bits have half the bytes in flight",
+    ),
     "tiles of 16 bits": (
-        r" bfloat16",
-        "tiles of 16-bit elements move half the bytes in the same time; tiles of 4096 elements "
-        "would reach 0.8 to 1, but the kernels of several tile shapes then spill up to 680 bytes",
+        r"(adafactor\w*|came\w*|normuon\w*)_step\d bfloat16",
+        "tiles of 16-bit elements move half the bytes in the same time, and some 200 instructions "
+        "find a tile and its rows; tiles of 4096 elements would reach 0.8 to 1 where all matrices "
+        "have one tile shape, but the kernels of several shapes spill",
     ),
 }
 """Reasons of kernels below ENOUGH, by a short name: the rows that each is for, and its text."""
