@@ -56,8 +56,8 @@ REASONS = {
     ),
     "quotients": (
         r"stable_adamw_step1 bfloat16",
-        "a block waits for a correctly rounded quotient of each element and for sums in float64, and "
-        "16 bits have half the bytes in flight",
+        "a block waits for a correctly rounded quotient of each element and for sums in float64, "
+        "and 16 bits have half the bytes in flight",
     ),
     "tiles of 16 bits": (
         r"(adafactor\w*|came\w*|normuon\w*)_step\d bfloat16",
