@@ -1,11 +1,12 @@
 """Compile every Triton kernel of the catalogue ahead of time for three GPUs, and record figures.
 
-    python benchmarks/triton_aot.py [--jobs N]
+    python benchmarks/triton_aot.py [--only CLASS …] [--jobs N]
 
 It compiles each kernel for each target and each set of dtypes, with and without optional states,
 and with and without a gradient scaler. It writes registers per thread and shared memory to
 results/triton-registers.json. It exits with 1 if a kernel spills, rounds inexactly, or accesses a
-whole block in less than 16 bytes at a time. The tests compile the same kernels, and allow SLACK
+whole block in less than 16 bytes at a time. The record is written after each class; with --only,
+other classes stay as they are recorded. The tests compile the same kernels, and allow SLACK
 more registers than recorded.
 """
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -70,32 +71,37 @@ def compile_class(name: str, case: Case, cache: str) -> tuple[dict[str, list[int
     return {kernel: [f.registers, f.shared_bytes] for kernel, f in by_kernel.items()}, faults
 
 
-def main() -> int:
-    """Compile everything, write the record, and print faults."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Compile everything, write the record after each class, and print faults."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", nargs="+", metavar="CLASS", help="other classes stay recorded")
     parser.add_argument("--jobs", type=int, default=2)
-    record: dict[str, Entries] = {}
+    arguments = parser.parse_args(argv)
+    record = recorded() if arguments.only else {}
     faults: list[str] = []
-    tasks = [
-        (name, case)
-        for name, target in product(classes(), TARGETS)
-        for case in cases(classes()[name], target)
-    ]
-    with TemporaryDirectory() as cache, ProcessPoolExecutor(parser.parse_args().jobs) as pool:
-        runs = [(case, pool.submit(compile_class, name, case, cache)) for name, case in tasks]
-        for number, (case, run) in enumerate(runs, 1):
-            by_kernel, class_faults = run.result()
-            for kernel, figures in by_kernel.items():
-                record.setdefault(kernel, {}).setdefault(case.target, {})[entry_name(case)] = (
-                    figures
-                )
-            faults += class_faults
-            if sys.stderr.isatty():
-                print(f"\r{number} of {len(runs)}", end="", file=sys.stderr, flush=True)
-    write(record)
+    with TemporaryDirectory() as cache, ProcessPoolExecutor(arguments.jobs) as pool:
+        for name in arguments.only or classes():
+            tasks = [case for target in TARGETS for case in cases(classes()[name], target)]
+            found: dict[str, Entries] = {}
+            runs = [(case, pool.submit(compile_class, name, case, cache)) for case in tasks]
+            for case, run in runs:
+                by_kernel, class_faults = run.result()
+                for kernel, figures in by_kernel.items():
+                    by_case = found.setdefault(kernel, {}).setdefault(case.target, {})
+                    by_case[entry_name(case)] = figures
+                faults += class_faults
+            record |= found
+            write(record)
+            print(f"{name}: {len(found)} kernels", flush=True)
     total = sum(len(of_target) for entries in record.values() for of_target in entries.values())
     print(f"{total} kernels, {len(faults)} of them wrong", *faults, sep="\n")
     return 1 if faults else 0
+
+
+def recorded() -> dict[str, Entries]:
+    """Return the figures of earlier runs."""
+    rows = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
+    return {kernel: entries for kernel, entries in rows.items() if isinstance(entries, dict)}
 
 
 def write(record: dict[str, Entries]) -> None:

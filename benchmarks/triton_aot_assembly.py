@@ -19,6 +19,8 @@ _UNMASKED = re.compile(
     r"tt\.(?:(load) %\w+|(store) %\w+, %[\w#]+) : tensor<([\dx]+)x!tt\.ptr<(\w+)>>"
 )
 """A load or store without a mask, which is of a whole block."""
+_ANY = re.compile(r"tt\.(load|store) [^:]*: tensor<([\dx]+)x!tt\.ptr<(\w+)>>")
+"""A load or store of several elements, with a mask or without."""
 _PTX = re.compile(r"(ld|st)\.global(?:\.\w+)*?\.v(\d)\.b(\d+)")
 _AMDGCN = re.compile(r"(?:global|buffer)_(load|store)_dwordx(\d)")
 INEXACT = (".ftz", "div.full", ".approx")
@@ -73,6 +75,11 @@ class BlockAccess(NamedTuple):
     extent: tuple[int, ...]  # elements along each axis
     itemsize: int
 
+    def elements_at_once(self, options: Mapping[str, Any]) -> int:
+        """Return how many elements one instruction may access, with a launch's options."""
+        consecutive = self.extent[-1] if prod(self.extent[1:]) > 1 else self.extent[0]
+        return int(min(options.get("VECTOR", 1), consecutive))
+
 
 def block_accesses(ttir: str, options: Mapping[str, Any]) -> Iterator[BlockAccess]:
     """Yield a sweep's accesses of whole blocks; with tiles it has them for each tile shape."""
@@ -96,14 +103,28 @@ def bytes_per_element(ttir: str, options: Mapping[str, Any]) -> tuple[float, flo
     return read / paths / elements, written / paths / elements
 
 
+def all_bytes(ttir: str) -> tuple[float, float]:
+    """Return the bytes that a block reads and writes if it takes each loop and branch once.
+
+    Single numbers do not count.
+    """
+    accesses = [
+        (kind, prod(map(int, extent.split("x"))) * _BYTES[dtype])
+        for kind, extent, dtype in _ANY.findall(ttir)
+    ]
+    read, written = (
+        sum(size for kind, size in accesses if kind == wanted) for wanted in ("load", "store")
+    )
+    return read, written
+
+
 def _expected_accesses(ttir: str, options: Mapping[str, Any], threads: int) -> Accesses:
     """Count the accesses of whole blocks: 16 bytes wide for the widest stream."""
     expected: Accesses = Counter()
-    for kind, extent, itemsize in block_accesses(ttir, options):
-        consecutive = extent[-1] if prod(extent[1:]) > 1 else extent[0]
-        at_once = min(options.get("VECTOR", 1), consecutive)
-        if at_once * itemsize > 4:
-            expected[kind, at_once * itemsize] += prod(extent) // threads // at_once
+    for each in block_accesses(ttir, options):
+        at_once = each.elements_at_once(options)
+        if (size := at_once * each.itemsize) > 4:
+            expected[each.kind, size] += prod(each.extent) // threads // at_once
     return expected
 
 

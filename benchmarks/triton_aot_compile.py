@@ -6,10 +6,10 @@ names the target device. Nothing is launched. With TRITON_INTERPRET set, nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_origin
 
 import torch
 from triton import knobs
@@ -20,6 +20,7 @@ from triton.runtime.jit import JITFunction
 from benchmarks.classes import accepted_parameters, accepts_argument
 from benchmarks.triton_aot_assembly import Figures, figures
 from optgen import use_lowering
+from optgen.runtime.elementwise import Elementwise
 from optgen.runtime.fused_triton import backend, folds
 from optgen.verification.patch_attribute import patch_attribute
 
@@ -36,7 +37,8 @@ TYPES = {
     "float64": (torch.float64, torch.float64),
 }
 """The dtype of parameters and gradients, and that of their states."""
-SHAPES = ((64, 256), (30, 40, 3, 3), (256, 64, 1, 1), (5000,))
+Shapes = Sequence[tuple[int, ...]]
+SHAPES: Shapes = ((64, 256), (30, 40, 3, 3), (256, 64, 1, 1), (5000,))
 """Shapes of parameters. A rule on matrices has a different tile for each of them."""
 
 
@@ -77,18 +79,24 @@ class TargetDriver:
 
 @contextmanager
 def compiling_for(
-    target: str, cache: str, receive: Callable[[Launch], None] | None = None
+    target: str,
+    cache: str,
+    receive: Callable[[Launch], None] | None = None,
+    is_wanted: Callable[[str], bool] = bool,
 ) -> Iterator[list[Launch]]:
     """Make fused Triton steps of CPU tensors compile for a target; yield a list of their launches.
 
-    `cache` is a folder for Triton's files. `receive` gets the launches instead of the list. Make
-    the optimizer inside the context.
+    `cache` is a folder for Triton's files. `receive` gets the launches instead of the list.
+    Launches of kernels whose names are not wanted are left out. Make the optimizer inside the
+    context.
     """
     launches: list[Launch] = []
     receive_launch = receive or launches.append
 
     def prepare(kernel: Any, grid: tuple[int, ...]) -> Any:
         def launch(*args: Any, **options: Any) -> None:
+            if not is_wanted(kernel.fn.__name__):
+                return
             compiled = kernel.run(*args, grid=grid, warmup=True, **options)
             receive_launch(Launch(compiled.name, grid, options, compiled, args))
 
@@ -121,22 +129,42 @@ def figures_of(cls: Any, case: Case, cache: str) -> dict[str, Figures]:
     return {each.name: figures(each.compiled, each.options) for each in launches}
 
 
-def take_step(cls: Any, case: Case) -> None:
-    """Take a step with parameters and states of a case's dtypes."""
+def take_step(cls: Any, case: Case, shapes: Shapes = SHAPES) -> None:
+    """Take a step with parameters of a case's dtypes; states have its dtype or a declared one."""
     dtype, state_dtype = TYPES[case.types]
     params = accepted_parameters(
-        cls, [torch.ones(size, dtype=dtype, requires_grad=True) for size in SHAPES]
+        cls, [torch.ones(size, dtype=dtype, requires_grad=True) for size in shapes]
     )
     for param in params:
         ones = torch.ones_like(param)
         param.grad = ones.to_sparse(1) if cls.rule.gradient == "sparse_only" else ones
     optimizer = cls(params, **(flags_of(cls) if case.flags else {}))
     optimizer.init_state()
+    undeclared = {state.key for state in cls.rule.states if state.dtype is None}
     for values in optimizer.state.values():
-        values |= {k: v.to(state_dtype) for k, v in values.items() if k != "step" and v.ndim}
+        values |= {k: v.to(state_dtype) for k, v in values.items() if k in undeclared and v.ndim}
     if case.scaled:
         optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0), torch.tensor(0.0)
-    optimizer.step()
+    inputs = {each.step_argument: list(map(torch.ones_like, params)) for each in cls.rule.inputs}
+    optimizer.step(**inputs)
+
+
+def call_function(update: Elementwise, case: Case, shapes: Shapes = SHAPES) -> None:
+    """Call a function over lists of tensors of a case's dtypes."""
+    dtype, state_dtype = TYPES[case.types]
+    dtypes = [dtype, dtype, *(state_dtype for _ in update.rule.states)]
+    lists = [[torch.ones(size, dtype=each) for size in shapes] for each in dtypes]
+    update(*lists, **example_hypers(update))
+
+
+def example_hypers(update: Elementwise) -> dict[str, Any]:
+    """Return a different number for each hyperparameter of a function."""
+    annotations, hypers = update.hyper_annotations(), {}
+    for number, name in enumerate(update.rule.hypers):
+        value = 0.25 + 0.05 * number
+        is_pair = get_origin(annotations[name]) is tuple
+        hypers[name] = (value, value + 0.5) if is_pair else value
+    return hypers
 
 
 def flags_of(cls: Any) -> dict[str, Any]:

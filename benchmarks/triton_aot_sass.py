@@ -1,17 +1,19 @@
 """Follow the fast path of a kernel through its machine code (SASS), and count its clock cycles.
 
-The fast path takes whole, aligned blocks. It is the shortest path, loops taken once, with all loads
-of 16 bytes of one block. Instructions issue in order. An instruction waits for its operands, which
-are ready after fixed latencies. These are rough figures for an H100, in clock cycles.
+The fast path takes whole, aligned blocks. It is the shortest path, loops taken once, with all of a
+block's loads of several elements. Instructions issue in order. An instruction waits for its
+operands, which are ready after fixed latencies. These are rough figures for an H100, in clock
+cycles.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import triton
@@ -45,6 +47,7 @@ class Instruction:
     name: str
     operands: tuple[str, ...]
     target: int | None = None  # of a branch, the index of an instruction
+    is_per_thread: bool = False  # an operand depends on the thread's index
 
     @property
     def loaded_bytes(self) -> int:
@@ -89,7 +92,7 @@ def read(sass: str) -> list[Instruction]:
             labels[label[1]] = len(lines)
         elif found := _LINE.match(line):
             lines.append((found[1] or "", found[2], found[3]))
-    return [
+    return _mark_threads(
         Instruction(
             guard.strip(),
             name,
@@ -99,13 +102,28 @@ def read(sass: str) -> list[Instruction]:
             else None,
         )
         for guard, name, text in lines
-    ]
+    )
 
 
-def fast_path(code: Sequence[Instruction], wide_loads: int) -> list[Instruction]:
-    """Return the shortest path to an exit on which a thread has so many loads of 16 bytes.
+def _mark_threads(code: Iterable[Instruction]) -> list[Instruction]:
+    """Mark the instructions with an operand that depends on the thread's index."""
+    marked, dependent = [], set[str]()
+    for each in code:
+        is_per_thread = "SR_TID.X" in each.operands or not dependent.isdisjoint(_reads(each))
+        marked.append(replace(each, is_per_thread=is_per_thread))
+        if not each.name.startswith(_WITHOUT_RESULT):
+            if is_per_thread:
+                dependent.update(_writes(each))
+            elif not each.guard:
+                dependent.difference_update(_writes(each))
+    return marked
 
-    Branches backward are not taken. Calls, of the slow paths of divisions and roots, are avoided.
+
+def fast_path(code: Sequence[Instruction], wide_loads: int, width: int = 16) -> list[Instruction]:
+    """Return the shortest path to an exit on which a thread has so many loads of `width` bytes.
+
+    Loads that are the same for all threads do not count. Branches backward are not taken. Calls, of
+    the slow paths of divisions and roots, are avoided.
     """
     # For each instruction and number of wide loads from there on: the cost, and what comes next.
     shortest: list[dict[int, tuple[int, int, int]]] = [{} for _ in code]
@@ -115,7 +133,7 @@ def fast_path(code: Sequence[Instruction], wide_loads: int) -> list[Instruction]
             ways[0] = (1, -1, 0)
         for following in _followers(code, index):
             for loaded, (length, *_) in shortest[following].items():
-                total = min(loaded + (each.loaded_bytes == 16), wide_loads)
+                total = min(loaded + _is_of_stream(each, width), wide_loads)
                 cost = length + (_CALL_COST if each.name.startswith("CALL") else 1)
                 if total not in ways or cost < ways[total][0]:
                     ways[total] = (cost, following, loaded)
@@ -125,6 +143,28 @@ def fast_path(code: Sequence[Instruction], wide_loads: int) -> list[Instruction]
         path.append(code[index])
         _, index, needed = shortest[index][needed]
     return path
+
+
+def longest_path(code: Sequence[Instruction]) -> list[Instruction]:
+    """Return the longest path to an exit, without branches backward; calls are avoided."""
+    longest: list[tuple[float, int]] = [(-math.inf, -1)] * len(code)  # a length, and what follows
+    for index in range(len(code) - 1, -1, -1):
+        own = -_CALL_COST if code[index].name.startswith("CALL") else 1
+        ways = [(own + longest[k][0], k) for k in _followers(code, index)]
+        if code[index].name.startswith(("EXIT", "RET")):
+            ways.append((own, -1))
+        longest[index] = max(ways, default=longest[index])
+    path: list[Instruction] = []
+    index = 0
+    while index >= 0:
+        path.append(code[index])
+        index = longest[index][1]
+    return path
+
+
+def _is_of_stream(each: Instruction, width: int) -> bool:
+    """Tell whether an instruction loads a thread's elements, `width` bytes at once."""
+    return each.is_per_thread and each.loaded_bytes == width
 
 
 def _followers(code: Sequence[Instruction], index: int) -> Iterator[int]:
@@ -137,8 +177,11 @@ def _followers(code: Sequence[Instruction], index: int) -> Iterator[int]:
         yield index + 1
 
 
-def run(path: Sequence[Instruction]) -> Run:
-    """Issue a warp's instructions in order, each when its operands are ready."""
+def run(path: Sequence[Instruction], width: int = 16) -> Run:
+    """Issue a warp's instructions in order, each when its operands are ready.
+
+    A thread loads its elements `width` bytes at once, and all else from the cache.
+    """
     ready: dict[str, int] = {}
     time = 0
     for each in path:
@@ -147,15 +190,15 @@ def run(path: Sequence[Instruction]) -> Run:
             time += BARRIER
         if not each.name.startswith(_WITHOUT_RESULT):
             for register in _writes(each):
-                ready[register] = time + latency(each)
+                ready[register] = time + latency(each, width)
     doubles = sum(each.name.startswith(("DADD", "DMUL", "DFMA")) for each in path)
     return Run(time, len(path), doubles)
 
 
-def latency(each: Instruction) -> int:
+def latency(each: Instruction, width: int) -> int:
     """Return the cycles after which an instruction's result is ready."""
     if each.name.startswith("LDG"):
-        return FROM_MEMORY if each.loaded_bytes == 16 else FROM_CACHE
+        return FROM_MEMORY if _is_of_stream(each, width) else FROM_CACHE
     fitting = (cycles for names, cycles in LATENCIES if each.name.startswith(names))
     return next(fitting, ALU_LATENCY)
 

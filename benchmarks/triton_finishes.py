@@ -27,7 +27,7 @@ import optgen.optim
 from benchmarks import triton_aot_sass
 from benchmarks.triton_aot_compile import Case, compiling_for, folding, take_step
 from benchmarks.triton_aot_sass import FROM_CACHE, Instruction, run
-from benchmarks.triton_speed import H100
+from benchmarks.triton_model import H100
 from optgen.runtime.fused_triton import folds
 
 RECORD = Path(__file__).parent / "results" / "triton-finishes.json"

@@ -1,221 +1,239 @@
-"""Predict how fast each Triton sweep of the catalogue is on an H100, from its machine code.
+"""Predict how fast each generated Triton kernel is on an H100, from its machine code.
 
-    python benchmarks/triton_speed.py [--only CLASS …] [--jobs N]
+    python benchmarks/triton_speed.py [--changed | --only FOLDER …]
 
-With --only, the predictions of other classes stay as they are recorded.
-A prediction, not a measurement: no kernel has run. Each sweep is compiled for sm_90. It writes to
-results/triton-speed.json the fraction of the speed of a copy that a sweep of large tensors reaches,
-if nothing limits it but the latency of a block (with as many blocks at once as registers, threads
-and shared memory allow) and the slots in which instructions issue. Exits with 1 if a sweep is below
-ENOUGH and EXPLAINED says nothing about it.
+A prediction, not a measurement: no kernel has run on a card. Each kernel under generated/ is
+compiled for sm_90, for parameters in float32 and in bfloat16. It writes to
+results/triton-speed.json the fraction of the speed of a copy that a kernel reaches, if nothing
+limits it but the latency of a block (with as many blocks at once as registers, threads and shared
+memory allow) and the slots in which instructions issue: `triton_model.py`. Each kernel below ENOUGH
+has a reason from REASONS there. Exits with 1 if one has none.
 
-The model is rough: latencies are fixed, real kernels reach 70 to 80 percent of the issue slots, and
-nothing is known of banks, of the caches' bandwidth and of the tail of a launch.
+With --only or --changed, other rows stay as they are recorded. The record is written after each
+folder, so --changed also continues a run that was interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from itertools import product
-from math import prod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from math import isqrt
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
+from zlib import crc32
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import triton
 
-import optgen.optim
-from benchmarks import triton_aot_compile, triton_aot_sass
+from benchmarks import triton_aot_compile
 from benchmarks.gpu_report import ENOUGH
-from benchmarks.triton_aot import classes
-from benchmarks.triton_aot_assembly import block_accesses, bytes_per_element, resources
-from benchmarks.triton_aot_compile import Case, Launch, compiling_for, take_step
-from optgen.optim._published import PUBLISHED
+from benchmarks.triton_aot_compile import Case, Launch, Shapes, call_function, compiling_for
+from benchmarks.triton_catalogue import GENERATED, classes, folder_of, function, functions, kernels
+from benchmarks.triton_model import H100, REFERENCE, Prediction, kind_of, predict, predict_step
+from optgen.runtime.fused_triton import folds
+from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.verification.patch_attribute import patch_attribute
 
 RECORD = Path(__file__).parent / "results" / "triton-speed.json"
+CACHE = str(Path(__file__).parents[1] / "build" / "triton")
+"""Triton's files, which the tests use too."""
 TARGET = "sm_90"
 TYPES = ("float32", "bfloat16")
-SHAPES = {"": ((512, 512), (5000,)), "in three tile shapes": triton_aot_compile.SHAPES}
-"""The shapes of parameters, by what they are called. Large matrices alone have one tile shape."""
-_NARROW = (
-    "tiles of 16-bit elements move half the bytes in the same time; tiles of 4096 elements would "
-    "reach 0.8 to 1, but the kernels of several tile shapes then spill up to 680 bytes"
-)
-EXPLAINED = {" bfloat16": _NARROW}
-"""Reasons of sweeps below ENOUGH, by a part of their names."""
+SIDE = 1024
+"""The rows and columns of large matrices, which have one tile shape."""
+SEVERAL_TILES = "in three tile shapes"
+"""The name of the case of matrices of several shapes, for kernels that sweep them in tiles."""
+REASONS = {
+    "power": (
+        r"muon_clip_step2 bfloat16",
+        "each element needs a quotient and a power of it, some 1,000 instructions for 8 elements "
+        "of a thread; 16 bits leave half the time for them",
+    ),
+    "quotients": (
+        r"stable_adamw_step1 bfloat16",
+        "a block waits for a correctly rounded quotient of each element and for sums in float64, "
+        "and 16 bits have half the bytes in flight",
+    ),
+    "tiles of 16 bits": (
+        r"(adafactor\w*|came\w*|normuon\w*)_step\d bfloat16",
+        "tiles of 16-bit elements move half the bytes in the same time, and some 200 instructions "
+        "find a tile and its rows; tiles of 4096 elements would reach 0.8 to 1 where all matrices "
+        "have one tile shape, but the kernels of several shapes spill",
+    ),
+}
+"""Reasons of kernels below ENOUGH, by a short name: the rows that each is for, and its text."""
+
+Rows = dict[str, Prediction]
+"""Predictions by folder, kernel, dtype of parameters, and case."""
 
 
-def catalogue() -> dict[str, Any]:
-    """Return one class for each file of kernels: torch's rules, and the published ones."""
-    published = {name: getattr(optgen.optim, name) for name in PUBLISHED.values()}
-    return classes() | {name: cls for name, cls in published.items() if not cls.rule.why_uncut}
+def predictions(folder: str, types: str, cache: str) -> Rows:
+    """Return the predictions for all kernels in a file."""
+    rows: Rows = {}
+    names = kernels()[folder]
+    has_finishes = any(kind_of(kernel) in ("fold", "finish") for kernel in names)
+    side = isqrt(REFERENCE) if has_finishes else SIDE
+    tiled: set[str] = set()
+    for shape in ((side, side), (side**2,)):
+        new = {name for name in names if row_name(folder, name, types) not in rows}
+        if new:
+            launches = launches_of(folder, types, (shape,), cache)
+            for each, prediction in zip(launches, predict_step(launches), strict=True):
+                rows.setdefault(row_name(folder, each.name, types), prediction)
+            tiled |= {each.name for each in launches if "TILES" in each.options}
+    tiled = {name for name in tiled if kind_of(name) == "sweep"}
+    if tiled:
+        several = triton_aot_compile.SHAPES
+        for each in launches_of(folder, types, several, cache, tiled.__contains__):
+            if len(each.options["TILES"]) > 1:
+                rows[row_name(folder, each.name, types, SEVERAL_TILES)] = predict(each)
+    return rows
 
 
-class Card(NamedTuple):
-    """The limits of a card. The figures are those of an H100 (SXM)."""
+def launches_of(
+    folder: str,
+    types: str,
+    shapes: Shapes,
+    cache: str,
+    is_wanted: Callable[[str], bool] = bool,
+) -> list[Launch]:
+    """Return the launches of a step of a class, or of a call of a function.
 
-    multiprocessors: int = 132
-    clock: float = 1.755e9  # Hz
-    copy: float = 3.0e12  # bytes per second, read and written, of a copy; measured on such a card
-    registers: int = 65536
-    threads: int = 2048
-    blocks: int = 32
-    shared_bytes: int = 227 * 1024
-    schedulers: int = 4
-
-    @property
-    def copied_per_clock(self) -> float:
-        """The bytes that a multiprocessor copies in a clock cycle."""
-        return self.copy / self.multiprocessors / self.clock
-
-    def resident_blocks(self, registers: int, warps: int, shared_bytes: int) -> int:
-        """Return how many blocks of a kernel a multiprocessor holds."""
-        registers_per_warp = -(-registers * 32 // 256) * 256
-        return min(
-            self.registers // (registers_per_warp * warps),
-            self.threads // (32 * warps),
-            self.shared_bytes // (shared_bytes + 1024),
-            self.blocks,
-        )
-
-
-H100 = Card()
-
-
-class Prediction(NamedTuple):
-    """The prediction for one sweep."""
-
-    fraction: float  # of a copy's speed
-    limit: str  # "memory", "latency" or "issue"
-    registers: int
-    resident_blocks: int
-    loading_kib: float  # bytes of loads in flight on a multiprocessor
-    cycles: int  # of one block
-    instructions: int  # of one warp
-
-
-def predict(launch: Launch, card: Card = H100) -> Prediction | None:
-    """Return the prediction for a launch; None if the kernel is no sweep."""
-    compiled, options = launch.compiled, launch.options
-    read, written = bytes_per_element(compiled.asm["ttir"], options)
-    if not read:
-        return None
-    accesses = list(block_accesses(compiled.asm["ttir"], options))
-    elements = max(prod(a.extent) for a in accesses)
-    warps = compiled.metadata.num_warps
-    code = triton_aot_sass.read(triton_aot_sass.disassemble(compiled.asm["cubin"]))
-    widest = max(a.itemsize for a in accesses if a.kind == "load")
-    wide_loads = sum(
-        prod(a.extent) * a.itemsize // 16
-        for a in accesses
-        if (a.kind, a.itemsize) == ("load", widest)
+    No matrix op runs. All partial sums are folded before a finish, as those of large tensors are.
+    """
+    case = Case(TARGET, types)
+    stand_ins = (
+        (Bucket, "call", keep_operands),
+        (folds, "chunk_count", lambda count, readers: -(-count // folds.FOLD)),
     )
-    paths = len(options.get("TILES", ())) or 1
-    wanted = wide_loads // paths // (32 * warps)
-    path = triton_aot_sass.run(triton_aot_sass.fast_path(code, wanted))
-    registers = resources(compiled.asm["cubin"])["REG"]
-    blocks = card.resident_blocks(registers, warps, compiled.metadata.shared)
-    moved = (read + written) * elements
-    slots = (path.instructions + path.double_precision) * warps / card.schedulers
-    by_limit = {
-        "memory": 1.0,
-        "latency": blocks * moved / path.cycles / card.copied_per_clock,
-        "issue": moved / slots / card.copied_per_clock,
-    }
-    limit = min(by_limit, key=by_limit.__getitem__)
-    loading = blocks * read * elements / 1024
-    return Prediction(
-        round(by_limit[limit], 2),
-        limit,
-        registers,
-        blocks,
-        round(loading, 1),
-        path.cycles,
-        path.instructions,
-    )
+    with ExitStack() as stack, compiling_for(TARGET, cache, is_wanted=is_wanted) as launches:
+        for owner, attribute, value in stand_ins:
+            stack.enter_context(patch_attribute(owner, attribute, value))
+        if folder in functions():
+            call_function(function(folder), case, shapes)
+        else:
+            (cls,) = (cls for cls in classes().values() if folder_of(cls) == folder)
+            triton_aot_compile.take_step(cls, case, shapes)
+    return launches
 
 
-def predictions(name: str, shapes: str, types: str, cache: str) -> dict[str, Prediction]:
-    """Return the predictions for all sweeps of a class, by the kernel's name and case."""
-    with (
-        patch_attribute(triton_aot_compile, "SHAPES", SHAPES[shapes]),
-        compiling_for(TARGET, cache) as launches,
-    ):
-        take_step(catalogue()[name], Case(TARGET, types))
-    found = {}
-    for launch in launches:
-        if shapes and len(launch.options.get("TILES", ())) < 2:
-            continue  # the same kernel as for one shape
-        if prediction := predict(launch):
-            found[" ".join(filter(None, (launch.name, types, shapes)))] = prediction
-    return found
+def keep_operands(bucket: Bucket, op: Any, source: str, target: str, arguments: Any) -> None:
+    """Take the operands of a matrix op for its results."""
+    bucket._set_local(target, bucket._locals[source])
+
+
+def row_name(folder: str, kernel: str, *case: str) -> str:
+    """Return the name of the row of a kernel."""
+    return " ".join((folder, kernel, *case))
+
+
+def reason(name: str, prediction: Prediction) -> str:
+    """Return the short name of the reason why a kernel is slow; "" if it is not, or has none."""
+    if prediction.fraction >= ENOUGH:
+        return ""
+    return next((key for key, (rows, _) in REASONS.items() if re.search(rows, name)), "")
+
+
+def missing(rows: Mapping[str, Prediction]) -> list[str]:
+    """Return the folder and the name of each kernel that has no row for one of TYPES."""
+    recorded_kernels = {tuple(name.split()[:3]) for name in rows}
+    return [
+        f"{folder} {kernel}"
+        for folder, names in kernels().items()
+        for kernel in names
+        if any((folder, kernel, types) not in recorded_kernels for types in TYPES)
+    ]
+
+
+def unexplained(rows: Mapping[str, Prediction]) -> list[str]:
+    """Return the names of the rows that are below ENOUGH for no known reason."""
+    return [
+        name
+        for name, prediction in rows.items()
+        if prediction.fraction < ENOUGH and not reason(name, prediction)
+    ]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Predict everything, write the record, and print what is slow."""
+    """Predict, write the record, and print what is slow."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", nargs="+", metavar="CLASS")
-    parser.add_argument("--jobs", type=int, default=2)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--changed", action="store_true", help="only new and changed files")
+    which.add_argument("--only", nargs="+", metavar="FOLDER", help="folders under generated/")
     arguments = parser.parse_args(argv)
-    found: dict[str, Prediction] = {}
-    with TemporaryDirectory() as cache, ProcessPoolExecutor(arguments.jobs) as pool:
-        names = arguments.only or list(catalogue())
-        tasks = product(names, SHAPES, TYPES, [cache])
-        for some in pool.map(predictions, *zip(*tasks, strict=True)):
-            found |= some
-            print(*(f"{n}: {p}" for n, p in some.items()), sep="\n", flush=True)
-    write({**recorded(), **found} if arguments.only else found)
-    slow = {name: p for name, p in found.items() if p.fraction < ENOUGH}
-    unexplained = [name for name in slow if not explanation(name)]
-    print(
-        f"{len(found)} sweeps, {len(slow)} below {ENOUGH}, {len(unexplained)} of them unexplained"
-    )
-    print(*(f"  {name}: {slow[name]}" for name in unexplained), sep="\n")
-    return 1 if unexplained else 0
+    folders = arguments.only or list(kernels())
+    if arguments.changed:
+        folders = changed()
+    for folder in folders:
+        found: Rows = {}
+        for types in TYPES:
+            found |= predictions(folder, types, CACHE)
+        print(*(f"{name}: {row}" for name, row in found.items()), sep="\n", flush=True)
+        others = {name: row for name, row in recorded().items() if name.split()[0] != folder}
+        write(others | found, recorded_texts() | {folder: text_of(folder)})
+    rows = recorded()
+    faults = [f"{name} has no row" for name in missing(rows)]
+    faults += [f"{name} is below {ENOUGH}, and REASONS has no reason" for name in unexplained(rows)]
+    print(f"{len(rows)} rows, {len(faults)} faults", *faults, sep="\n")
+    return 1 if faults else 0
 
 
-def explanation(name: str) -> str:
-    """Return why a sweep is slow, if somebody has found out."""
-    return next((why for part, why in EXPLAINED.items() if part in name), "")
+def read_record() -> dict[str, Any]:
+    """Return the record of earlier runs."""
+    return dict(json.loads(RECORD.read_text(encoding="utf-8"))) if RECORD.exists() else {}
 
 
-def recorded() -> dict[str, Prediction]:
-    """Return the predictions of earlier runs."""
-    rows = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
+def recorded() -> Rows:
+    """Return the predictions of earlier runs; rows of kernels that are gone are left out."""
+    current = {(folder, kernel) for folder, names in kernels().items() for kernel in names}
     width = len(Prediction._fields)
     return {
         name: Prediction(*row[:width])
-        for name, row in rows.items()
-        if isinstance(row, list) and name != "columns"
+        for name, row in read_record().get("rows", {}).items()
+        if tuple(name.split()[:2]) in current
     }
 
 
-def write(found: dict[str, Prediction]) -> None:
-    """Write a line for each sweep, slowest first."""
+def recorded_texts() -> dict[str, str]:
+    """Return `text_of` each file when its kernels were compiled."""
+    texts = read_record().get("texts", {})
+    return {folder: text for folder, text in texts.items() if folder in kernels()}
+
+
+def text_of(folder: str) -> str:
+    """Return a checksum of a file of kernels."""
+    return f"{crc32((GENERATED / folder / 'fused_triton.py').read_bytes()):08x}"
+
+
+def changed() -> list[str]:
+    """Return the folders of files that are new, or differ from those that were compiled."""
+    texts = recorded_texts()
+    return [folder for folder in kernels() if texts.get(folder) != text_of(folder)]
+
+
+def write(rows: Mapping[str, Prediction], texts: Mapping[str, str]) -> None:
+    """Write a line for each row, slowest first."""
     head: dict[str, Any] = {
-        "what": "a prediction from machine code; no kernel has run",
+        "what": "a prediction from machine code; no kernel has run on a card",
         "triton": triton.__version__,
         "card": H100._asdict(),
-        "columns": [*Prediction._fields, "why, if below enough"],
+        "enough": ENOUGH,
+        "reasons": {key: text for key, (_, text) in REASONS.items()},
+        "columns": [*Prediction._fields, "reason, if below enough"],
+        "texts": dict(sorted(texts.items())),
     }
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
-    rows = sorted(found.items(), key=lambda item: (item[1].fraction, item[0]))
-    lines += [f"{json.dumps(name)}: {json.dumps(list(columns(name, p)))}" for name, p in rows]
+    ordered = sorted(rows.items(), key=lambda item: (item[1].fraction, item[0]))
+    row_lines = [
+        f"    {json.dumps(name)}: {json.dumps([*row, reason(name, row)])}" for name, row in ordered
+    ]
+    lines.append('"rows": {\n' + ",\n".join(row_lines) + "\n  }")
     RECORD.write_text("{\n  " + ",\n  ".join(lines) + "\n}\n", encoding="utf-8")
-
-
-def columns(name: str, prediction: Prediction) -> Iterator[Any]:
-    """Yield the columns of a row."""
-    yield from prediction
-    if prediction.fraction < ENOUGH:
-        yield explanation(name)
 
 
 if __name__ == "__main__":

@@ -30,8 +30,18 @@ _FIGURE_LINKS = {
     "dtensor": "[on many machines](../distributed.md#fsdp2)",
     "cpu": "[every class](cpu.md)",
     "triton_aot": "[registers of Triton kernels](triton-registers.md)",
+    "triton_speed": "[predicted speed of Triton kernels](triton-speed.md)",
 }
 """Links to the figures of each script. Other scripts only print their figures."""
+_KINDS = {
+    "sweep": "reads or updates the elements",
+    "finish": "makes numbers, rows and columns of a sweep's sums",
+    "fold": "adds up partial sums before a finish",
+    "scalars": "computes a tensor's numbers",
+}
+"""The kinds of Triton kernels."""
+_SHOWN = ("fraction", "limit", "registers", "loading_kib", "instructions")
+"""The columns of a kernel's prediction that the page shows."""
 
 
 def index() -> str:
@@ -114,3 +124,55 @@ def registers() -> str:
 def _register_counts(by_case: dict[str, list[int]]) -> str:
     shown = [case for case in ("float32", "bfloat16") if case in by_case]
     return ", ".join(str(by_case[case][0]) for case in shown) or "-"
+
+
+def predicted_speed() -> str:
+    """Return the page with the predicted speed of Triton kernels: counts, and the slow ones."""
+    path = _BENCHMARKS / "results" / "triton-speed.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    rows = {
+        name: dict(zip([*record["columns"][:-1], "reason"], row, strict=True))
+        for name, row in record["rows"].items()
+    }
+    slow = {name: row for name, row in rows.items() if row["reason"]}
+    kinds = {kind: [r for r in rows.values() if r["kind"] == kind] for kind in _KINDS}
+    by_kind = [
+        (
+            f"{kind}: {_KINDS[kind]}",
+            str(len(of_kind)),
+            str(sum(not row["reason"] for row in of_kind)),
+            str(min(row["fraction"] for row in of_kind)),
+        )
+        for kind, of_kind in kinds.items()
+        if of_kind
+    ]
+    slow_rows = [
+        (f"`{name}`", *(str(row[column]) for column in _SHOWN), row["reason"])
+        for name, row in slow.items()
+    ]
+    return (
+        "\n\n".join(
+            [
+                "# Predicted speed of Triton kernels",
+                "**A prediction: no kernel has run on a card.** "
+                "`python benchmarks/triton_speed.py` "
+                f"compiles every generated kernel for an H100 with Triton {record['triton']}, and "
+                "reads from its machine code how long a block takes, how many blocks a "
+                "multiprocessor holds, and how many instructions issue "
+                "([0090](../decisions/0090-what-a-model-of-sweeps-predicts.md)). A row is for one "
+                "kernel, and parameters in float32 or in bfloat16; kernels that sweep matrices in "
+                "tiles have a row more for several tile shapes. The fraction of a sweep is that of "
+                "a copy's speed. The fraction of another kernel is what it leaves of the speed of "
+                "the sweep beside it, for one tensor of 67 million elements.",
+                table(("kind", "rows", f"at least {record['enough']}", "least"), by_kind),
+                f"## Below {record['enough']}",
+                table(
+                    ("kernel", *(column.replace("_", " ") for column in _SHOWN), "reason"),
+                    slow_rows,
+                ),
+                "\n".join(f"* *{key}*: {text}." for key, text in record["reasons"].items()),
+                "All rows are in `benchmarks/results/triton-speed.json`.",
+            ]
+        )
+        + "\n"
+    )

@@ -25,6 +25,7 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "benchmarks/index.md", benchmark_pages.index()
     yield "benchmarks/cpu.md", benchmark_pages.cpu()
     yield "benchmarks/triton-registers.md", benchmark_pages.registers()
+    yield "benchmarks/triton-speed.md", benchmark_pages.predicted_speed()
     for reference in api_pages.references():
         yield reference.page, api_pages.page(reference)
     yield "api/commands.md", api_pages.commands()

@@ -83,6 +83,7 @@ def _benchmarks() -> list[Any]:
         "benchmarks/index.md",
         {"Every class on a CPU": "benchmarks/cpu.md"},
         {"Registers of Triton kernels": "benchmarks/triton-registers.md"},
+        {"Predicted speed of Triton kernels": "benchmarks/triton-speed.md"},
         *(site_path(path) for path in linked_pages()),
     ]
 

@@ -8,10 +8,11 @@ from interpreter import outside_interpreter
 pytest.importorskip("triton")
 
 from benchmarks import triton_aot_sass, triton_speed
-from benchmarks.triton_speed import H100
+from benchmarks.triton_catalogue import kernels
+from benchmarks.triton_model import H100, REFERENCE, Prediction
 
 SASS = """
-        /*0000*/                   LDC R1, c[0x0][0x28] ;
+        /*0000*/                   S2R R6, SR_TID.X ;
         /*0010*/                   LDG.E R2, desc[UR4][R4.64] ;
         /*0020*/                   ISETP.NE.AND P0, PT, R2, RZ, PT ;
         /*0030*/               @P0 BRA `(.L_x_0) ;
@@ -30,7 +31,7 @@ def test_the_fast_path_has_the_wide_loads() -> None:
     code = triton_aot_sass.read(SASS)
     path = triton_aot_sass.fast_path(code, wide_loads=1)
     names = [each.name for each in path]
-    assert names == ["LDC", "LDG.E", "ISETP.NE.AND", "BRA", "LDG.E.128", "FADD", "STG.E", "EXIT"]
+    assert names == ["S2R", "LDG.E", "ISETP.NE.AND", "BRA", "LDG.E.128", "FADD", "STG.E", "EXIT"]
     assert code[3].target == 8
     assert [each.loaded_bytes for each in code if each.name.startswith("LDG")] == [4, 16, 4]
 
@@ -50,21 +51,81 @@ def test_registers_limit_the_blocks_of_a_multiprocessor() -> None:
     assert H100.resident_blocks(registers=16, warps=1, shared_bytes=100 * 1024) == 2
 
 
+def test_loads_of_all_threads_are_no_loads_of_elements() -> None:
+    code = triton_aot_sass.read(
+        """
+        /*0000*/                   S2R R0, SR_TID.X ;
+        /*0010*/                   LDG.E.64 R2, desc[UR4][R4.64] ;
+        /*0020*/                   LEA R6, P0, R0, R2, 0x3 ;
+        /*0030*/                   LDG.E.64 R8, desc[UR4][R6.64] ;
+        /*0040*/                   MOV R6, R4 ;
+        /*0050*/                   LDG.E.64 R8, desc[UR4][R6.64] ;
+        /*0060*/                   EXIT ;
+"""
+    )
+    loads = [each for each in code if each.loaded_bytes]
+    assert [triton_aot_sass.latency(each, width=8) for each in loads] == [
+        triton_aot_sass.FROM_CACHE,
+        triton_aot_sass.FROM_MEMORY,
+        triton_aot_sass.FROM_CACHE,
+    ]
+
+
+def test_the_longest_path_takes_a_loop_once_and_avoids_calls() -> None:
+    code = triton_aot_sass.read(
+        """
+        /*0000*/               @P0 BRA `(.L_x_1) ;
+.L_x_0:
+        /*0010*/                   LDG.E.64 R2, desc[UR4][R4.64] ;
+        /*0020*/               @P1 BRA `(.L_x_0) ;
+        /*0030*/               @P2 BRA `(.L_x_1) ;
+        /*0040*/                   CALL.REL.NOINC `(.L_x_2) ;
+.L_x_1:
+        /*0050*/                   EXIT ;
+"""
+    )
+    names = [each.name for each in triton_aot_sass.longest_path(code)]
+    assert names == ["BRA", "LDG.E.64", "BRA", "BRA", "EXIT"]
+    assert [each.name for each in triton_aot_sass.fast_path(code, 0)] == ["BRA", "EXIT"]
+
+
 @outside_interpreter
 def test_a_simple_sweep_is_limited_by_memory(tmp_path: object) -> None:
-    found = triton_speed.predictions("SGD", "", "float32", str(tmp_path))
-    (prediction,) = (p for name, p in found.items() if name == "sgd_step float32")
+    found = triton_speed.predictions("sgd", "float32", str(tmp_path))
+    prediction = found["sgd sgd_step float32"]
     assert prediction.fraction == 1.0
     assert prediction.limit == "memory"
     assert prediction.loading_kib == 128  # 16 blocks of 1024 parameters and gradients
+    microseconds = 1e6 * REFERENCE * 3 * 4 / H100.copy  # a parameter, its gradient, the new value
+    assert prediction.microseconds == pytest.approx(microseconds, abs=0.1)
+    assert found["sgd sgd_scalars float32"].fraction > 0.99
+
+
+def test_every_generated_kernel_has_a_row() -> None:
+    """A new kernel needs a row: run `python benchmarks/triton_speed.py --changed`."""
+    assert sum(map(len, kernels().values())) > 250
+    assert triton_speed.missing(triton_speed.recorded()) == []
+    recorded = json.loads(triton_speed.RECORD.read_text(encoding="utf-8"))["rows"]
+    assert set(recorded) == set(triton_speed.recorded()), "rows of kernels that are gone"
 
 
 def test_every_recorded_prediction_is_good_or_explained() -> None:
     record = json.loads(triton_speed.RECORD.read_text(encoding="utf-8"))
     assert "prediction" in record["what"]
-    rows = {
-        name: row for name, row in record.items() if isinstance(row, list) and name != "columns"
-    }
-    assert {"adam_step float32", "adafactor_factored_step2 bfloat16"} <= set(rows)
-    for name, row in rows.items():
-        assert row[0] >= triton_speed.ENOUGH or row[-1], name
+    column = {name: index for index, name in enumerate(record["columns"])}
+    used = set()
+    for name, row in record["rows"].items():
+        fraction, reason = row[column["fraction"]], row[-1]
+        assert (fraction < triton_speed.ENOUGH) == bool(reason), name
+        assert not reason or record["reasons"][reason], name
+        used.add(reason)
+    assert used == {"", *triton_speed.REASONS}
+    assert record["reasons"] == {key: text for key, (_, text) in triton_speed.REASONS.items()}
+
+
+def test_a_row_below_enough_needs_a_reason() -> None:
+    good = Prediction("sweep", 0.95, "memory", 1.0, 32, 16, 128.0, 1000, 100)
+    slow = good._replace(fraction=0.5)
+    rows = {"sgd sgd_step float32": slow, "adam adam_step float32": good}
+    assert triton_speed.unexplained(rows) == ["sgd sgd_step float32"]
+    assert "sgd sgd_step" in triton_speed.missing({"adam adam_step float32": good})

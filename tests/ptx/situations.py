@@ -1,12 +1,9 @@
-"""The classes and functions of the catalogue with Triton kernels, and steps of them."""
+"""Steps of the classes of the catalogue with Triton kernels."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,44 +12,16 @@ from fuzz.build import BuiltRule
 from spec_files import CATALOGUE
 from torch import Tensor
 
-import optgen.optim
 from benchmarks.classes import accepted_parameters
-from benchmarks.triton_aot import classes as classes_of_torch
+from benchmarks.triton_catalogue import classes
 from optgen import use_lowering
-from optgen.optim._published import PUBLISHED
 from optgen.passes.prepare_rule import add_maximize
-from optgen.runtime.elementwise import Elementwise
 from optgen.spec.read_spec import read_spec
 
 SHAPES = ((64, 256), (6, 5, 3, 3), (16, 16), (1030,), (3,))
 """Shapes of parameters: whole blocks and short ones, tiles of several shapes, few elements."""
 
-GENERATED = Path(__file__).parents[2] / "generated"
 STEPS = 2
-
-
-@cache
-def classes() -> dict[str, Any]:
-    """Return the classes of the catalogue with kernels of their own, by name."""
-    published = {
-        name: getattr(optgen.optim, name)
-        for folder, name in PUBLISHED.items()
-        if (GENERATED / folder / "fused_triton.py").exists()
-    }
-    return classes_of_torch() | published
-
-
-def functions() -> list[str]:
-    """Return the folders of functions over lists: averages, and parts of rules on matrices."""
-    files = sorted(GENERATED.glob("*/*/fused_triton.py"))
-    return [path.parent.relative_to(GENERATED).as_posix() for path in files]
-
-
-def function(folder: str) -> Elementwise:
-    """Return the function of a folder."""
-    module = importlib.import_module(f"optgen.generated.{folder.replace('/', '.')}")
-    update: Elementwise = module._update
-    return update
 
 
 def rule_of(name: str) -> BuiltRule:

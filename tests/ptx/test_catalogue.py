@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import Any, get_origin
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +14,8 @@ pytest.importorskip("triton")
 
 from fuzz.trial import Setting, StepCounts, run
 
-from benchmarks.triton_aot_compile import flags_of
+from benchmarks.triton_aot_compile import example_hypers, flags_of
+from benchmarks.triton_catalogue import classes, function, functions
 from optgen import use_lowering
 from optgen.runtime.backends import backend
 from optgen.runtime.tensors.quantized import to_numbers
@@ -24,9 +25,6 @@ from ptx.situations import (
     STEPS,
     Situation,
     accepts,
-    classes,
-    function,
-    functions,
     rule_of,
     trained,
 )
@@ -130,13 +128,7 @@ def called(folder: str, lowering: str) -> list[Tensor]:
         [torch.rand(shape, generator=generator, dtype=torch.float64) + 0.1 for shape in shapes]
         for _ in update.written
     ]
-    annotations = update.hyper_annotations()
-    hypers: dict[str, Any] = {}
-    for number, name in enumerate(update.rule.hypers):
-        value = 0.25 + 0.05 * number
-        is_pair = get_origin(annotations[name]) is tuple
-        hypers[name] = (value, value + 0.5) if is_pair else value
     with emulated() as device, use_lowering(lowering):
-        update(*lists, **hypers)
+        update(*lists, **example_hypers(update))
     assert bool(device.launches) == (lowering == "fused_triton")
     return [tensor for each in lists for tensor in each]

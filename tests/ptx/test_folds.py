@@ -16,12 +16,13 @@ from fuzz.trial import Setting, StepCounts, run
 from lowerings.phased_rules import RAGGED
 from small_folds import small_folds
 
+from benchmarks.triton_catalogue import classes
 from optgen.runtime.fused_triton import bucket, launch_options
 from optgen.runtime.fused_triton.folds import FOLD
 from ptx import mutants
 from ptx.emulate import Device, emulated
 from ptx.mutants import MutantsOfKernels
-from ptx.situations import Situation, accepts, classes, rule_of, trained
+from ptx.situations import Situation, accepts, rule_of, trained
 
 pytestmark = outside_interpreter
 

@@ -12,10 +12,11 @@ from interpreter import outside_interpreter
 
 pytest.importorskip("triton")
 
+from benchmarks.triton_catalogue import GENERATED, classes
 from ptx import mutants
 from ptx.emulate import Device, emulated
 from ptx.mutants import MutantsOfKernels, Mutation, Outcome
-from ptx.situations import GENERATED, Situation, classes, trained
+from ptx.situations import Situation, trained
 
 pytestmark = outside_interpreter
 

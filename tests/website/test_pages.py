@@ -202,6 +202,8 @@ def test_benchmarks_name_machine_and_command(site: dict[str, str]) -> None:
         assert "`python benchmarks/cpu.py`" in site[path]
     assert "optgen bench soap" in site["optimizers/soap.md"]
     assert "triton_aot.py" in site["benchmarks/triton-registers.md"]
+    assert "no kernel has run on a card" in site["benchmarks/triton-speed.md"]
+    assert "`adafactor adafactor_factored_step2 bfloat16`" in site["benchmarks/triton-speed.md"]
 
 
 def test_the_api_reference_has_signatures(site: dict[str, str]) -> None:

@@ -148,10 +148,15 @@ def extents(shape, num_tensors):
 @triton.jit
 def tile_at(block, height, width, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
     """Return a tile's first matrix, and the tile's row and column in the grid of tiles."""
-    across = tl.cdiv(width, WIDTH).to(tl.int32)
-    down = tl.cdiv(height, HEIGHT).to(tl.int32)
-    matrix = (block // (across * down)).to(tl.int64) * DEPTH
-    return matrix, (block // across % down).to(tl.int64), (block % across).to(tl.int64)
+    if DEPTH > 1:  # the tile holds whole matrices
+        return block.to(tl.int64) * DEPTH, tl.zeros((), tl.int64), tl.zeros((), tl.int64)
+    across = tl.cdiv(width, WIDTH).to(tl.uint32)
+    down = tl.cdiv(height, HEIGHT).to(tl.uint32)
+    block = block.to(tl.uint32)  # a division without signs has fewer instructions
+    line = block // across
+    matrix = line // down
+    column = (block - line * across).to(tl.int64)
+    return matrix.to(tl.int64), (line - matrix * down).to(tl.int64), column
 
 
 @triton.jit
