@@ -153,7 +153,7 @@ def two_ranks_with_shards(rule: BuiltRule, axis: int) -> Iterator[None]:
 
         return step_unless_0_dim if update else getattr(foreach_module, function)
 
-    with mock.patch.object(call, "load", load):
+    with mock.patch.object(call, "load_function", load):
         yield
 
 
@@ -174,5 +174,5 @@ def two_ranks_as_owners(rule: BuiltRule, axis: int, group: Mapping[str, Any]) ->
 
         return step
 
-    with mock.patch.object(call, "load", load):
+    with mock.patch.object(call, "load_function", load):
         yield
