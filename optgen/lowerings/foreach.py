@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import reduce
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.execution import why_uncut
@@ -41,27 +40,16 @@ from optgen.lowerings.python.phase_syntax import SHARDED, TENSOR_LISTS
 from optgen.lowerings.python.torch_ops import foreach_lines
 from optgen.lowerings.python.whole_printer import TENSOR_LISTS as WHOLE_LISTS
 from optgen.lowerings.python.whole_printer import whole_body
-from optgen.passes.hoist_scalars import hoist_scalars
-from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.instructions import new_tensors, numbers_read
 from optgen.passes.name_values import draw_first, name_random
-from optgen.passes.order import PlanPass
+from optgen.passes.order import FOREACH_PASSES, FORLOOP_PASSES, run
 from optgen.passes.outline_sweeps import outline_sweeps
 from optgen.passes.plan import plans
-from optgen.passes.python_operators import truths_to_bool, use_ieee_operators
+from optgen.passes.python_operators import truths_to_bool
 from optgen.passes.select_instructions import select_instructions
-from optgen.passes.sweep_algebra import fold_denominators, merge_square_roots
 
 _DEFAULT_LIVE_LISTS = 4
 """Default of `live_lists` in optgen.runtime.eager.parts: the lists of temporaries at one time."""
-_PASSES: tuple[PlanPass, ...] = (
-    merge_square_roots,
-    fold_denominators,
-    hoist_scalars,
-    inline_scalars,
-    use_ieee_operators,
-    truths_to_bool,
-)
 
 
 def lower(algorithm: Algorithm) -> Context:
@@ -70,7 +58,7 @@ def lower(algorithm: Algorithm) -> Context:
         return python_file(algorithm, list(_whole_matrix_updates(algorithm)))
     functions: list[Function] = []
     for unprepared_plan in plans(algorithm, order="early"):
-        plan = reduce(lambda p, change: change(p), _PASSES, unprepared_plan)
+        plan = run(FOREACH_PASSES, unprepared_plan)
         if not algorithm.is_wide:
             functions.append(bucket_function(plan, _loop))
         if not algorithm.elementwise:
@@ -81,7 +69,7 @@ def lower(algorithm: Algorithm) -> Context:
 def _whole_matrix_updates(algorithm: Algorithm) -> Iterator[Function]:
     """Yield the functions of a rule on whole matrices. Such a rule has no function for shards."""
     for plan in plans(algorithm):
-        prepared_plan = truths_to_bool(use_ieee_operators(inline_scalars(hoist_scalars(plan))))
+        prepared_plan = truths_to_bool(run(FORLOOP_PASSES, plan))
         yield bucket_function(draw_first(prepared_plan), lambda p: whole_body(p, WHOLE_LISTS))
 
 
