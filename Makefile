@@ -23,7 +23,8 @@ demo: $(VENV)/installed ## train a small network with generated optimizers; tabl
 	$(BIN)/optgen build
 	$(BIN)/python examples/demo.py
 
-test: check tests ## everything that a change needs, in minutes
+test: check ## everything that a change needs, in minutes
+	$(MAKE) tests CHECKED="$(CHECKED_TESTS)"
 
 test-thorough: check ## also the cases that `make test` leaves out: tests/sampling.py
 	$(BIN)/python -m pytest --thorough --numprocesses auto --dist worksteal
@@ -31,14 +32,15 @@ test-thorough: check ## also the cases that `make test` leaves out: tests/sampli
 test-kernels: $(VENV)/installed ## every kernel, composition and drawn rule on an emulated device: tests/ptx
 	$(BIN)/python -m pytest --every-case --numprocesses auto --dist worksteal tests/ptx
 
+CHECKED_TESTS := $(addprefix tests/,test_tiny.py test_import_law.py test_docs.py)
 check: $(VENV)/installed types ## format, lint, types, import law, all stages, docs, generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check --no-cache . # the cache does not notice that a package has moved
-	$(BIN)/python -m pytest -q tests/test_tiny.py tests/test_import_law.py tests/test_docs.py
+	$(BIN)/python -m pytest -q $(CHECKED_TESTS)
 	$(BIN)/optgen build --check
 
 tests: $(VENV)/installed
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(addprefix --ignore=,$(CHECKED))
 
 # Options: SECONDS=, SEED=, PROCESSES=, OUT=. Rules that fail are shrunk and written to tests/fuzz/found.
 fuzz: $(VENV)/installed ## random rules, in every lowering, for SECONDS=600
