@@ -176,7 +176,7 @@ def errors_of_parts(spec: Composition, names_parts: bool = True) -> Iterator[Non
     With `names_parts`, the message names all parts.
     """
     from optgen.spec.composition.names import with_fitting_names
-    from optgen.spec.composition.origins import error_of_part
+    from optgen.spec.composition.write_spec import error_of_part
     from optgen.spec.errors import SpecError
 
     try:
@@ -185,7 +185,8 @@ def errors_of_parts(spec: Composition, names_parts: bool = True) -> Iterator[Non
         if error.place.file != spec.file:
             raise
         optimizer, *others = _parts(spec.base, spec.modifiers)
-        raise error_of_part(error, with_fitting_names(optimizer, others), names_parts) from None
+        named_parts = with_fitting_names(optimizer, others)
+        raise error_of_part(error, spec.name, named_parts, names_parts) from None
 
 
 def _optimizer_part(spec: Spec) -> Part:

@@ -1,12 +1,12 @@
-"""Write the rule of a composition, line by line: the parts in the order of their stages."""
+"""Write the rule of a composition, block by block: the parts in the order of their stages."""
 
 from __future__ import annotations
 
 import ast
 import copy
 import itertools
-from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from textwrap import indent
 
 from optgen.contract.states import Condition
@@ -15,20 +15,42 @@ from optgen.spec.composition.parts import WRAPPING_STAGE, Part, reads, rest_afte
 from optgen.spec.composition.update_form import UpdateForm, replace_fresh, replace_name
 
 
-def write_rule(named: NamedParts) -> list[str]:
-    """Return the lines of the rule, not indented."""
+@dataclass(frozen=True)
+class Block:
+    """Lines of a composition's text, and the node of a part that they print.
+
+    The node has its place in the file of the part. It is None where a composition adds lines. A
+    part without a node is that of a comment, which names the part above its statements.
+    """
+
+    text: str
+    part: Part | None = None
+    node: ast.AST | None = None
+    level: int = 0
+
+    @property
+    def indentation(self) -> str:
+        """The spaces before each line."""
+        return "    " * self.level
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of the text, indented."""
+        return indent(self.text, self.indentation).split("\n")
+
+
+def indented(blocks: Iterable[Block]) -> Iterator[Block]:
+    """Yield blocks one level deeper."""
+    return (replace(block, level=block.level + 1) for block in blocks)
+
+
+def write_rule(named: NamedParts) -> list[Block]:
+    """Return the blocks of the rule, not indented."""
     requirements = [stmt for part in named.parts for stmt in part.requirements]
     return [
-        *_printed(requirements),
-        *_RuleWriter(named, step_count=named.step).lines(named.modifiers_of("gradient")),
+        *(Block(ast.unparse(stmt)) for stmt in requirements),
+        *_RuleWriter(named, step_count=named.step).blocks(named.modifiers_of("gradient")),
     ]
-
-
-def statements_of_parts(named: NamedParts) -> list[tuple[Part, ast.stmt]]:
-    """Return each printed statement after its part. Nodes have their places in the part's file."""
-    rule = _RuleWriter(named, step_count=named.step)
-    rule.lines(named.modifiers_of("gradient"))
-    return rule.printed
 
 
 @dataclass(frozen=True)
@@ -36,17 +58,15 @@ class _RuleWriter:
     """Writer of the rest of a step, after some modifiers of the gradient.
 
     `step_count` is the name that the rest of the step reads as its step count. `guards` are
-    conditions, each with the names that change only if the condition is true. `printed` collects
-    the statements of parts.
+    conditions, each with the names that change only if the condition is true.
     """
 
     named: NamedParts
     step_count: str
     guards: tuple[tuple[str, frozenset[str]], ...] = ()
-    printed: list[tuple[Part, ast.stmt]] = field(default_factory=list)
 
-    def lines(self, modifiers: Sequence[Part]) -> list[str]:
-        """Return the lines of these modifiers and of everything after them."""
+    def blocks(self, modifiers: Sequence[Part]) -> list[Block]:
+        """Return the blocks of these modifiers and of everything after them."""
         if not modifiers:
             return list(self._rule_and_rest())
         part, *others = modifiers
@@ -57,12 +77,12 @@ class _RuleWriter:
         if part.stage == WRAPPING_STAGE:
             return self._wrapped(part, body, rest_writer, others)
         rest_writer = replace(rest_writer, guards=(*self.guards, *guards))
-        return [*self._lines_of_part(part, body), *rest_writer.lines(others)]
+        return [*self._blocks_of_part(part, body), *rest_writer.blocks(others)]
 
     def _wrapped(
         self, part: Part, body: Sequence[ast.stmt], rest_writer: _RuleWriter, others: Sequence[Part]
-    ) -> list[str]:
-        """Return the lines of a modifier that runs the rest of the step only in some steps.
+    ) -> list[Block]:
+        """Return the blocks of a modifier that runs the rest of the step only in some steps.
 
         The rest is written inside the `if` that ends the modifier. But a reduction over several
         parameters cannot stand in a branch, and the host does not know the value of a guard. If the
@@ -72,15 +92,14 @@ class _RuleWriter:
         parts = (*others, *self._after_gradients())
         if self.guards or any(map(_reduces_over_parameters, parts)):
             return self._run_always(part, body, rest_writer, others)
-        resets = [f"{name} = 0" for name in self.named.waiting_states.values()]
-        rest_lines = [*rest_writer.lines(others), *resets]
-        rest = [indent(line, "    ") if line else "" for line in rest_lines]
-        return [*self._marks_of_new_states(), *self._lines_of_part(part, body), *rest]
+        resets = (Block(f"{name} = 0") for name in self.named.waiting_states.values())
+        rest = indented([*rest_writer.blocks(others), *resets])
+        return [*self._marks_of_new_states(), *self._blocks_of_part(part, body), *rest]
 
     def _run_always(
         self, part: Part, body: Sequence[ast.stmt], rest_writer: _RuleWriter, others: Sequence[Part]
-    ) -> list[str]:
-        """Return the lines of a modifier whose last `if` becomes a variable.
+    ) -> list[Block]:
+        """Return the blocks of a modifier whose last `if` becomes a variable.
 
         The rest of the step then runs in every step, and the variable guards its assignments.
         """
@@ -94,13 +113,13 @@ class _RuleWriter:
         # A group's state has one value for all parameters, so it cannot depend on `ready`.
         shared = {name for each in others for name in each.group_states}
         guard = ready, self._param_and_states() - shared
-        rest = replace(rest_writer, guards=(*self.guards, guard)).lines(others)
-        resets = [f"{name} = where({ready}, 0, {name})" for name in named.waiting_states.values()]
-        own_lines = self._lines_of_part(part, [*before, assignment, *guarded])
-        return [*self._marks_of_new_states(), *own_lines, *rest, *resets]
+        rest = replace(rest_writer, guards=(*self.guards, guard)).blocks(others)
+        resets = (f"{name} = where({ready}, 0, {name})" for name in named.waiting_states.values())
+        own = self._blocks_of_part(part, [*before, assignment, *guarded])
+        return [*self._marks_of_new_states(), *own, *rest, *map(Block, resets)]
 
-    def _marks_of_new_states(self) -> Iterator[str]:
-        """Yield the lines that set a waiting state to 1 if this step has created its state."""
+    def _marks_of_new_states(self) -> Iterator[Block]:
+        """Yield the blocks that set a waiting state to 1 if this step has created its state."""
         for state, waits in self.named.waiting_states.items():
             text = f"if fresh({state}):\n    {waits} = 1"
             when = next(
@@ -108,7 +127,7 @@ class _RuleWriter:
             )
             if Condition.of(when).is_fact:
                 when += f"({self.named.param})"
-            yield f"if {when}:\n{indent(text, '    ')}" if when else text
+            yield Block(f"if {when}:\n{indent(text, '    ')}" if when else text)
 
     def _after_gradients(self) -> tuple[Part, ...]:
         return (self.named.base, *self.named.modifiers_of("moment", "update", "store", "observe"))
@@ -131,11 +150,11 @@ class _RuleWriter:
         is_read_here = any(reads(stmt, step) for stmt in self._body(part, others))
         return is_read_here or (not part.step and self._step_is_read(others))
 
-    def _rule_and_rest(self) -> Iterator[str]:
-        """Yield the lines of the rule, and of the modifiers after it."""
+    def _rule_and_rest(self) -> Iterator[Block]:
+        """Yield the blocks of the rule, and of the modifiers after it."""
         named = self.named
         if named.rule_grad != named.grad:
-            yield f"{named.rule_grad} = {named.grad}"
+            yield Block(f"{named.rule_grad} = {named.grad}")
         yield from self._followed_weights()
         update_modifiers = named.modifiers_of("update", "store")
         body = self._with_moments(named.base.body)
@@ -144,26 +163,26 @@ class _RuleWriter:
                 unused_name(f"{named.param}_next", named.used_names) for _ in itertools.count()
             )
             form = UpdateForm(named.param, named.update, names)
-            yield from self._lines_of_part(named.base, form.block(body))
+            yield from self._blocks_of_part(named.base, form.block(body))
             for part in update_modifiers:
-                yield from self._lines_of_part(part, part.body)
+                yield from self._blocks_of_part(part, part.body)
             if update_modifiers[-1].changed_value != "store":
                 value = ast.parse(f"{named.param} = {named.param} + {named.update}").body[0]
-                yield from _printed([self._guarded(value)])
+                yield Block(ast.unparse(self._guarded(value)))
         else:
-            yield from self._lines_of_part(named.base, body)
+            yield from self._blocks_of_part(named.base, body)
         for part in named.modifiers_of("observe"):
-            yield from self._lines_of_part(part, part.body)
+            yield from self._blocks_of_part(part, part.body)
 
-    def _followed_weights(self) -> Iterator[str]:
-        """Yield the lines by which weights follow a parameter that was changed between steps."""
+    def _followed_weights(self) -> Iterator[Block]:
+        """Yield the blocks by which weights follow a parameter that was changed between steps."""
         for part in self.named.modifiers:
             if part.follows:
                 x, p = part.weights, self.named.param
                 follow = ast.parse(f"{x} = where(rounded({x}) == {p}, {x}, {p})").body[0]
                 for node in ast.walk(follow):
                     ast.copy_location(node, part.node)
-                yield from self._lines_of_part(part, [follow])
+                yield from self._blocks_of_part(part, [follow])
 
     def _with_moments(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
         """Return the rule with the modifiers of its second moment inserted.
@@ -187,13 +206,14 @@ class _RuleWriter:
             *later_statements,
         ]
 
-    def _lines_of_part(self, part: Part, statements: Sequence[ast.stmt]) -> Iterator[str]:
-        """Yield the lines of a part, after a comment with its name."""
-        yield ""
-        yield f"# {part.name}"
-        rewritten = [self._guarded(self._with_current_names(part, stmt)) for stmt in statements]
-        self.printed.extend((part, stmt) for stmt in rewritten)
-        yield from _printed(rewritten)
+    def _blocks_of_part(self, part: Part, statements: Sequence[ast.stmt]) -> Iterator[Block]:
+        """Yield the blocks of a part, after a comment with its name."""
+        yield Block("")
+        yield Block(f"# {part.name}", part)
+        for stmt in statements:
+            rewritten = self._guarded(self._with_current_names(part, stmt))
+            rewritten = ast.fix_missing_locations(rewritten)
+            yield Block(ast.unparse(rewritten), part, rewritten)
 
     def _with_current_names(self, part: Part, stmt: ast.stmt) -> ast.stmt:
         """Return a statement with the current names of the step count and the parameter."""
@@ -249,10 +269,6 @@ def _assigns(stmt: ast.stmt, name: str) -> bool:
         case ast.Assign(targets=[ast.Name(id=assigned)]):
             return assigned == name
     return False
-
-
-def _printed(statements: Sequence[ast.stmt]) -> list[str]:
-    return [ast.unparse(ast.fix_missing_locations(stmt)) for stmt in statements]
 
 
 class AssignmentGuard(ast.NodeTransformer):
