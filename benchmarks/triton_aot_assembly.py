@@ -118,6 +118,23 @@ def all_bytes(ttir: str) -> tuple[float, float]:
     return read, written
 
 
+def bytes_per_round(ttir: str, extent: str) -> list[int]:
+    """Return the bytes that each loop loads in a round, in pieces of an extent such as "1x1024".
+
+    Loops that have no such loads are left out.
+    """
+    loops = (_ANY.findall(text) for text in ttir.split("scf.for")[1:])
+    sizes = (
+        sum(
+            prod(map(int, size.split("x"))) * _BYTES[dtype]
+            for kind, size, dtype in accesses
+            if (kind, size) == ("load", extent)
+        )
+        for accesses in loops
+    )
+    return list(filter(None, sizes))
+
+
 def _expected_accesses(ttir: str, options: Mapping[str, Any], threads: int) -> Accesses:
     """Count the accesses of whole blocks: 16 bytes wide for the widest stream."""
     expected: Accesses = Counter()

@@ -162,6 +162,13 @@ def longest_path(code: Sequence[Instruction]) -> list[Instruction]:
     return path
 
 
+def loops(code: Sequence[Instruction]) -> Iterator[Sequence[Instruction]]:
+    """Yield the instructions of each loop, in their order."""
+    for end, branch in enumerate(code):
+        if branch.target is not None and branch.target <= end:
+            yield code[branch.target : end + 1]
+
+
 def _is_of_stream(each: Instruction, width: int) -> bool:
     """Tell whether an instruction loads a thread's elements, `width` bytes at once."""
     return each.is_per_thread and each.loaded_bytes == width

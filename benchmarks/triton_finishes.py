@@ -26,7 +26,7 @@ import triton
 import optgen.optim
 from benchmarks import triton_aot_sass
 from benchmarks.triton_aot_compile import Case, compiling_for, folding, take_step
-from benchmarks.triton_aot_sass import FROM_CACHE, Instruction, run
+from benchmarks.triton_aot_sass import FROM_CACHE, Instruction, loops, run
 from benchmarks.triton_model import H100
 from optgen.runtime.fused_triton import folds
 
@@ -80,8 +80,7 @@ def costs(cache: str) -> Costs:
 
 def first_loop(code: Sequence[Instruction], threads: int) -> Loop:
     """Return the first loop that loads partial sums."""
-    for end, branch in enumerate(code):
-        body = code[branch.target : end + 1] if branch.target is not None else []
+    for body in loops(code):
         loaded = sum(each.loaded_bytes for each in body)
         if loaded >= 8 * 8:
             return Loop(run(body).cycles, loaded // 8 * threads)

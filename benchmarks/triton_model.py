@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from math import ceil, prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from benchmarks.triton_aot_assembly import (
     all_bytes,
     block_accesses,
     bytes_per_element,
+    bytes_per_round,
     resources,
 )
 from benchmarks.triton_aot_compile import Launch
@@ -25,10 +26,11 @@ from benchmarks.triton_aot_sass import (
     disassemble,
     fast_path,
     longest_path,
+    loops,
     read,
     run,
 )
-from optgen.runtime.fused_triton.device_reductions import TERMS
+from optgen.runtime.fused_triton.device_reductions import COLUMNS, ROWS, TERMS
 
 REFERENCE = 2**26
 """The elements of the tensor whose launches are predicted."""
@@ -120,7 +122,10 @@ def predict(launch: Launch, card: Card = H100, to_load: float = 0.0) -> Predicti
     else:
         loaded = all_bytes(launch.compiled.asm["ttir"])[0]
         fraction, limit = 1.0, "latency"
-        cost, cycles = _repeated(code, max(loaded, to_load / launch.grid[0]), warps)
+        if "FINISH_TILES" in launch.options:
+            cost, cycles = _line_by_line(code, launch, to_load / launch.grid[0], warps)
+        else:
+            cost, cycles = _repeated(code, max(loaded, to_load / launch.grid[0]), warps)
         waves = ceil(launch.grid[0] / (card.multiprocessors * blocks))
         time = waves * cycles / card.clock
     return Prediction(
@@ -162,21 +167,52 @@ def _repeated(code: Sequence[Instruction], to_load: float, warps: int) -> tuple[
     return once, least.cycles + rounds * (once.cycles - least.cycles)
 
 
+def _line_by_line(
+    code: Sequence[Instruction], launch: Launch, to_add_up: float, warps: int
+) -> tuple[Run, float]:
+    """Return the cost of a block that takes each loop once, and the cycles of one with a matrix.
+
+    Its first loop adds up partial sums of lines. The last loops go over all rows, or all columns,
+    of the matrix: one program finishes all of them.
+    """
+    depth, height, _ = launch.options["FINISH_TILES"][0]
+    rounds = _arguments(launch)["shapes"][[ROWS.value, COLUMNS.value], 0].max().item() / height
+    of_lines = bytes_per_round(launch.compiled.asm["ttir"], f"{depth}x{height}")
+    loading = [body for body in loops(code) if _loaded_bytes(body)]
+    to_load = [to_add_up, *(size * rounds for size in of_lines)]
+    bodies = [loading[0], *loading[len(loading) - len(of_lines) :]]
+    once = run(longest_path(code), width=0)
+    more = 0.0
+    for size, body in zip(to_load, bodies, strict=True):
+        times = size / (32 * warps * _loaded_bytes(body))
+        more += max(times - 1, 0.0) * run(body, width=0).cycles
+    return once, once.cycles + more
+
+
 def _loaded_bytes(path: Sequence[Instruction]) -> int:
     """Return the bytes that a thread loads."""
     return sum(each.loaded_bytes for each in path)
 
 
 def _bytes_to_add_up(launches: Sequence[Launch]) -> float:
-    """Return the bytes that all programs of the last launch add up, after a sweep and folds."""
+    """Return the bytes that all programs of the last launch add up, after a sweep and folds.
+
+    Of the finishes of matrices, those whose programs count arrivals combine the partial sums of
+    rows and columns. The others add up one sum of each group of matrices: a single one.
+    """
     sweep, *folds, finish = launches
-    if "TILES" in finish.options:  # sums of rows and columns
-        by_name = dict(zip(finish.compiled.src.fn.arg_names, finish.arguments, strict=False))
-        partials = by_name["partials"]
-        return float(partials.numel() * partials.itemsize)
+    if "TILES" in finish.options:
+        arguments = _arguments(finish)
+        partials = arguments["partials"]
+        return float(partials.numel() * partials.itemsize) if "arrivals" in arguments else 0.0
     is_folded = any(kind_of(each.name) == "fold" for each in folds)
     rounds: float = sweep.grid[0] / TERMS.value ** (2 if is_folded else 1)
     return all_bytes(finish.compiled.asm["ttir"])[0] * rounds
+
+
+def _arguments(launch: Launch) -> dict[str, Any]:
+    """Return the arguments that a kernel is launched with by position, by their names."""
+    return dict(zip(launch.compiled.src.fn.arg_names, launch.arguments, strict=False))
 
 
 class _Block(NamedTuple):

@@ -59,8 +59,19 @@ REASONS = {
         "a block waits for a correctly rounded quotient of each element and for sums in float64, "
         "and 16 bits have half the bytes in flight",
     ),
+    "root and quotient": (
+        r"adamuon_step2 bfloat16",
+        "each element needs a correctly rounded root and quotient and a sum in float64, some 350 "
+        "instructions for 8 elements of a thread; 16 bits leave half the time for them",
+    ),
+    "one program for all lines": (
+        r"(adafactor\w*|adam_mini\w*|came|normuon)_finish1 ",
+        "when all programs have combined the partial sums of a matrix, one of them finishes all "
+        "of its lines, 1024 rows or columns at a time, and waits for loads and for quotients in "
+        "float64 each time",
+    ),
     "tiles of 16 bits": (
-        r"(adafactor\w*|came\w*|normuon\w*)_step\d bfloat16",
+        r"(adafactor\w*|adam_mini\w*|came\w*|normuon\w*)_step\d bfloat16",
         "tiles of 16-bit elements move half the bytes in the same time, and some 200 instructions "
         "find a tile and its rows; tiles of 4096 elements would reach 0.8 to 1 where all matrices "
         "have one tile shape, but the kernels of several shapes spill",

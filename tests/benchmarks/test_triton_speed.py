@@ -1,13 +1,16 @@
 """Test the model that predicts the speed of sweeps from their machine code."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
+import torch
 from interpreter import outside_interpreter
 
 pytest.importorskip("triton")
 
-from benchmarks import triton_aot_sass, triton_speed
+from benchmarks import triton_aot_assembly, triton_aot_sass, triton_model, triton_speed
+from benchmarks.triton_aot_compile import Launch
 from benchmarks.triton_catalogue import kernels
 from benchmarks.triton_model import H100, REFERENCE, Prediction
 
@@ -87,6 +90,72 @@ def test_the_longest_path_takes_a_loop_once_and_avoids_calls() -> None:
     names = [each.name for each in triton_aot_sass.longest_path(code)]
     assert names == ["BRA", "LDG.E.64", "BRA", "BRA", "EXIT"]
     assert [each.name for each in triton_aot_sass.fast_path(code, 0)] == ["BRA", "EXIT"]
+
+
+LINES = """
+        scf.for %i = %0 to %1 {
+          %x = tt.load %p, %m : tensor<16x128x!tt.ptr<f64>>
+        }
+        scf.for %j = %0 to %2 {
+          %state = tt.load %q, %m : tensor<1x1024x!tt.ptr<bf16>>
+          %value = tt.load %r, %m : tensor<1x1024x!tt.ptr<f32>>
+          tt.store %q, %state, %m : tensor<1x1024x!tt.ptr<bf16>>
+        }
+"""
+
+
+def test_a_loop_is_known_by_its_branch_backward() -> None:
+    code = triton_aot_sass.read(SASS)
+    assert [[each.name for each in body] for body in triton_aot_sass.loops(code)] == [
+        ["LDG.E", "BRA"]
+    ]
+
+
+def test_loops_over_lines_are_known_by_the_extent_of_their_loads() -> None:
+    assert triton_aot_assembly.bytes_per_round(LINES, "1x1024") == [1024 * (2 + 4)]
+    assert triton_aot_assembly.bytes_per_round(LINES, "16x128") == [16 * 128 * 8]
+    assert triton_aot_assembly.bytes_per_round(LINES, "1x512") == []
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"), [(("partials", "arrivals"), 80.0), (("partials", "found_inf"), 0.0)]
+)
+def test_only_finishes_that_combine_lines_add_up_their_partial_sums(
+    names: tuple[str, ...], expected: float
+) -> None:
+    compiled = SimpleNamespace(src=SimpleNamespace(fn=SimpleNamespace(arg_names=names)))
+    partials = torch.zeros(10, dtype=torch.float64)
+    sweep = Launch("x_step1", (4,), {}, None)
+    finish = Launch("x_finish1", (1,), {"TILES": ()}, compiled, (partials, None))
+    assert triton_model._bytes_to_add_up([sweep, finish]) == expected
+
+
+def test_a_finish_goes_over_all_lines_of_a_matrix() -> None:
+    code = triton_aot_sass.read(
+        """
+        /*0000*/                   S2R R0, SR_TID.X ;
+.L_x_0:
+        /*0010*/                   LDG.E.64 R2, desc[UR4][R4.64] ;
+        /*0020*/               @P0 BRA `(.L_x_0) ;
+.L_x_1:
+        /*0030*/                   LDG.E.64 R8, desc[UR4][R6.64] ;
+        /*0040*/                   LDG.E R9, desc[UR4][R6.64] ;
+        /*0050*/               @P1 BRA `(.L_x_1) ;
+        /*0060*/                   EXIT ;
+"""
+    )
+    compiled = SimpleNamespace(
+        src=SimpleNamespace(fn=SimpleNamespace(arg_names=("shapes",))), asm={"ttir": LINES}
+    )
+    options = {"FINISH_TILES": ((1, 1024, 1024),)}
+    shapes = torch.full((17, 1), 4096)
+    finish = Launch("x_finish1", (1,), options, compiled, (shapes,))
+    first, second = (triton_aot_sass.run(body, width=0) for body in triton_aot_sass.loops(code))
+    per_warp = 32 * (8 + 4)
+    rounds = 4096 * (2 + 4) / per_warp
+    once, cycles = triton_model._line_by_line(code, finish, 3 * 32 * 8, warps=1)
+    assert once.instructions == len(code)
+    assert cycles == once.cycles + 2 * first.cycles + (rounds - 1) * second.cycles
 
 
 @outside_interpreter
