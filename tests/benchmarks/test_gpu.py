@@ -244,9 +244,10 @@ def test_the_bytes_of_a_sweep_are_those_of_whole_blocks() -> None:
         %m = tt.load %p, %mask : tensor<256x!tt.ptr<f32>>
         tt.store %p, %a : tensor<1024x!tt.ptr<f32>>
     """
-    assert bytes_per_element(ttir, {"BLOCK": 1024}) == (6, 4)
+    assert bytes_per_element(ttir, {"BLOCK": 1024, "VECTOR": 8}) == (6, 4)
+    assert bytes_per_element(ttir, {"FOLD": 1024}) == (0, 0)  # no sweep
     tiles = "%a = tt.load %p : tensor<1x16x128x!tt.ptr<f32>>\n"
-    options = {"TILES": ((1, 16, 128), (2, 32, 32))}
+    options = {"TILES": ((1, 16, 128), (2, 32, 32)), "VECTOR": 4}
     both = tiles + "%b = tt.load %p : tensor<2x32x32x!tt.ptr<f32>>"
     assert bytes_per_element(both, options) == (4, 0)
     assert bytes_per_element("%c = tt.load %p : tensor<1024x!tt.ptr<f64>>", options) == (0, 0)
