@@ -18,7 +18,7 @@ from optgen.spec.declare import Modifier, Spec
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import LoadedOptimizer
-    from optgen.spec.composition.parts import Part
+    from optgen.spec.composition.find_parts import Part
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def errors_of_parts(spec: Composition, names_parts: bool = True) -> Iterator[Non
 
 def _optimizer_part(spec: Spec) -> Part:
     """Return the part of an optimizer's spec; a derived spec gets the rule of its base."""
-    from optgen.spec.composition.parts import optimizer_part
+    from optgen.spec.composition.find_parts import optimizer_part
     from optgen.spec.composition.prepare_parts import derived
     from optgen.spec.read_spec import read_base, read_spec
 

@@ -46,7 +46,7 @@ def Adam(
     betas=hyper((0.9, 0.999), ge=0, lt=1, tensor="capturable"),
     eps=hyper(1e-8, ge=0),
     weight_decay=hyper(0, ge=0),
-    amsgrad=flag(False),
+    amsgrad=flag(False, about="Divide by the largest second moment so far, not by the present one"),
     decoupled_weight_decay=flag(
         False, about="Shrink the parameter itself, as AdamW does, not through the gradient"
     ),

@@ -31,7 +31,9 @@ def MuonClip(
     b=state("momentum_buffer"),
     *,
     lr=hyper(2e-4, ge=0),
-    momentum=hyper(0.95, ge=0, lt=1),
+    momentum=hyper(
+        0.95, ge=0, lt=1, about="Fraction of the last update that is kept in the next one"
+    ),
     weight_decay=hyper(0.1, ge=0),
     ns_coefficients=hyper((3.4445, -4.7750, 2.0315)),
     ns_steps=hyper(5, ge=1, lt=100, whole=True),

@@ -42,7 +42,7 @@ def RMSprop(
     alpha=hyper(0.99, ge=0),
     eps=hyper(1e-8, ge=0),
     weight_decay=hyper(0, ge=0),
-    momentum=hyper(0, ge=0),
+    momentum=hyper(0, ge=0, about="Fraction of the last update that is kept in the next one"),
     centered=flag(
         False,
         about="Subtract the square of the mean gradient: divide by the standard deviation",

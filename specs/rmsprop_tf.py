@@ -16,7 +16,7 @@ def RMSpropTF(
     alpha=hyper(0.9, ge=0),
     eps=hyper(1e-10, ge=0),
     weight_decay=hyper(0.0, ge=0),
-    momentum=hyper(0.0, ge=0),
+    momentum=hyper(0.0, ge=0, about="Fraction of the last update that is kept in the next one"),
     centered=flag(False),
     decoupled_decay=flag(False),
     lr_in_momentum=flag(True),

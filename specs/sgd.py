@@ -36,8 +36,8 @@ def SGD(
     b=state("momentum_buffer", when="momentum", rows=False),
     *,
     lr=hyper(1e-3, ge=0, tensor="always"),
-    momentum=hyper(0, ge=0),
-    dampening=hyper(0),
+    momentum=hyper(0, ge=0, about="Fraction of the last update that is kept in the next one"),
+    dampening=hyper(0, about="Fraction of the gradient that is not added to the momentum"),
     weight_decay=hyper(0, ge=0, tensor="always", rows=False),
     nesterov=flag(False, about="Look ahead along the momentum, after Nesterov"),
 ):

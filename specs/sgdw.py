@@ -11,8 +11,8 @@ def SGDW(
     b=state("momentum_buffer", when="momentum"),
     *,
     lr=hyper(1e-3, ge=0),
-    momentum=hyper(0.0, ge=0),
-    dampening=hyper(0.0, ge=0),
+    momentum=hyper(0.0, ge=0, about="Fraction of the last update that is kept in the next one"),
+    dampening=hyper(0.0, ge=0, about="Fraction of the gradient that is not added to the momentum"),
     weight_decay=hyper(0.0, ge=0),
     nesterov=flag(False),
 ):

@@ -15,7 +15,7 @@ from optgen.lowerings import LOWERINGS
 from optgen.passes.outline_sweeps import outline_sweeps, with_sweeps
 from optgen.passes.plan import plans
 from optgen.spec.composition.check_parts import CompositionError
-from optgen.spec.composition.parts import is_modifier
+from optgen.spec.composition.find_parts import is_modifier
 from optgen.spec.declare import Spec, hypers_of
 from optgen.spec.errors import InternalError, SpecError
 from optgen.spec.read_spec import read_spec

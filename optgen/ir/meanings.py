@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import linalg
 
-from optgen.contract.numbers import EIGENVALUE_ROUNDING, FORMATS
+from optgen.contract.constants import EIGENVALUE_ROUNDING, FORMATS
 from optgen.ir.random_numbers import gaussian, random, random16
 from optgen.ir.rounding import rounded, rounded_at_random, rounded_down, rounded_up
 

@@ -16,7 +16,7 @@ from math import pi
 import torch
 from torch import Tensor
 
-from optgen.contract.numbers import (
+from optgen.contract.constants import (
     KEY_INCREMENT,
     THREEFRY_PARITY,
     THREEFRY_ROTATIONS,

@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.contract.numbers import FORMATS, SMALLEST_SCALE, TOO_LARGE_SCALE
+from optgen.contract.constants import FORMATS, SMALLEST_SCALE, TOO_LARGE_SCALE
 
 _NARROW_DTYPES = {f.eps: getattr(torch, name) for name, f in FORMATS.items() if name != "float64"}
 """The dtypes that are narrower than float64, by their machine epsilon."""

@@ -16,7 +16,7 @@ from optgen import optim
 from optgen.cli.bench import traffic_of
 from optgen.compositions import compose, list_modifiers, modifier
 from optgen.spec.composition.check_parts import modifier_part
-from optgen.spec.composition.parts import STAGES, Part, declared_key
+from optgen.spec.composition.find_parts import STAGES, Part, declared_key
 from optgen.spec.declare import hypers_of
 from optgen.spec.read_spec import read_spec
 

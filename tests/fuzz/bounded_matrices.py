@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fuzz.bounded_tensors import BoundedTensor, lift, operand_bound, result_in_range
-from optgen.contract.numbers import EIGENVALUE_ROUNDING
+from optgen.contract.constants import EIGENVALUE_ROUNDING
 from optgen.ir.meanings import MEANINGS
 from optgen.ir.ops import LINEAR_ALGEBRA
 

@@ -26,7 +26,7 @@ from optgen.compositions import composed_spec, list_modifiers, modifier
 from optgen.jit import named_spec
 from optgen.spec import Spec
 from optgen.spec.composition.check_parts import CompositionError, modifier_part
-from optgen.spec.composition.parts import STAGES, Part
+from optgen.spec.composition.find_parts import STAGES, Part
 from optgen.spec.errors import SpecError
 from optgen.spec.read_spec import read_spec
 

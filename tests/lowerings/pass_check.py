@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from optgen.ir.kinds import Axes
+from optgen.lowerings.fused_cpu.kernel_steps import Step
 from optgen.lowerings.fused_cpu.pass_schedule import TILE_AXES, Pass
-from optgen.lowerings.fused_cpu.steps import Step
 
 TILED_AXES: Mapping[str, Collection[Axes]] = {
     **{f"{kind}_{tile}": axes for tile, axes in TILE_AXES.items() for kind in ("WHOLE", "EXACT")},

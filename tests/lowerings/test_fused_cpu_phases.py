@@ -15,8 +15,8 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.kinds import Axes
 from optgen.ir.plan import Plan
 from optgen.lowerings.fused_cpu import _PASSES, FUSED_CPU
+from optgen.lowerings.fused_cpu.kernel_steps import PhaseSteps, Step
 from optgen.lowerings.fused_cpu.pass_schedule import Pass, tiling_strategies
-from optgen.lowerings.fused_cpu.steps import PhaseSteps, Step
 from optgen.optim import Muon
 from optgen.passes.plan import plans
 from optgen.runtime import MatrixCall

@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 from spec_texts import read, spec
 
-from optgen.lowerings.optimizer.hyperparameter_roles import role
+from optgen.lowerings.optimizer import optimizer_context
+from optgen.lowerings.optimizer.doc import role
 
 M, V = 'm=state("exp_avg")', 'v=state("exp_avg_sq")'
 SQUARES = "Decay rate of the running average of squared gradients"
 GRADIENTS = "Decay rate of the running average of gradients"
 EPS = "Added to the denominator for numerical stability"
-MOMENTUM = "Fraction of the last update that is kept in the next one"
-AMSGRAD = "Divide by the largest second moment so far, not by the present one"
 ADEMAMIX = spec(
     "beta1, beta2, beta3 = betas",
     "m = beta1 * m + (1 - beta1) * g",
@@ -86,49 +85,11 @@ def test_an_eps_is_recognized(body: list[str], expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("statement", "expected"),
-    [
-        ("m = momentum * m + g", MOMENTUM),
-        ("m = g * lr + m * momentum", MOMENTUM),
-        ("m = momentum * m + (1 - momentum) * g", GRADIENTS),
-        ("m = m + momentum * g", ""),
-    ],
+    ("about", "expected"), [("", SQUARES), (', about="Weight of the past"', "Weight of the past")]
 )
-def test_a_momentum_is_recognized(statement: str, expected: str) -> None:
-    assert role_of("momentum", statement, "p = p - lr * m", states=M) == expected
+def test_the_authors_text_comes_before_a_role(about: str, expected: str) -> None:
+    body = ("v = lerp(v, g**2, 1 - beta)", "p = p - lr * g / (sqrt(v) + 1)")
+    hypers = f"lr=hyper(0.1), beta=hyper(0.5, ge=0{about})"
+    text = optimizer_context(read(spec(*body, states=V, hypers=hypers)))["docstring"]
 
-
-@pytest.mark.parametrize(
-    ("second_moment", "expected"),
-    [("v = lerp(v, g**2, 0.1)", ""), ("v = lerp(v, g**2, 1 - beta)", AMSGRAD)],
-)
-def test_an_amsgrad_flag_is_recognized(second_moment: str, expected: str) -> None:
-    """The flag creates the state of the largest second moment."""
-    algorithm = read(
-        spec(
-            second_moment,
-            "if amsgrad:",
-            "    w = maximum(w, v)",
-            "    p = p - lr * g / (sqrt(w) + beta)",
-            "else:",
-            "    p = p - lr * g",
-            states=f'{V}, w=state("largest", when="amsgrad")',
-            hypers="lr=hyper(0.1), beta=hyper(0.9), amsgrad=flag(False)",
-        )
-    )
-    hyper = algorithm.hyper("amsgrad")
-    assert hyper is not None
-    assert role(algorithm, hyper) == expected
-
-
-@pytest.mark.parametrize(
-    ("statement", "expected"),
-    [
-        ("m = 0.9 * m + (1 - dampening) * g", "Fraction of the gradient that is not added to the"),
-        ("m = 0.9 * m + (1 - dampening) * g * dampening", ""),
-        ("m = 0.9 * m + dampening * g", ""),
-    ],
-)
-def test_a_dampening_is_recognized(statement: str, expected: str) -> None:
-    found = role_of("dampening", statement, "p = p - lr * m", states=M)
-    assert found.startswith(expected) if expected else not found
+    assert f"beta (float): {expected}, at least 0; " in " ".join(text.split())

@@ -15,8 +15,8 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.execution import why_uncut
 from optgen.ir.nodes import RuleError
 from optgen.lowerings.fused_cpu import phased_file
+from optgen.lowerings.fused_cpu.kernel_steps import Step
 from optgen.lowerings.fused_cpu.pass_schedule import Pass, TileSchedule, tiling_strategies
-from optgen.lowerings.fused_cpu.steps import Step
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
 from optgen.spec.read_spec import read_spec

@@ -27,8 +27,8 @@ from optgen.lowerings.fused_cpu.cpp_text import (
     wrapped_list,
 )
 from optgen.lowerings.fused_cpu.loop_printer import ElementwiseLoop, dispatch_call
-from optgen.lowerings.fused_cpu.numbers import INPUTS, ScalarProgram
 from optgen.lowerings.fused_cpu.phased_file import phased_context
+from optgen.lowerings.fused_cpu.scalar_program import INPUTS, ScalarProgram
 from optgen.lowerings.lowering import Context, Lowering
 from optgen.passes.kernel_plans import (
     codes_readers,

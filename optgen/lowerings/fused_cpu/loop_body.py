@@ -37,7 +37,7 @@ from optgen.lowerings.fused_cpu.cpp_text import (
     variable,
     wrapped_statement,
 )
-from optgen.lowerings.fused_cpu.numbers import NumberPrinter, ScalarProgram
+from optgen.lowerings.fused_cpu.scalar_program import NumberPrinter, ScalarProgram
 from optgen.passes.convert_branches import BranchFlattener
 from optgen.passes.names import scalar_name
 

@@ -25,7 +25,7 @@ from optgen.ir.nodes import (
 from optgen.ir.plan import Plan, Sweep
 from optgen.lowerings.fused_cpu.cpp_text import WIDTH, constant, indented, variable, wrapped_list
 from optgen.lowerings.fused_cpu.loop_body import LoopBody
-from optgen.lowerings.fused_cpu.numbers import INPUTS, ScalarProgram
+from optgen.lowerings.fused_cpu.scalar_program import INPUTS, ScalarProgram
 
 _COLUMN = 12  # at which the lines of a loop's body begin
 _MAX_FLAGS = 8

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from optgen.ir.kinds import Axes
-from optgen.lowerings.fused_cpu.steps import Step
+from optgen.lowerings.fused_cpu.kernel_steps import Step
 
 TILE_AXES: Mapping[str, Collection[Axes]] = {
     "MATRICES": (Axes.TENSOR, Axes.ROW, Axes.COLUMN, Axes.MATRIX),

@@ -24,10 +24,10 @@ from optgen.lowerings.fused_cpu.cpp_text import (
     variable,
     wrapped_list,
 )
-from optgen.lowerings.fused_cpu.numbers import NumberFunction, ScalarProgram
+from optgen.lowerings.fused_cpu.kernel_steps import PhaseSteps, Step
 from optgen.lowerings.fused_cpu.pass_schedule import Pass, tiling_strategies
+from optgen.lowerings.fused_cpu.scalar_program import NumberFunction, ScalarProgram
 from optgen.lowerings.fused_cpu.step_functions import DrawFunction, LoopFunction, StepFunctions
-from optgen.lowerings.fused_cpu.steps import PhaseSteps, Step
 from optgen.lowerings.lowering import Context
 from optgen.passes.dead_code import used_scalars
 from optgen.passes.name_values import name_random

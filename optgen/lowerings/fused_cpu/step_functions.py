@@ -17,10 +17,10 @@ from optgen.lowerings.fused_cpu.cpp_text import (
     wrapped_list,
     wrapped_statement,
 )
+from optgen.lowerings.fused_cpu.kernel_steps import PhaseSteps, Step
 from optgen.lowerings.fused_cpu.loop_body import key_of_draw
 from optgen.lowerings.fused_cpu.loop_printer import Loop, LoopArray, LoopPrinter, dispatch_call
-from optgen.lowerings.fused_cpu.numbers import NumberFunction, NumberPrinter, ScalarProgram
-from optgen.lowerings.fused_cpu.steps import PhaseSteps, Step
+from optgen.lowerings.fused_cpu.scalar_program import NumberFunction, NumberPrinter, ScalarProgram
 
 _COLUMN = 8  # of the text at which a function's lines begin
 _COMPUTE_TYPE = "ComputeScalar<S>"

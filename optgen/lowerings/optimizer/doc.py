@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
-from optgen.contract.states import MATRIX_SHAPES, Shape
+from optgen.contract.states import MATRIX_SHAPES, RANK, Shape
 from optgen.ir.algorithm import Algorithm, Bounds, Hyper, State
-from optgen.ir.nodes import assigns
+from optgen.ir.nodes import Assign, Call, Const, Expr, Ref, assigns, children, expressions
 from optgen.lowerings.optimizer.constructor import Argument
-from optgen.lowerings.optimizer.hyperparameter_roles import role
 from optgen.lowerings.python.literals import as_shown, literal
 from optgen.passes.latex import Symbols, to_latex
 from optgen.passes.prepare_rule import drop_unused_hypers
@@ -17,7 +17,7 @@ from optgen.passes.prepare_rule import drop_unused_hypers
 _WIDTH = 100
 
 _DESCRIPTIONS = {"lr": "Learning rate"}
-"""Descriptions of abbreviated names. Other names are printed in words, unless they have a role."""
+"""Descriptions of abbreviated names. Others are printed in words, without `about=` and a role."""
 
 _COMMON_ARGUMENTS = {
     "maximize": "Maximize the objective instead of minimizing it.",
@@ -236,3 +236,159 @@ def _initial_value(state: State) -> str:
     if not isinstance(state.init, str):
         return f"at first {literal(state.init).removesuffix('.0')}"
     return f"at first `{state.init}`" if state.written else f"the `{state.init}` of its first step"
+
+
+def role(algorithm: Algorithm, hyper: Hyper) -> str:
+    """Return a description of a hyperparameter's role if the rule proves it, else "".
+
+    Anything that a rule does not prove is said by the spec's `about=`.
+    """
+    averages = list(_averages(algorithm))
+    averages_by_number = [  # for each number of the hyperparameter, the averages that it weights
+        [a for a in averages if a.weight in _equal_expressions(algorithm, number)]
+        for number in _numbers(hyper)
+    ]
+    if averages_by_number and all(averages_by_number):
+        return _describe_decay(algorithm, averages_by_number)
+    if hyper.name == RANK and algorithm.has_rank:
+        return "Rank of thin matrices, a whole number"
+    if hyper.name == "eps" and _keeps_divisors_from_zero(algorithm, hyper.name):
+        return "Added to the denominator for numerical stability"
+    return ""
+
+
+def _numbers(hyper: Hyper) -> list[Expr]:
+    """Return the expressions by which a rule may read a hyperparameter's numbers."""
+    if hyper.type == "tuple":
+        return [Call("item", (Ref(hyper.name), Const(i))) for i in range(hyper.size)]
+    return [Ref(hyper.name)] if hyper.type == "number" else []
+
+
+def _equal_expressions(algorithm: Algorithm, number: Expr) -> list[Expr]:
+    """Return a number's expression, and the names that are always equal to it."""
+    names = [a.target for a in assigns(algorithm.rule)]
+    assigned_once = (a for a in assigns(algorithm.rule) if names.count(a.target) == 1)
+    return [number, *(a.target for a in assigned_once if a.value == number)]
+
+
+@dataclass(frozen=True)
+class _Average:
+    """Running average in a rule: `state = weight * state + (1 - weight) * value`."""
+
+    weight: Expr
+    value: tuple[Expr, ...]  # its factors
+
+
+def _averages(algorithm: Algorithm) -> Iterator[_Average]:
+    states = {state.symbol for state in algorithm.states}
+    for stmt in assigns(algorithm.rule):
+        if stmt.target.name in states:
+            yield from _average(stmt)
+
+
+def _average(stmt: Assign) -> Iterator[_Average]:
+    """Yield the running average that a statement computes, if it computes one."""
+    state = stmt.target
+    match stmt.value:
+        case Call("lerp", (start, end, Call("-", (Const(1), weight)))) if start == state:
+            yield _Average(weight, tuple(_factors(end)))
+        case Call("+", (a, b)):
+            for old, new in ((a, b), (b, a)):
+                old_factors, new_factors = _factors(old), _factors(new)
+                if len(old_factors) == 2 and state in old_factors:
+                    old_factors.remove(state)
+                    (weight,) = old_factors
+                    new_weight = Call("-", (Const(1), weight))
+                    if new_weight in new_factors:
+                        new_factors.remove(new_weight)
+                        yield _Average(weight, tuple(new_factors))
+
+
+def _factors(expr: Expr) -> list[Expr]:
+    match expr:
+        case Call("*", (a, b)):
+            return [*_factors(a), *_factors(b)]
+    return [expr]
+
+
+def _describe_decay(algorithm: Algorithm, averages_by_number: list[list[_Average]]) -> str:
+    """Describe the numbers of a hyperparameter as decay rates of running averages."""
+    averages = [average for of_number in averages_by_number for average in of_number]
+    if len(averages_by_number) > 1:
+        return "Decay rates of the running averages"
+    if len(averages) > 1:
+        return "Decay rate of the running averages"
+    if _is_of_squares(algorithm, averages[0]):
+        return "Decay rate of the running average of squared gradients"
+    if averages[0].value == (Ref(algorithm.grad),):
+        return "Decay rate of the running average of gradients"
+    return "Decay rate of a running average"
+
+
+def _is_of_squares(algorithm: Algorithm, average: _Average) -> bool:
+    grad = Ref(algorithm.grad)
+    return average.value in ((Call("**", (grad, Const(2))),), (grad, grad))
+
+
+def _keeps_divisors_from_zero(algorithm: Algorithm, name: str) -> bool:
+    """Tell whether a number is added to divisors wherever it is read."""
+    reads = [
+        read
+        for value, target in _values_with_targets(algorithm)
+        for read in _reads_of(value, target, name)
+    ]
+    return bool(reads) and all(
+        path[:1] == ["+"] and _divides(algorithm, path, target, frozenset((name,)))
+        for path, target in reads
+    )
+
+
+_NONZERO_OPS = ("+", "sqrt", "*", "**", "maximum")
+"""Ops on a divisor whose result is nonzero, because a positive number is added to their operand."""
+
+
+def _divides(algorithm: Algorithm, path: list[str], target: str, seen: frozenset[str]) -> bool:
+    """Tell whether a value that is read ends up in a divisor, here or through a local variable.
+
+    Args:
+        algorithm: the algorithm.
+        path: the ops around the read, innermost first.
+        target: the name that the statement assigns.
+        seen: the local variables through which the value has passed so far.
+    """
+    for word in path:
+        if word == "divisor":
+            return True
+        if word not in _NONZERO_OPS:
+            return False
+    stored = {algorithm.param, *(state.symbol for state in algorithm.states)}
+    if not target or target in stored or target in seen:
+        return False
+    reads = [
+        read
+        for value, reader in _values_with_targets(algorithm)
+        for read in _reads_of(value, reader, target)
+    ]
+    return bool(reads) and all(
+        _divides(algorithm, path, reader, seen | {target}) for path, reader in reads
+    )
+
+
+def _values_with_targets(algorithm: Algorithm) -> Iterator[tuple[Expr, str]]:
+    """Yield every assigned value with its target's name, and every condition with ""."""
+    yield from ((stmt.value, stmt.target.name) for stmt in assigns(algorithm.rule))
+    values = [stmt.value for stmt in assigns(algorithm.rule)]
+    yield from ((expr, "") for expr in expressions(algorithm.rule) if expr not in values)
+
+
+def _reads_of(expr: Expr, target: str, name: str) -> Iterator[tuple[list[str], str]]:
+    """Yield the ops around each read of a name, innermost first, and the statement's target.
+
+    The op is "/" for a read in the numerator of a quotient, "divisor" for one in the denominator.
+    """
+    if isinstance(expr, Ref) and expr.name == name:
+        yield [], target
+    for index, child in enumerate(children(expr)):
+        word = expr.op if isinstance(expr, Call) else ""
+        word = "divisor" if word == "/" and index == 1 else word
+        yield from (([*path, word], reader) for path, reader in _reads_of(child, target, name))

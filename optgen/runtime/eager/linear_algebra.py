@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from optgen.contract.numbers import EIGENVALUE_ROUNDING
+from optgen.contract.constants import EIGENVALUE_ROUNDING
 from optgen.runtime import matrix_ops
 from optgen.runtime.eager.tensor_lists import TensorList, batched
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from optgen.contract.numbers import (
+from optgen.contract.constants import (
     KEY_INCREMENT,
     THREEFRY_PARITY,
     THREEFRY_ROTATIONS,

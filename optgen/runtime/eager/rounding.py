@@ -7,7 +7,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from optgen.contract.numbers import FORMATS
+from optgen.contract.constants import FORMATS
 from optgen.runtime.eager.tensor_lists import TensorList
 
 T = TypeVar("T", Tensor, TensorList)

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from optgen.contract.numbers import SMALLEST_SCALE, TOO_LARGE_SCALE
+from optgen.contract.constants import SMALLEST_SCALE, TOO_LARGE_SCALE
 from optgen.runtime.tensors.dtensor import is_dtensor
 from optgen.runtime.torch_private import call_ignoring_overrides, dtensor_spec, local_tensor
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NoReturn
 
 from optgen.ir.ops import STORAGE_OPS
-from optgen.spec.composition.parts import (
+from optgen.spec.composition.find_parts import (
     ASSIGNED_INPUT,
     CHANGE_OF_OPTION,
     INPUTS,

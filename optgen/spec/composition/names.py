@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from optgen.ir.ops import CALLABLE_OPS
 from optgen.spec.composition.check_parts import check_fit
-from optgen.spec.composition.parts import (
+from optgen.spec.composition.find_parts import (
     STAGES,
     WRAPPING_STAGE,
     Part,

@@ -11,7 +11,7 @@ from typing import Any
 from optgen.contract.states import AT_LEAST_FLOAT32, QUANTIZED, RANK, Condition
 from optgen.ir.algorithm import NARROW_DTYPES
 from optgen.spec.composition.check_parts import CompositionError
-from optgen.spec.composition.parts import Part, declared_key, declares
+from optgen.spec.composition.find_parts import Part, declared_key, declares
 from optgen.spec.errors import did_you_mean
 
 _FROM_BASE = ("gradient", "step", "scalar_device")

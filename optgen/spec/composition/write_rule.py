@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from textwrap import indent
 
 from optgen.contract.states import Condition
+from optgen.spec.composition.find_parts import WRAPPING_STAGE, Part, reads, rest_after
 from optgen.spec.composition.names import NamedParts, unused_name
-from optgen.spec.composition.parts import WRAPPING_STAGE, Part, reads, rest_after
 from optgen.spec.composition.update_form import UpdateForm, replace_fresh, replace_name
 
 

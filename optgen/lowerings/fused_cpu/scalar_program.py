@@ -1,4 +1,4 @@
-"""Print the code that computes numbers of a whole tensor, in double.
+"""Print the scalar program, and the functions of numbers: both compute in double, once per tensor.
 
 The scalar program computes what follows from the step count, hyperparameters and scalar states.
 Functions of numbers compute what also needs the results of reductions.
@@ -21,7 +21,7 @@ from optgen.lowerings.fused_cpu.cpp_text import (
     variable,
     wrapped_list,
 )
-from optgen.lowerings.fused_cpu.steps import Step
+from optgen.lowerings.fused_cpu.kernel_steps import Step
 from optgen.passes.kernel_plans import ROUNDED, round_state
 
 INPUTS: Mapping[str, str] = {

@@ -1,4 +1,4 @@
-"""Define the numbers by which every lowering, on every device, computes equal results.
+"""Define the constants by which every lowering, on every device, computes equal results.
 
 Headers of C++ and device functions of Triton repeat some of them, because they import nothing.
 """
