@@ -26,7 +26,7 @@ CASES_IN_TRITON = [
             "test_a_lowering_ends_where_torch_does",
             len(CASES_IN_TRITON) // 2,
         ),
-        ("parity/test_precision.py", FLOAT32_TEST, 7),
+        ("parity/test_precision.py", FLOAT32_TEST, 4),
         pytest.param(
             "parity/test_precision.py",
             f"{TEST_IN_16_BITS} and bfloat16",

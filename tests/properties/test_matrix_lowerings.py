@@ -113,7 +113,7 @@ def test_shards_on_two_ranks_compute_the_rule(
 
         return step if update else getattr(lists, function)
 
-    with mock.patch.object(call, "load", load):
+    with mock.patch.object(call, "load_function", load):
         try:
             assert_agreement(text, flags, seed, ("foreach",))
         except VerifyError:
