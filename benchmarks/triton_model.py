@@ -34,6 +34,8 @@ from optgen.runtime.fused_triton.device_reductions import COLUMNS, ROWS, TERMS
 
 REFERENCE = 2**26
 """The elements of the tensor whose launches are predicted."""
+WIDEST = 16
+"""The bytes that one instruction loads at most."""
 _KINDS = {"scalars": r"_scalars$", "sweep": r"_step\d*$", "fold": r"_fold\d*$", "finish": ""}
 
 
@@ -233,7 +235,7 @@ def _whole_block(code: Sequence[Instruction], launch: Launch, warps: int) -> _Bl
     loads = [each for each in accesses if each.kind == "load"]
     itemsize = max(each.itemsize for each in loads)
     widest = [each for each in loads if each.itemsize == itemsize]
-    width = itemsize * max(each.elements_at_once(options) for each in widest)
+    width = min(WIDEST, itemsize * max(each.elements_at_once(options) for each in widest))
     wide_loads = sum(prod(each.extent) * itemsize // width for each in widest)
     paths = len(options.get("TILES", ())) or 1
     path = fast_path(code, wide_loads // paths // (32 * warps), width)
