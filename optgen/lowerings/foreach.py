@@ -15,6 +15,7 @@ from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Ref, expressions, refs
 from optgen.ir.plan import Plan
 from optgen.lowerings.lowering import Context, Lowering
+from optgen.lowerings.python.expression_printer import foreach_lines
 from optgen.lowerings.python.functions import (
     BUCKET,
     Body,
@@ -37,7 +38,6 @@ from optgen.lowerings.python.functions import (
 )
 from optgen.lowerings.python.phase_printer import phase_body
 from optgen.lowerings.python.phase_syntax import SHARDED, TENSOR_LISTS
-from optgen.lowerings.python.torch_ops import foreach_lines
 from optgen.lowerings.python.whole_printer import TENSOR_LISTS as WHOLE_LISTS
 from optgen.lowerings.python.whole_printer import whole_body
 from optgen.passes.instructions import new_tensors, numbers_read

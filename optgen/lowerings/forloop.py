@@ -16,7 +16,7 @@ from optgen.ir.nodes import Assign, Call, names_read
 from optgen.ir.ops import MATRIX_OPS
 from optgen.ir.plan import Plan
 from optgen.lowerings.lowering import Context, Lowering
-from optgen.lowerings.python.expression_printer import PythonPrinter, statements
+from optgen.lowerings.python.expression_printer import PythonPrinter, forloop_lines, statements
 from optgen.lowerings.python.functions import (
     ONE_PARAM,
     Body,
@@ -40,7 +40,6 @@ from optgen.lowerings.python.functions import (
 )
 from optgen.lowerings.python.phase_printer import matrix_call, phase_body
 from optgen.lowerings.python.phase_syntax import ONE_TENSOR
-from optgen.lowerings.python.torch_ops import forloop_lines
 from optgen.lowerings.python.whole_printer import ONE_TENSOR as WHOLE_TENSOR
 from optgen.lowerings.python.whole_printer import (
     read_lines,

@@ -9,15 +9,18 @@
     description            grad**2, in the name of its sum             grad_sq
     matrix_word_name       grad @ transpose(grad)                      grad_row_gram
     matrix_operand_name    m / sqrt(v), an operand of a matrix word    m_quotient
+    candidate_names        a condition, in kernels                     has_growth_rate
 
 A pass appends a number to a name that is in use: see `ir/generated_names.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from itertools import count
 
+from optgen.ir.algorithm import Hyper
 from optgen.ir.kinds import Axes, Kind
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, only_factor, refs
 from optgen.ir.ops import OPS
@@ -138,3 +141,63 @@ def matrix_operand_name(operand: Expr, tensor: str) -> str:
         case _:
             suffix = "value"
     return f"{tensor}_{suffix}"
+
+
+_ENGLISH = {
+    "+": "plus",
+    "-": "minus",
+    "*": "times",
+    "/": "over",
+    "**": "to_the",
+    "%": "mod",
+    "<": "below",
+    "<=": "at_most",
+    ">": "above",
+    ">=": "at_least",
+    "==": "equals",
+    "!=": "differs_from",
+    "truth": "has",
+    "is_none": "no",
+    "neg": "minus",
+}
+"""Words for an op in a name."""
+_MAX_NAME_LENGTH = 32  # characters
+
+
+def candidate_names(*conditions: Expr) -> Iterator[str]:
+    """Yield candidate names: each condition in words if short, then condition1, condition2, …"""
+    for name in map(_in_words, conditions):
+        if len(name) <= _MAX_NAME_LENGTH and name.isidentifier():
+            yield name
+    yield from (f"condition{n}" for n in count(1))
+
+
+def _in_words(expr: Expr) -> str:
+    """Return a condition in words, joined by underscores: `has_growth_rate`."""
+    match expr:
+        case Const(value):
+            return str(value).replace("-", "minus_").replace(".", "_")
+        case Ref(name):
+            return name
+        case Call("not", (Call("is_none", (a,)),)):
+            return f"has_{_in_words(a)}"
+        case Call(word, (a,)):
+            return f"{_ENGLISH.get(word, word)}_{_in_words(a)}"
+        case Call(word, args):
+            return f"_{_ENGLISH.get(word, word)}_".join(map(_in_words, args))
+    raise TypeError(f"not a condition: {expr!r}")
+
+
+def is_rare(condition: Expr, hypers: Mapping[str, Hyper]) -> bool:
+    """Tell whether a condition is mostly false.
+
+    Such a condition is a flag that is off by default, `fresh(state)`, or an `and` with such an
+    operand.
+    """
+    match condition:
+        case Ref(name) | Call("truth", (Ref(name),)):
+            hyper = hypers.get(name)
+            return hyper is not None and hyper.type == "flag" and not hyper.default
+        case Call("and", (a, b)):
+            return is_rare(a, hypers) or is_rare(b, hypers)
+    return isinstance(condition, Call) and condition.op == "fresh"

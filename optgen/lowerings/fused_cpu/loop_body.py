@@ -28,7 +28,6 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import CONDITION_OPERANDS, OPS, PROPERTIES, RANDOM_OPS
 from optgen.ir.plan import Plan
-from optgen.lowerings.condition_names import candidate_names, is_rare
 from optgen.lowerings.fused_cpu.cpp_text import (
     CALLS,
     ExpressionPrinter,
@@ -39,7 +38,7 @@ from optgen.lowerings.fused_cpu.cpp_text import (
 )
 from optgen.lowerings.fused_cpu.scalar_program import NumberPrinter, ScalarProgram
 from optgen.passes.convert_branches import BranchFlattener
-from optgen.passes.names import scalar_name
+from optgen.passes.names import candidate_names, is_rare, scalar_name
 
 _COLUMN = 8  # at which constants are declared
 _DRAWS = {"random": "random_numbers", "random16": "random_numbers16"}

@@ -17,12 +17,11 @@ from optgen.ir.generated_names import plural
 from optgen.ir.plan import Plan, Stream
 from optgen.lowerings.fused_triton.address_printer import uses
 from optgen.lowerings.fused_triton.expression_printer import variable
-from optgen.lowerings.fused_triton.isolate_mixed_reductions import isolate_mixed_reductions
-from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
 from optgen.lowerings.fused_triton.phased_file import plan_context
-from optgen.lowerings.fused_triton.prologue import Prologue
-from optgen.lowerings.fused_triton.sweep_kernels import ARGUMENTS
-from optgen.lowerings.fused_triton.sweep_printer import (
+from optgen.lowerings.fused_triton.prologue import PackedScalars, Prologue
+from optgen.lowerings.fused_triton.split_phases import isolate_mixed_reductions
+from optgen.lowerings.fused_triton.sweeps import (
+    ARGUMENTS,
     codes_context,
     flags_of,
     print_loads,

@@ -11,20 +11,10 @@ from optgen.ir.nodes import Ref
 from optgen.ir.plan import Finish, Plan, Sweep, WideCall
 from optgen.lowerings.fused_triton.address_printer import uses
 from optgen.lowerings.fused_triton.expression_printer import variable
-from optgen.lowerings.fused_triton.finish_kernels import FinishKernel
-from optgen.lowerings.fused_triton.finish_printer import FinishPrinter
-from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
-from optgen.lowerings.fused_triton.prologue import Prologue
-from optgen.lowerings.fused_triton.split_finishes import (
-    first_part,
-    partial_sums,
-    split_finishes,
-)
-from optgen.lowerings.fused_triton.sweep_kernels import (
-    Kernels,
-    reduction_context,
-    used_streams,
-)
+from optgen.lowerings.fused_triton.finishes import FinishKernel, FinishPrinter
+from optgen.lowerings.fused_triton.prologue import PackedScalars, Prologue
+from optgen.lowerings.fused_triton.split_phases import first_part, partial_sums, split_finishes
+from optgen.lowerings.fused_triton.sweeps import Kernels, reduction_context, used_streams
 from optgen.lowerings.fused_triton.workspace_slots import (
     SMALL_VALUE_AXES,
     Slots,

@@ -1,13 +1,24 @@
-"""Print scalar expressions and statements as Python."""
+"""Print expressions and statements as Python: numbers, and ops of torch on tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Program, Ref, Term
-from optgen.ir.ops import ATOM, PRECEDENCE
+from optgen.ir.ops import ATOM, MAXIMA, PRECEDENCE, STORAGE_OPS
 from optgen.lowerings.python.literals import comment, exact_literal
+from optgen.passes.instructions import (
+    Alias,
+    Branch,
+    Instruction,
+    Op,
+    Operand,
+    Operation,
+    Ops,
+    Reduce,
+)
 from optgen.passes.linear import is_number, split_sign
 
 _PROPERTIES = {
@@ -147,3 +158,196 @@ def branch(
     if orelse:
         lines += [f"{indent}else:", *print_arm(orelse, arm_indent)]
     return lines
+
+
+_PRINTER = PythonPrinter({}, {})
+_METHODS = {
+    "**": "pow",
+    "%": "remainder",
+    "<": "lt",
+    "<=": "le",
+    ">": "gt",
+    ">=": "ge",
+    "==": "eq",
+    "!=": "ne",
+    "and": "logical_and",
+    "or": "logical_or",
+    "not": "logical_not",
+}
+_SCALAR_KEYWORDS = {"add": "alpha", "addcmul": "value", "addcdiv": "value"}
+_PER_TENSOR = {"where", "clone", "full_like", "new_full", "atan2", "masked_fill", *STORAGE_OPS}
+_PER_TENSOR |= {*_METHODS.values()} - {"pow"}
+"""Functions and methods without a `_foreach_` form."""
+
+
+def forloop_lines(instructions: tuple[Instruction, ...]) -> list[str]:
+    """Return the lines of operations on one tensor. Method calls on one result share a line."""
+    return _lines(instructions, _forloop_operations)
+
+
+def foreach_lines(instructions: tuple[Instruction, ...]) -> list[str]:
+    """Return the lines of operations on lists: each is one call, or else a list comprehension."""
+    return _lines(
+        instructions, lambda ops: [_foreach_line(operation) for operation in ops.operations]
+    )
+
+
+def _lines(
+    instructions: tuple[Instruction, ...],
+    print_operations: Callable[[Ops], list[str]],
+    indent: str = "",
+) -> list[str]:
+    """Return the lines of instructions; `print_operations` prints those of one statement."""
+    lines: list[str] = []
+    last_quote: tuple[str, ...] = ()
+    for instruction in instructions:
+        if isinstance(instruction, Branch):
+            lines += _branch(instruction, print_operations, indent)
+            last_quote = ()
+            continue
+        if instruction.quote != last_quote:
+            lines += [indent + comment(q) for q in instruction.quote]
+        last_quote = instruction.quote
+        lines += [indent + line for line in print_operations(instruction)]
+    return lines
+
+
+def _branch(branch: Branch, print_operations: Callable[[Ops], list[str]], indent: str) -> list[str]:
+    arm_indent = indent + "    "
+    condition, then, orelse = branch.condition, branch.then, branch.orelse
+    if not then:
+        condition, then, orelse = Call("not", (condition,)), orelse, ()
+    lines = [f"{indent}if {_PRINTER.text(condition)}:", *_lines(then, print_operations, arm_indent)]
+    match orelse:
+        case (Branch() as nested,):
+            first, *rest = _branch(nested, print_operations, indent)
+            lines += [f"{indent}el{first.removeprefix(indent)}", *rest]
+        case (_, *_):
+            lines += [f"{indent}else:", *_lines(orelse, print_operations, arm_indent)]
+    return lines
+
+
+def _forloop_operations(ops: Ops) -> list[str]:
+    """Return the lines of one statement on one tensor."""
+    lines: list[str] = []
+    last_target = ""
+    for operation in ops.operations:
+        if isinstance(operation, Reduce):
+            lines.append(_reduce_line(operation))
+            last_target = ""
+            continue
+        if isinstance(operation, Alias):
+            # An in-place call on the last line returns the tensor, so its result gets the name.
+            if operation.source == last_target and not lines[-1].startswith(f"{last_target} ="):
+                lines[-1] = f"{operation.target} = {lines[-1]}"
+            else:
+                lines.append(f"{operation.target} = {operation.source}")
+            last_target = ""
+            continue
+        if operation.inplace and operation.source == last_target and _can_be_chained(operation):
+            lines[-1] += _method(operation)
+        elif operation.inplace:
+            lines.append(_call(operation))
+        else:
+            lines.append(f"{operation.target} = {_call(operation)}")
+        last_target = operation.target
+    return lines
+
+
+def _reduce_line(operation: Reduce) -> str:
+    """Return the line that adds the reduction of a block, or its maximum, to the target."""
+    block_reduction = f"{reduction(operation)}({operation.source})"
+    if operation.function in MAXIMA:
+        return f"torch.maximum({operation.target}, {block_reduction}, out={operation.target})"
+    return f"{operation.target}.add_({block_reduction})"
+
+
+def reduction(operation: Reduce) -> str:
+    """Return the function of optgen.runtime.eager.reductions that reduces one tensor."""
+    name = "total" if operation.function == "sum" else operation.function
+    return f"{operation.function}_of_squares" if operation.squared else name
+
+
+def _can_be_chained(op: Op) -> bool:
+    """Tell whether an operation can be chained: a method whose source is not also an argument."""
+    return op.function not in ("maximum", "minimum") and op.source not in op.args
+
+
+def _call(op: Op) -> str:
+    """Return an operation on one tensor as a call of torch."""
+    name = _METHODS.get(op.function, op.function)
+    if op.function == "where":
+        return f"torch.where({', '.join([_condition(op.source), *map(_operand, op.args)])})"
+    if op.function in STORAGE_OPS:
+        return f"{op.function}({', '.join(map(_operand, (op.source, *op.args)))})"
+    if op.function == "new_full":
+        return f"{op.source}.new_full((), {_operand(op.args[0])})"
+    if op.function == "full_like":
+        return f"torch.full_like({op.source}, {_operand(op.args[0])})"
+    if op.function in ("maximum", "minimum") and op.inplace:
+        return f"torch.{name}({op.source}, {_operand(op.args[0])}, out={op.source})"
+    if not isinstance(op.source, str):
+        return f"torch.{name}({', '.join([_operand(op.source), *map(_operand, op.args)])})"
+    return op.source + _method(op)
+
+
+def _method(op: Op) -> str:
+    name = _METHODS.get(op.function, op.function)
+    arguments = [_condition(a) if op.function in ("and", "or") else _operand(a) for a in op.args]
+    if op.function == "add" and is_number(op.scalar, -1):
+        name = "sub"
+    elif op.function in _SCALAR_KEYWORDS and not is_number(op.scalar, 1):
+        arguments.append(f"{_SCALAR_KEYWORDS[op.function]}={_PRINTER.text(op.scalar)}")
+    return f".{name}{'_' if op.inplace else ''}({', '.join(arguments)})"
+
+
+def _operand(operand: Operand) -> str:
+    return operand if isinstance(operand, str) else _PRINTER.text(operand)
+
+
+def _condition(operand: Operand) -> str:
+    """Return a condition's text as a tensor, which torch needs."""
+    return operand if isinstance(operand, str) else f"torch.tensor({_PRINTER.text(operand)})"
+
+
+def _foreach_line(operation: Operation) -> str:
+    """Return an operation on lists of tensors."""
+    if isinstance(operation, Reduce):
+        source = operation.source
+        block_reductions = f"[{reduction(operation)}({source}) for {source} in {plural(source)}]"
+        function = "maximum" if operation.function in MAXIMA else "add"
+        return f"torch._foreach_{function}_({plural(operation.target)}, {block_reductions})"
+    if isinstance(operation, Alias):
+        return f"{plural(operation.target)} = {plural(operation.source)}"
+    name = _METHODS.get(operation.function, operation.function)
+    if name in _PER_TENSOR or not isinstance(operation.source, str):
+        return _per_tensor(operation)
+    arguments = [plural(operation.source), *(_listed(a) for a in operation.args)]
+    if operation.function == "add" and is_number(operation.scalar, -1):
+        name = "sub"
+    elif operation.function == "add" and not is_number(operation.scalar, 1):
+        arguments.append(f"alpha={_PRINTER.text(operation.scalar)}")
+    elif operation.function in _SCALAR_KEYWORDS and not is_number(operation.scalar, 1):
+        arguments.append(_PRINTER.text(operation.scalar))
+    if name == "mul" and operation.inplace and not isinstance(operation.args[0], str):
+        # The runtime's `scale_`, because `torch._foreach_mul_` would round the number to 16 bits.
+        return f"scale_({', '.join(arguments)})"
+    call = f"torch._foreach_{name}{'_' if operation.inplace else ''}({', '.join(arguments)})"
+    return call if operation.inplace else f"{plural(operation.target)} = {call}"
+
+
+def _listed(operand: Operand) -> str:
+    return plural(operand) if isinstance(operand, str) else _PRINTER.text(operand)
+
+
+def _per_tensor(op: Op) -> str:
+    """Return a list comprehension for an op without a `_foreach_` function."""
+    if op.function == "new_full":
+        params = plural(str(op.source))
+        number = f"{params}[0].new_full((), {_operand(op.args[0])})"
+        return f"{plural(op.target)} = [{number}] * len({params})"
+    tensors = [o for o in (op.source, *op.args) if isinstance(o, str)]
+    names = list(dict.fromkeys(tensors))
+    lists = ", ".join(plural(n) for n in names)
+    iterable = lists if len(names) == 1 else f"zip({lists}, strict=True)"
+    return f"{plural(op.target)} = [{_call(op)} for {', '.join(names)} in {iterable}]"

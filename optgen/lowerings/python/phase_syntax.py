@@ -15,8 +15,8 @@ from optgen.ir.generated_names import plural
 from optgen.ir.kinds import Axes, Kind, Stage, kind_of
 from optgen.ir.nodes import Expr, Ref, always_assigned, assigns, expressions
 from optgen.ir.plan import Finish, Plan, Sweep, reads
+from optgen.lowerings.python.expression_printer import foreach_lines, forloop_lines
 from optgen.lowerings.python.functions import draw_for_lists, draw_for_param, guarded_lines
-from optgen.lowerings.python.torch_ops import foreach_lines, forloop_lines
 from optgen.passes.instructions import Instruction
 from optgen.passes.name_values import Draws
 
