@@ -48,6 +48,11 @@ class Condition:
         return self.name if self.holds else f"not {self.name}"
 
     @property
+    def negated(self) -> Condition:
+        """Return the condition that holds if this one does not."""
+        return Condition(self.name, not self.holds)
+
+    @property
     def is_fact(self) -> bool:
         """Tell whether the name is a predicate of a parameter's shape."""
         return self.name in FACTS

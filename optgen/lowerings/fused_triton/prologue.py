@@ -56,7 +56,7 @@ class PackedScalars:
         finish_numbers: Iterable[str] = (),
     ) -> None:
         self._plan = plan
-        self._constexpr_flags = {s.when.removeprefix("not ") for s in streams if s.when is not None}
+        self._constexpr_flags = {s.condition.name for s in streams if s.condition}
         self._conditions: dict[str, Expr] = {}
         self.program_results: dict[str, Expr] = {}
         for body in bodies:

@@ -9,7 +9,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from optgen.contract.states import QUANTIZED
+from optgen.contract.states import QUANTIZED, Condition
 from optgen.ir.generated_names import plural
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import (
@@ -326,8 +326,7 @@ def _read_if_absent(
             found |= absent & {ref.name for ref in refs(stmt.value)}
             continue
         condition = packed.branch_condition(stmt.condition)
-        opposite = condition.removeprefix("not ")
-        opposite = opposite if opposite != condition else f"not {condition}"
+        opposite = str(Condition.of(condition).negated)
         for arm, arm_condition in ((stmt.then, condition), (stmt.orelse, opposite)):
             found |= _read_if_absent(arm, packed, streams, known | {arm_condition})
     return found
@@ -395,21 +394,22 @@ def print_stores(streams: Sequence[Stream], may_hold_codes: bool = False) -> lis
 
 def presence_condition(stream: Stream) -> str:
     """Return the constexpr condition under which a stream exists; "" if it always exists."""
-    when = stream.when
-    if when is None:
-        return ""
-    flag = constant(when.removeprefix("not "))
-    return f"not {flag}" if when.startswith("not ") else flag
+    return str(_flag_condition(stream.condition)) if stream.condition else ""
+
+
+def _flag_condition(condition: Condition) -> Condition:
+    """Return a stream's condition, with the name of its constexpr flag."""
+    return Condition(constant(condition.name), condition.holds)
 
 
 def flags_of(streams: Sequence[Stream]) -> dict[str, str]:
     """Return every constexpr flag, with the launch expression of its value."""
     flags = {}
     for stream in streams:
-        condition = presence_condition(stream)
-        if stream.state and condition:
-            negated = "not " if condition.startswith("not ") else ""
-            flags[condition.removeprefix("not ")] = f'{negated}bucket.has("{stream.state.key}")'
+        if stream.state and stream.condition:
+            flag = _flag_condition(stream.condition)
+            exists = f'bucket.has("{stream.state.key}")'
+            flags[flag.name] = exists if flag.holds else f"not {exists}"
     return flags
 
 
