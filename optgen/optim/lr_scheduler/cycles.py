@@ -205,6 +205,10 @@ class CyclicLR(torch_schedulers.CyclicLR, LRScheduler):
         """Load a `state_dict`. `scale_fn` stays that of the constructor."""
         super().load_state_dict(dict(state_dict))
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._init_scale_fn()  # earlier versions did not pickle the function
+
 
 class OneCycleLR(torch_schedulers.OneCycleLR, LRScheduler):
     r"""Raise the learning rate to its maximum, then anneal it to almost 0, batch by batch.
@@ -329,6 +333,10 @@ class SWALR(torch_swa.SWALR, LRScheduler):
             anneal_strategy,
             last_epoch,
         )
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._set_anneal_func(self._anneal_strategy)  # earlier versions did not pickle the function
 
 
 def _check_momentum(optimizer: Optimizer, **bounds: float | list[float]) -> None:
