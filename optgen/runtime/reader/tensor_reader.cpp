@@ -370,7 +370,7 @@ int optgen_read_gradients(const Request* request) {
 }
 
 // Takes a step for a function: `lists` has a list of tensors for each stream. Answers as
-// `optgen_read_and_step` does.
+// `optgen_read_step` does.
 int optgen_read_lists_and_step(const Request* request) {
     const Reader reader{{*request, *request->layout}};
     if (!reader.read_lists()) return REFUSED;
