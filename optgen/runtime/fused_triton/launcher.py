@@ -60,6 +60,8 @@ class Launcher:
             last = self._launches.get(id(kernel))
         else:
             last.run(*args, *last.named_args)
+            if self._record is not None:  # the arguments may be other objects than the last ones
+                last = last._replace(args=args)
         if self._record is not None:
             self._record.append(last)
 

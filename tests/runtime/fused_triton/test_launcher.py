@@ -168,6 +168,19 @@ def test_a_recorded_update_is_repeated_without_the_binder() -> None:
     assert (len(first.bound), len(second.bound)) == (2, 1)
 
 
+def test_a_repeated_update_has_the_tensors_of_the_recorded_one() -> None:
+    kernel, launch, other = Kernel(), Launcher(), torch.zeros(4)
+    launch(kernel, 3, TABLE, 2, None, BLOCK=8)  # bound, before the record
+
+    def update() -> None:
+        for table in (other, TABLE):
+            launch(kernel, 3, table, 2, None, BLOCK=8)
+
+    launch.record(update)
+    assert launch.repeat()
+    assert [call[1] is other for call in kernel.compiled.launches] == [True, False] * 2
+
+
 def test_an_update_is_not_repeated_before_it_was_recorded_or_with_hooks() -> None:
     kernel, other = Kernel(), Kernel()
     launch = recorded_launcher(kernel, other)
