@@ -6,7 +6,6 @@ mode of each param group is in its key `train_mode`, and so in checkpoints.
 
 import importlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, cast, overload
 
 import torch
@@ -18,12 +17,13 @@ from optgen.runtime.elementwise import Elementwise
 from optgen.runtime.light_optimizer import with_step_hooks
 from optgen.runtime.optimizer import GeneratedOptimizer
 from optgen.runtime.rule import Group, number
-from optgen.runtime.tensors.dtensor import to_local
 from optgen.runtime.torch_private import called_to_init_state, outside_dynamo
 
 MODE = "train_mode"
-_BEFORE_EVAL = "before_eval"
+_BEFORE_EVAL = "values_before_eval"
 """In a pickled optimizer, the key of the values before `eval`, a list for each group."""
+_INCOMPLETE_BEFORE_EVAL = "before_eval"
+"""The key in an earlier version, which did not notice changed states; its values are not used."""
 COPY = "copy of "
 """Prefix of the key of a list of copies, which a program reads while it writes the originals."""
 
@@ -116,8 +116,7 @@ class ModeOptimizer(GeneratedOptimizer):
                 for each in exact:
                     _write(each.tensors, each.values)
             elif exact:
-                kept = [replace(e, param_in_eval=to_local(e.param).detach().clone()) for e in exact]
-                self._context.before_eval[id(group)] = kept
+                self._context.before_eval[id(group)] = [e.after_program() for e in exact]
 
     def _values_before_eval(
         self, program: Program, group: Group, hypers: dict[str, Any], train: bool
@@ -130,9 +129,7 @@ class ModeOptimizer(GeneratedOptimizer):
         params = {id(param): param for param in group["params"] if param.element_size() == 2}
         pairs = ((param, self._tensors(param, keys)) for param in params.values())
         return [
-            TrainingValues(
-                tensors, tuple(t.detach().clone() for t in tensors), hypers, param, param
-            )
+            TrainingValues(param, tensors, tuple(t.detach().clone() for t in tensors), hypers)
             for param, tensors in pairs
             if tensors
         ]
@@ -170,7 +167,8 @@ class ModeOptimizer(GeneratedOptimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         for group in state.get("param_groups", ()):
             group.setdefault(MODE, True)  # pickled by a class without modes, which only trains
-        super().__setstate__({key: each for key, each in state.items() if key != _BEFORE_EVAL})
+        kept_keys = (_BEFORE_EVAL, _INCOMPLETE_BEFORE_EVAL)
+        super().__setstate__({key: each for key, each in state.items() if key not in kept_keys})
         pairs = zip(self.param_groups, state.get(_BEFORE_EVAL, ()), strict=False)
         self._context.before_eval = {id(group): kept for group, kept in pairs if kept}
 

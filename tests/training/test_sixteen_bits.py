@@ -269,6 +269,21 @@ def test_weights_loaded_in_eval_mode_are_kept() -> None:
     assert optimizer.state[param]["ema"].eq(7.0).all()
 
 
+def test_a_state_changed_in_eval_mode_is_used() -> None:
+    param = torch.zeros(40, dtype=torch.bfloat16, requires_grad=True)
+    cls: Any = optgen.compose("sgd", modifiers.ema)
+    optimizer = cls([param], lr=0.01)
+    for _ in range(5):
+        param.grad = torch.ones_like(param)
+        optimizer.step()
+    optimizer.eval()
+    average = param.detach().clone()
+    optimizer.state[param]["ema"].fill_(7.0)  # as a checkpoint that is loaded in place does
+    optimizer.train()
+    assert param.eq(7.0).all()
+    assert torch.equal(optimizer.state[param]["ema"], average)
+
+
 @pytest.mark.parametrize("decay", [None, 0.999], ids=["swa", "ema"])
 def test_averaged_models(decay: float | None) -> None:
     averages = {}

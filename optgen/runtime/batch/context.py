@@ -6,7 +6,7 @@ It keeps batches, the cached step, a snapshot of the states, and placeholder sta
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import is_
 from typing import Any, NamedTuple, Protocol
@@ -66,19 +66,35 @@ class SkipReport:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TrainingValues:
-    """The tensors and numbers that a program took for a parameter; the tensors' values before."""
+    """The tensors and numbers that a program took for a parameter; the tensors' values before.
 
+    `values_in_eval` are those after the program, of the tensors and of the parameter. A tensor that
+    the program did not change has no second copy.
+    """
+
+    param: Tensor
     tensors: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
     hypers: dict[str, Any]
-    param: Tensor
-    param_in_eval: Tensor  # a copy of the parameter after the program
+    values_in_eval: tuple[Tensor, ...] = ()
+
+    def after_program(self) -> TrainingValues:
+        """Return these with the values that the program has left."""
+        left = [
+            before if _are_equal(tensor, before) else tensor.detach().clone()
+            for tensor, before in zip(self.tensors, self.values, strict=True)
+        ]
+        return replace(self, values_in_eval=(*left, self.param.detach().clone()))
 
     def still_hold(self, tensors: tuple[Tensor, ...], hypers: dict[str, Any]) -> bool:
-        """Tell whether these are the same, and the parameter is as the program left it."""
+        """Tell whether these are the same, and all tensors are as the program left them."""
         are_same = len(tensors) == len(self.tensors) and all(map(is_, tensors, self.tensors))
-        are_same = are_same and hypers == self.hypers
-        return are_same and torch.equal(to_local(self.param), self.param_in_eval)
+        now = (*self.tensors, self.param)
+        return are_same and hypers == self.hypers and all(map(_are_equal, now, self.values_in_eval))
+
+
+def _are_equal(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(to_local(a), to_local(b))
 
 
 @dataclass(eq=False, slots=True)
