@@ -56,6 +56,7 @@ SCALARS = tl.constexpr(11)
 WORKSPACES = {  # by the facts of a plan
     (True,): WorkspaceSpec(
         scalars=SCALARS.value,
+        in_phases=True,
         by_matrix=True,
         row_values=3,
         column_values=2,
@@ -63,10 +64,7 @@ WORKSPACES = {  # by the facts of a plan
         row_sums=1,
         column_sums=1,
     ),
-    (False,): WorkspaceSpec(
-        scalars=SCALARS.value,
-        sums=2,
-    ),
+    (False,): WorkspaceSpec(scalars=SCALARS.value, in_phases=True, sums=2),
 }
 
 
@@ -1093,7 +1091,7 @@ def adafactor_not_factored_step2(
 
 
 def _update_factored(bucket: Bucket) -> None:
-    """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
+    """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
     bucket.launch(
         adafactor_factored_scalars,
@@ -1101,7 +1099,7 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.table,
         bucket.hypers,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
@@ -1113,7 +1111,7 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         work.partials,
         bucket.loss_scale,
@@ -1133,7 +1131,7 @@ def _update_factored(bucket: Bucket) -> None:
         programs.tensor_indices,
         bucket.table,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         work.partials,
         work.arrivals,
@@ -1149,7 +1147,7 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         work.partials,
         bucket.found_inf,
@@ -1163,7 +1161,7 @@ def _update_factored(bucket: Bucket) -> None:
         adafactor_factored_finish2,
         bucket.num_tensors,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.partials,
         bucket.found_inf,
         bucket.num_tensors,
@@ -1175,7 +1173,7 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         bucket.found_inf,
         bucket.num_tensors,
@@ -1187,7 +1185,7 @@ def _update_factored(bucket: Bucket) -> None:
 
 
 def _update_not_factored(bucket: Bucket) -> None:
-    """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
+    """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
     bucket.launch(
         adafactor_not_factored_scalars,
@@ -1195,7 +1193,7 @@ def _update_not_factored(bucket: Bucket) -> None:
         bucket.table,
         bucket.hypers,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
@@ -1207,7 +1205,7 @@ def _update_not_factored(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.partials,
         bucket.loss_scale,
         bucket.found_inf,
@@ -1223,7 +1221,7 @@ def _update_not_factored(bucket: Bucket) -> None:
         adafactor_not_factored_finish1,
         bucket.num_tensors,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.partials,
         bucket.found_inf,
         bucket.num_tensors,
@@ -1234,7 +1232,7 @@ def _update_not_factored(bucket: Bucket) -> None:
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,

@@ -54,6 +54,7 @@ SCALARS = tl.constexpr(15)
 WORKSPACES = {  # by the facts of a plan
     (True,): WorkspaceSpec(
         scalars=SCALARS.value,
+        in_phases=True,
         by_matrix=True,
         row_values=3,
         column_values=2,
@@ -61,10 +62,7 @@ WORKSPACES = {  # by the facts of a plan
         row_sums=1,
         column_sums=1,
     ),
-    (False,): WorkspaceSpec(
-        scalars=SCALARS.value,
-        sums=2,
-    ),
+    (False,): WorkspaceSpec(scalars=SCALARS.value, in_phases=True, sums=2),
 }
 
 
@@ -1195,7 +1193,7 @@ def adafactor_hf_not_factored_step2(
 
 
 def _update_factored(bucket: Bucket) -> None:
-    """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
+    """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
     bucket.launch(
         adafactor_hf_factored_scalars,
@@ -1203,7 +1201,7 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.table,
         bucket.hypers,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
@@ -1215,7 +1213,7 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         work.partials,
         bucket.loss_scale,
@@ -1235,7 +1233,7 @@ def _update_factored(bucket: Bucket) -> None:
         programs.tensor_indices,
         bucket.table,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         work.partials,
         work.arrivals,
@@ -1251,7 +1249,7 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         work.partials,
         bucket.found_inf,
@@ -1265,7 +1263,7 @@ def _update_factored(bucket: Bucket) -> None:
         adafactor_hf_factored_finish2,
         bucket.num_tensors,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.partials,
         bucket.found_inf,
         bucket.num_tensors,
@@ -1277,7 +1275,7 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         bucket.found_inf,
         bucket.num_tensors,
@@ -1291,14 +1289,14 @@ def _update_factored(bucket: Bucket) -> None:
 
 
 def _update_not_factored(bucket: Bucket) -> None:
-    """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
+    """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
     bucket.launch(
         adafactor_hf_not_factored_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
@@ -1310,7 +1308,7 @@ def _update_not_factored(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.partials,
         bucket.loss_scale,
         bucket.found_inf,
@@ -1326,7 +1324,7 @@ def _update_not_factored(bucket: Bucket) -> None:
         adafactor_hf_not_factored_finish1,
         bucket.num_tensors,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.partials,
         bucket.found_inf,
         bucket.num_tensors,
@@ -1337,7 +1335,7 @@ def _update_not_factored(bucket: Bucket) -> None:
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,

@@ -32,10 +32,7 @@ from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
 SCALARS = tl.constexpr(13)
 WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(
-        scalars=SCALARS.value,
-        sums=2,
-    ),
+    (): WorkspaceSpec(scalars=SCALARS.value, in_phases=True, sums=2),
 }
 
 
@@ -442,14 +439,14 @@ def adam_h_step3(
 
 
 def update(bucket: Bucket) -> None:
-    """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
+    """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
     bucket.launch(
         adam_h_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
@@ -461,16 +458,13 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.partials,
         bucket.loss_scale,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,
-        bucket.types[0],
-        bucket.types[1],
-        bucket.types[2],
-        bucket.types[3],
+        *bucket.types,
         **bucket.options,
     )
     bucket.fold(adam_h_fold1, results=2)
@@ -478,7 +472,7 @@ def update(bucket: Bucket) -> None:
         adam_h_finish1,
         bucket.num_tensors,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.partials,
         bucket.found_inf,
         bucket.num_tensors,
@@ -490,15 +484,12 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.partials,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,
-        bucket.types[0],
-        bucket.types[1],
-        bucket.types[2],
-        bucket.types[3],
+        *bucket.types,
         **bucket.options,
     )
     bucket.fold(adam_h_fold2, results=1)
@@ -506,7 +497,7 @@ def update(bucket: Bucket) -> None:
         adam_h_finish2,
         bucket.num_tensors,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.partials,
         bucket.found_inf,
         bucket.num_tensors,
@@ -517,13 +508,10 @@ def update(bucket: Bucket) -> None:
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,
-        bucket.types[0],
-        bucket.types[1],
-        bucket.types[2],
-        bucket.types[3],
+        *bucket.types,
         **bucket.options,
     )

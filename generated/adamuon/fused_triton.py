@@ -35,11 +35,7 @@ from optgen.runtime.matrix_ops import orthogonalize
 
 SCALARS = tl.constexpr(8)
 WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(
-        scalars=SCALARS.value,
-        sums=1,
-        locals=("sign_matrix", "o_2"),
-    ),
+    (): WorkspaceSpec(scalars=SCALARS.value, in_phases=True, sums=1, locals=("sign_matrix", "o_2")),
 }
 
 
@@ -353,7 +349,7 @@ def adamuon_step3(
 
 
 def update(bucket: Bucket) -> None:
-    """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
+    """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
     bucket.launch(
         adamuon_scalars,
@@ -361,7 +357,7 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.hypers,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
@@ -373,7 +369,7 @@ def update(bucket: Bucket) -> None:
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        work.scalars,
+        bucket.scalars,
         bucket.loss_scale,
         bucket.found_inf,
         bucket.num_tensors,
@@ -400,7 +396,7 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.partials,
         bucket.found_inf,
         bucket.num_tensors,
@@ -414,7 +410,7 @@ def update(bucket: Bucket) -> None:
         adamuon_finish1,
         bucket.num_tensors,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.partials,
         bucket.found_inf,
         bucket.num_tensors,
@@ -425,7 +421,7 @@ def update(bucket: Bucket) -> None:
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,

@@ -53,6 +53,7 @@ SCALARS = tl.constexpr(13)
 WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(
         scalars=SCALARS.value,
+        in_phases=True,
         by_matrix=True,
         row_values=5,
         column_values=3,
@@ -1270,14 +1271,14 @@ def came_step4(
 
 
 def update(bucket: Bucket) -> None:
-    """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
+    """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
     bucket.launch(
         came_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
@@ -1289,7 +1290,7 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         work.partials,
         bucket.loss_scale,
@@ -1307,7 +1308,7 @@ def update(bucket: Bucket) -> None:
         programs.tensor_indices,
         bucket.table,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         work.partials,
         work.arrivals,
@@ -1339,7 +1340,7 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         work.partials,
         bucket.found_inf,
@@ -1353,7 +1354,7 @@ def update(bucket: Bucket) -> None:
         came_finish3,
         bucket.num_tensors,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.partials,
         bucket.found_inf,
         bucket.num_tensors,
@@ -1365,7 +1366,7 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         work.partials,
         bucket.found_inf,
@@ -1383,7 +1384,7 @@ def update(bucket: Bucket) -> None:
         programs.tensor_indices,
         bucket.table,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         work.partials,
         work.arrivals,
@@ -1415,7 +1416,7 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         bucket.found_inf,
         bucket.num_tensors,

@@ -35,10 +35,7 @@ from optgen.runtime.sharded.driver import Update
 
 SCALARS = tl.constexpr(31)
 WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(
-        scalars=SCALARS.value,
-        sums=2,
-    ),
+    (): WorkspaceSpec(scalars=SCALARS.value, in_phases=True, sums=2),
 }
 
 
@@ -468,14 +465,14 @@ def dadapt_adam_step2(
 
 
 def update(bucket: Bucket) -> Update:
-    """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
+    """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
     bucket.launch(
         dadapt_adam_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
@@ -487,7 +484,7 @@ def update(bucket: Bucket) -> Update:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.partials,
         bucket.loss_scale,
         bucket.found_inf,
@@ -504,27 +501,27 @@ def update(bucket: Bucket) -> Update:
         dadapt_adam_finish1,
         bucket.num_tensors,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.partials,
         bucket.found_inf,
         bucket.num_tensors,
         **work.number_options,
     )
-    work.scalars[:, 23] = yield all_sum(work.scalars[:, 21])
+    bucket.scalars[:, 23] = yield all_sum(bucket.scalars[:, 21])
     bucket.launch(
         dadapt_adam_finish2,
         bucket.num_tensors,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         **work.number_options,
     )
-    work.scalars[:, 25] = yield all_sum(work.scalars[:, 22])
+    bucket.scalars[:, 25] = yield all_sum(bucket.scalars[:, 22])
     bucket.launch(
         dadapt_adam_finish3,
         bucket.num_tensors,
         bucket.table,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.scalar_types[0],
@@ -532,11 +529,11 @@ def update(bucket: Bucket) -> Update:
         bucket.scalar_types[2],
         **work.number_options,
     )
-    work.scalars[:, 29] = yield all_max(work.scalars[:, 28])
+    bucket.scalars[:, 29] = yield all_max(bucket.scalars[:, 28])
     bucket.launch(
         dadapt_adam_finish4,
         bucket.num_tensors,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         **work.number_options,
@@ -546,7 +543,7 @@ def update(bucket: Bucket) -> Update:
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,

@@ -30,10 +30,7 @@ from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
 SCALARS = tl.constexpr(13)
 WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(
-        scalars=SCALARS.value,
-        sums=2,
-    ),
+    (): WorkspaceSpec(scalars=SCALARS.value, in_phases=True, sums=2),
 }
 
 
@@ -323,14 +320,14 @@ def lars_step2(
 
 
 def update(bucket: Bucket) -> None:
-    """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
+    """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
     bucket.launch(
         lars_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
@@ -342,7 +339,7 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.partials,
         bucket.loss_scale,
         bucket.found_inf,
@@ -357,7 +354,7 @@ def update(bucket: Bucket) -> None:
         lars_finish1,
         bucket.num_tensors,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.partials,
         bucket.found_inf,
         bucket.num_tensors,
@@ -368,13 +365,11 @@ def update(bucket: Bucket) -> None:
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,
-        bucket.types[0],
-        bucket.types[1],
-        bucket.types[2],
+        *bucket.types,
         MOMENTUM=bucket.has("momentum_buffer"),
         **bucket.options,
     )

@@ -38,10 +38,7 @@ from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 SCALARS = tl.constexpr(4)
 WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(
-        scalars=SCALARS.value,
-        by_matrix=True,
-        row_values=2,
-        row_sums=1,
+        scalars=SCALARS.value, in_phases=True, by_matrix=True, row_values=2, row_sums=1
     ),
 }
 
@@ -477,14 +474,14 @@ def row_wise_adagrad_step2(
 
 
 def update(bucket: Bucket) -> None:
-    """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
+    """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
     bucket.launch(
         row_wise_adagrad_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
@@ -496,7 +493,7 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         work.partials,
         bucket.loss_scale,
@@ -515,7 +512,7 @@ def update(bucket: Bucket) -> None:
         programs.tensor_indices,
         bucket.table,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         work.partials,
         work.arrivals,
@@ -530,7 +527,7 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         bucket.found_inf,
         bucket.num_tensors,

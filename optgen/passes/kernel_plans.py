@@ -15,13 +15,11 @@ from optgen.ir.nodes import (
     Linear,
     Ref,
     Term,
-    expressions,
     map_expressions,
     rebuild,
     refs,
-    walk,
 )
-from optgen.ir.ops import CONDITION_OPERANDS, PROPERTIES, RANDOM_OPS
+from optgen.ir.ops import CONDITION_OPERANDS
 from optgen.ir.plan import Plan, Stream, Sweep
 from optgen.passes.plan import plans
 
@@ -31,27 +29,10 @@ def is_one_sweep(plan: Plan) -> bool:
     return len(plan.phases) == 1 and isinstance(plan.phases[0], Sweep)
 
 
-def is_flat_sweep(plan: Plan) -> bool:
-    """Tell whether a plan is one sweep over all tensors that reads no sizes and draws nothing."""
-    exprs = (*expressions(plan.scalars), *plan.values())
-    words = {e.op for expr in exprs for e in walk(expr) if isinstance(e, Call)}
-    streams = [stream for sweep in plan.sweeps for stream in sweep.streams]
-    has_all_streams = plan.algorithm.is_function or len(streams) == len(
-        addresses_of(plan.algorithm)
-    )
-    needs_no_shape = words.isdisjoint((*PROPERTIES, *RANDOM_OPS))
-    return is_one_sweep(plan) and has_all_streams and needs_no_shape
-
-
 def has_flat_sweeps(plan: Plan) -> bool:
     """Tell whether no sweep of a plan goes over rows, columns or matrices."""
     axes = {kind.axes for kind in plan.kinds.values()}
     return axes <= {Axes.NONE, Axes.TENSOR} and not plan.matrix_calls
-
-
-def addresses_of(algorithm: Algorithm) -> list[str]:
-    """Return the names of the rows in a bucket's table of addresses: param, grad, state keys."""
-    return ["param", "grad", *(s.key for s in algorithm.states if s.shape != "scalar")]
 
 
 def codes_readers(algorithm: Algorithm) -> tuple[str, ...]:

@@ -67,7 +67,7 @@ ARGUMENTS = {
     "found_inf": "bucket.found_inf",
     "arrivals": "work.arrivals",
     "shapes": "work.shapes",
-    "scalars": "work.scalars",
+    "scalars": "bucket.scalars",
     "values": "work.values",
     "partials": "work.partials",
 }
@@ -79,29 +79,33 @@ _MASK = {Axes.ROW: "in_rows", Axes.COLUMN: "in_columns", Axes.MATRIX: "in_batch"
 class Kernels:
     """Printer of the kernels and calls of a plan's phases.
 
-    `table_rows` names the rows of the bucket's table in order: addresses, scalar types, fresh
-    flags, and the operands and results of matrix ops (`local_names`). `scalar_types` names the
-    types of the step and of scalar states.
+    `table_rows` has the row of the bucket's table for each name: `stream_count` streams, scalar
+    types, fresh flags, and the operands and results of matrix ops (`local_names`). `scalar_types`
+    names the types of the step and of scalar states. With `in_phases`, scalars are in float64.
     """
 
     plan: Plan
-    table_rows: Sequence[str]
+    table_rows: Mapping[str, int]
+    stream_count: int
     scalar_types: Sequence[str]
     local_names: Sequence[str]
     packed: PackedScalars
     slots: Slots
     by_matrix: bool
+    in_phases: bool
 
     def sweep(self, sweep: Sweep, unscales: bool) -> Context:
         """Return the template's variables for a sweep's kernel and its tile function."""
         streams, small_values = used_streams(sweep), list(self._small_values_read(sweep))
         sums, row_sums, column_sums = (self.reductions(sweep, a) for a in (Axes.NONE, *LINE_AXES))
+        stream_contexts = [
+            self.stream_context(s.name) | codes_context(s, self._has_codes) for s in streams
+        ]
         context: Context = {
             "kind": "sweep",
             "stored_locals": [s.name for s in streams if s.role == "local" and s.stored],
-            "streams": [
-                self.stream_context(s.name) | codes_context(s, self._has_codes) for s in streams
-            ],
+            "streams": stream_contexts,
+            "launch_types": self._launch_types(stream_contexts),
             "small_values": small_values,
             "unscales": unscales,
             "loads": [
@@ -115,7 +119,7 @@ class Kernels:
                     f"{s['name']} = tl.load({s['list']}, {s['mask']}){s['broadcast']}"
                     for s in small_values
                 ),
-                *print_numbers(self.packed, sweep.body, suffix=".to(dtype)"),
+                *print_numbers(self.packed, sweep.body, ".to(dtype)" if self.in_phases else ""),
             ],
             "body": [*print_zeros(sweep.body), *print_sweep(sweep.body, self.packed)],
             "stores": print_stores(streams, self._has_codes),
@@ -131,6 +135,12 @@ class Kernels:
     def _has_codes(self) -> bool:
         """Tell whether sweeps read and write codes of 8 bits."""
         return self.plan.algorithm.has_codes and has_flat_sweeps(self.plan)
+
+    def _launch_types(self, streams: Sequence[Context]) -> str:
+        """Return the launch expression of the types of a sweep's streams."""
+        types = [s["launch_type"] for s in streams]
+        is_all = types == [f"bucket.types[{index}]" for index in range(self.stream_count)]
+        return "*bucket.types," if is_all else "".join(f"{each}, " for each in types)
 
     def first_slots(self, sweep: Sweep) -> Mapping[Axes, int]:
         """Return the first slot of a sweep's row sums, and of its column sums."""
@@ -165,6 +175,7 @@ class Kernels:
             "values": uses("values", "\n".join([*addresses, *lines])),
             "partials": bool(store_lines),
             "loss_scale": context["unscales"],
+            "found_inf": not self.plan.algorithm.is_function,
         }
         return {
             "partials": store_lines,
@@ -199,7 +210,7 @@ class Kernels:
             "quote": list(map(comment, call.quote)),
             "op": call.op,
             "source": self.packed.offset(variable(operand.name)),
-            "stores": f"work.scalars[:, {self.packed.offset(target)}] = " if is_read else "",
+            "stores": f"bucket.scalars[:, {self.packed.offset(target)}] = " if is_read else "",
             "condition": "" if call.condition is None else self._host_text(call.condition),
         }
 
@@ -218,10 +229,10 @@ class Kernels:
         is_local = name in self.local_names
         if state is not None and state.shape == "scalar":
             scalar_type = f"{name.upper()}_T"
-            index = self.table_rows.index(scalar_type)
+            index = self.table_rows[scalar_type]
             launch_type = f"bucket.scalar_types[{self.scalar_types.index(scalar_type)}]"
         else:
-            index = self.table_rows.index(state.key if state else name)
+            index = self.table_rows[name]
             launch_type = f'bucket.local_type("{name}")' if is_local else f"bucket.types[{index}]"
         return {
             "list": variable(plural(name)),
@@ -290,7 +301,7 @@ REDUCTIONS = {
 
 
 def print_loads(
-    streams: Sequence[Stream], body: Program, packed: PackedScalars, may_hold_codes: bool = False
+    streams: Sequence[Stream], body: Program, packed: PackedScalars, may_hold_codes: bool
 ) -> list[str]:
     """Return the lines that load a tile's streams, for a body that reads them.
 
@@ -337,7 +348,7 @@ def scales_pointer(stream: Stream) -> str:
     return f"{stream.name}_scales"
 
 
-def codes_context(stream: Stream, may_hold_codes: bool = True) -> dict[str, str]:
+def codes_context(stream: Stream, may_hold_codes: bool) -> dict[str, str]:
     """Return the name of a stream's scales and its block size; "" for both if it has no codes."""
     codes = code_format(stream) if may_hold_codes else ""
     return {"scales": scales_pointer(stream) if codes else "", "block": codes.partition(",")[0]}
@@ -373,7 +384,7 @@ def plus_offset(pointer: str, number: int) -> str:
     return f"{pointer} + {number}" if number else pointer
 
 
-def print_stores(streams: Sequence[Stream], may_hold_codes: bool = False) -> list[str]:
+def print_stores(streams: Sequence[Stream], may_hold_codes: bool) -> list[str]:
     """Return the lines that store the streams that a sweep changes, each in its own dtype.
 
     `may_hold_codes` has the same meaning as in `print_loads`.

@@ -74,7 +74,7 @@ class Bucket:
         fresh: A flag per tensor for each state that the rule calls `fresh` on.
         hypers: The groups' hyperparameters on the device.
         graph_memory: The memory of a graph capture; None outside one.
-        spec: The workspace that the phases need; None for a rule without phases.
+        spec: The memory that the kernels share.
         read_only: The streams that kernels only read, except that they may unscale gradients.
         whole_sizes: The sizes of the whole parameters, if the tensors are shards.
     """
@@ -92,7 +92,7 @@ class Bucket:
         fresh: list[list[bool]],
         hypers: Tensor,
         graph_memory: GraphMemory | None,
-        spec: WorkspaceSpec | None = None,
+        spec: WorkspaceSpec,
         read_only: frozenset[int] = frozenset((_GRADIENTS,)),
         whole_sizes: Sequence[torch.Size] = (),
     ) -> None:
@@ -104,15 +104,14 @@ class Bucket:
         like_params = [stream for stream, shape in pairs if shape == "like"]
         check_shapes([*tensors[:2], *like_params])
         check_devices(tensors, key.device)
-        self._row_major = spec is not None and spec.needs_row_major
+        self._row_major = spec.needs_row_major
         self._to_copy = tensors_to_copy(tensors, self._row_major)
         self._layouts = [StreamLayout(stream, self._row_major) for stream in tensors]
         scalars = streams[len(key.dtypes) :]
         self._scalar_dtypes_and_devices = list(map(dtypes_and_devices, scalars))
-        self._scalars: Tensor | None = None
         self._locals: dict[str, Stacks] = {}
         self._local_places: dict[str, Places] = {}  # those in the table
-        self._local_names = spec.locals if spec else ()
+        self._local_names = spec.locals
         if self._local_names:
             self._stacks = MatrixStacks(streams[0], [len(each.indices) for each in subsets])
         self.compute_type = triton_type(self.compute_dtype)
@@ -125,14 +124,14 @@ class Bucket:
         streams: StreamTensors,
         fresh: list[list[bool]],
         graph_memory: GraphMemory | None,
-        spec: WorkspaceSpec | None,
+        spec: WorkspaceSpec,
         whole_sizes: Sequence[torch.Size],
     ) -> None:
-        """Divide the tensors into blocks, and create the table and the workspace."""
+        """Divide the tensors into blocks; create the table, scalars and the workspace."""
         is_amd = torch.version.hip is not None
-        shapes = list(map(Shape.of, streams[0])) if spec is not None and spec.by_matrix else []
+        shapes = list(map(Shape.of, streams[0])) if spec.by_matrix else []
         tiles = sorted({Tile.of(shape) for shape in shapes})
-        line_sums = spec.row_sums + spec.column_sums if spec is not None else 0
+        line_sums = spec.row_sums + spec.column_sums
         self.options = options(self.key.dtypes, is_amd, tiles, line_sums)
         self.prologue_options = {"num_warps": 1} | compiler_options(is_amd)
         block_counts = self._block_counts(streams[0], shapes)
@@ -150,8 +149,11 @@ class Bucket:
         )
         self.num_tensors, self.blocks = self._table.num_tensors, self._table.blocks
         self.table, self.tensor_of_block = self._table.memory, self._table.tensor_of_block
+        dtype = torch.float64 if spec.in_phases else self.compute_dtype
+        size = self.num_tensors, spec.scalars
+        self.scalars = torch.empty(size, dtype=dtype, device=self.key.device)
         self._workspace = None
-        if spec is not None:
+        if spec.in_phases:
             self._workspace = Workspace(
                 spec, streams[0], tiles, block_counts, is_amd, graph_memory, whole_sizes
             )
@@ -182,14 +184,6 @@ class Bucket:
     def has(self, state: str) -> bool:
         """Tell whether the parameters of the bucket have the state with this key."""
         return self.key.dtypes[2 + self._state_keys.index(state)] is not None
-
-    def scalars(self, num_scalars: int) -> Tensor:
-        """Return memory for `num_scalars` numbers per tensor, in the kernel's compute dtype."""
-        if self._scalars is None:
-            self._scalars = torch.empty(
-                self.num_tensors, num_scalars, dtype=self.compute_dtype, device=self.key.device
-            )
-        return self._scalars
 
     def fits(self, streams: StreamTensors) -> bool:
         """Tell whether tensors have the dtypes, sizes and layouts of the bucket's first tensors."""
@@ -249,8 +243,8 @@ class Bucket:
 
     @property
     def device_bytes(self) -> int:
-        """The bytes of the table and the workspace."""
-        tensors = [self.table, self.tensor_of_block]
+        """The bytes of the table, the scalars and the workspace."""
+        tensors = [self.table, self.tensor_of_block, self.scalars]
         tensors += [] if self._workspace is None else self._workspace.tensors()
         return sum(tensor.numel() * tensor.itemsize for tensor in tensors)
 

@@ -34,9 +34,9 @@ Streams = tuple[tuple[int, int], ...]
 
 
 def workspaces(lowered: HasLowerings) -> Mapping[tuple[bool, ...], WorkspaceSpec]:
-    """Return the workspaces of a rule's kernels, by the facts of the tensors; {} without phases."""
+    """Return the workspaces of a rule's kernels, by the facts of the tensors."""
     module = importlib.import_module(f"{lowered.lowerings}.fused_triton")
-    found: Mapping[tuple[bool, ...], WorkspaceSpec] = getattr(module, "WORKSPACES", {})
+    found: Mapping[tuple[bool, ...], WorkspaceSpec] = module.WORKSPACES
     return found
 
 
@@ -113,7 +113,7 @@ class LaunchPlan:
         unwritten = (i for i, state in enumerate(streamed_states, 2) if not state.written)
         read_only = frozenset((1, *unwritten))
         streams = _streams(rule, subsets, batches)
-        spec = self._specs.get(key.facts)
+        spec = self._specs[key.facts]
         arguments = (state_shapes, streams, fresh, hypers.values, self._graph_memory, spec)
         whole_sizes = [
             batches[subset.batch_index].seen_params[i].shape

@@ -1,4 +1,4 @@
-"""Allocate the device memory that phases share: numbers, row and column values, partial sums.
+"""Allocate the device memory that phases share: row and column values, partial sums.
 
 A rule with reductions runs in phases. A bucket allocates the memory that they share once. A second
 int64 table [row, tensor] holds each tensor's shape and its offsets in that memory;
@@ -32,9 +32,10 @@ FINISH_LINES = 1024
 
 @dataclass(frozen=True)
 class WorkspaceSpec:
-    """Counts of the numbers that phases store for each tensor; a generated module lists them."""
+    """Counts of the numbers that kernels store for each tensor; a generated module lists them."""
 
-    scalars: int  # single numbers
+    scalars: int  # single numbers, in the compute dtype; in float64 if the rule is in phases
+    in_phases: bool = False  # whether kernels share more than the scalars
     by_matrix: bool = False  # whether sweeps go by matrices, in tiles
     row_values: int = 0
     column_values: int = 0
@@ -108,7 +109,6 @@ class Workspace:
         )
         offsets = list(accumulate(sizes, initial=0))
         value_offsets = list(accumulate(map(self._value_count, self._shapes), initial=0))
-        self.scalars = torch.empty(len(params), spec.scalars, dtype=torch.float64, device=device)
         self.partials = torch.empty(offsets.pop(), dtype=torch.float64, device=device)
         self.values = torch.empty(value_offsets.pop(), dtype=value_dtype, device=device)
         count, seen = len(params), whole_sizes or [param.shape for param in params]
@@ -146,7 +146,7 @@ class Workspace:
 
     def tensors(self) -> list[Tensor]:
         """Return the memory on the device, without the programs."""
-        return [self.scalars, self.partials, self.values, self.arrivals, self.shapes]
+        return [self.partials, self.values, self.arrivals, self.shapes]
 
     def programs(self, row_sums: int = 0, column_sums: int = 0) -> Programs:
         """Return the programs that finish matrices, for this many sums per row and per column.
@@ -207,7 +207,7 @@ class Workspace:
     def _make_programs(self, program_counts: Sequence[int]) -> Programs:
         """Return the programs of a launch, from the number of programs of each tensor."""
         first_indices = list(accumulate(program_counts, initial=0))
-        total, device = first_indices.pop(), self.scalars.device
+        total, device = first_indices.pop(), self.partials.device
         memory = self._graph_memory
         tensor_indices = allocate((total,), torch.int32, device, memory)
         first_programs = allocate((len(first_indices),), torch.int64, device, memory)
