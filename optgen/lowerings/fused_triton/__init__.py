@@ -17,7 +17,7 @@ from optgen.ir.execution import why_not_in_triton
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import Ref
 from optgen.ir.plan import Finish, Plan, Sweep, WideCall
-from optgen.lowerings.fused_triton.address_printer import uses
+from optgen.lowerings.fused_triton.address_printer import UsedNames
 from optgen.lowerings.fused_triton.expression_printer import variable
 from optgen.lowerings.fused_triton.finishes import FinishKernel, FinishPrinter
 from optgen.lowerings.fused_triton.prologue import PackedScalars, Prologue
@@ -89,10 +89,8 @@ def _plan_context(plan: Plan, keys: Sequence[str]) -> Context:
     stream_count = 2 + len(keys)
     prologue = Prologue(plan, packed, stream_count)
     by_matrix = is_by_matrix(plan, *plan.phases)
-    prologue_lines = prologue.lines()
-    reads_shapes = uses("shape", "\n".join(prologue_lines))
     has_finish = any(isinstance(phase, Finish | WideCall) for phase in plan.phases)
-    in_phases = by_matrix or reads_shapes or has_finish
+    in_phases = by_matrix or prologue.reads_shapes or has_finish
     streams = [stream for sweep in plan.sweeps for stream in sweep.streams]
     local_names = list(dict.fromkeys(s.name for s in streams if s.role == "local"))
     fresh_flags = [f"fresh_{state.key}" for state in plan.fresh_states()]
@@ -120,11 +118,11 @@ def _plan_context(plan: Plan, keys: Sequence[str]) -> Context:
         "scalars": packed.count,
         "scalar_types": scalar_types,
         "hyper_count": prologue.hyper_count,
-        "prologue": prologue_lines,
+        "prologue": prologue.lines(),
         "prologue_doc": prologue.doc(),
-        "prologue_entry": uses("entry", "\n".join(prologue_lines)),
-        "prologue_hypers": uses("hyper", "\n".join(prologue_lines)),
-        "prologue_shapes": reads_shapes,
+        "prologue_entry": prologue.reads_entry,
+        "prologue_hypers": prologue.reads_hypers,
+        "prologue_shapes": prologue.reads_shapes,
         "kernels": kernels,
         "workspace": ", ".join(
             ["scalars=SCALARS.value", *(f"{k}={v}" for k, v in workspace.items() if v)]
@@ -153,7 +151,7 @@ def _slots(plan: Plan, packed: PackedScalars) -> Slots:
     values = list(_passed_values(plan))
     for phase in plan.phases:
         if isinstance(phase, Finish):
-            printer = FinishPrinter(plan, phase, packed, allocate_slots(plan, ()))
+            printer = FinishPrinter(plan, phase, packed, allocate_slots(plan, ()), UsedNames())
             values += printer.values_read_by_later_loops()
     return allocate_slots(plan, values)
 

@@ -37,13 +37,14 @@ from optgen.ir.plan import (
     reads,
 )
 from optgen.lowerings.fused_triton.address_printer import (
+    Use,
+    UsedNames,
     needed_lines,
     tile_addresses,
     tile_stores,
-    uses,
 )
-from optgen.lowerings.fused_triton.expression_printer import ExpressionPrinter, constant, variable
-from optgen.lowerings.fused_triton.prologue import PackedScalars
+from optgen.lowerings.fused_triton.expression_printer import ExpressionPrinter, variable
+from optgen.lowerings.fused_triton.prologue import PackedScalars, flag_condition
 from optgen.lowerings.fused_triton.workspace_slots import (
     LINE_AXES,
     SMALL_VALUE_AXES,
@@ -96,7 +97,8 @@ class Kernels:
 
     def sweep(self, sweep: Sweep, unscales: bool) -> Context:
         """Return the template's variables for a sweep's kernel and its tile function."""
-        streams, small_values = used_streams(sweep), list(self._small_values_read(sweep))
+        used = UsedNames()
+        streams, small_values = used_streams(sweep), list(self._small_values_read(sweep, used))
         sums, row_sums, column_sums = (self.reductions(sweep, a) for a in (Axes.NONE, *LINE_AXES))
         stream_contexts = [
             self.stream_context(s.name) | codes_context(s, self._has_codes) for s in streams
@@ -127,9 +129,9 @@ class Kernels:
             "row_sums": row_sums,
             "column_sums": column_sums,
         }
-        lines = "\n".join([*context["loads"], *context["body"], *context["stores"]])
-        tile = self._tile_lines(context, self.first_slots(sweep))
-        return context | tile | {"flag_values": self.flags(lines)}
+        tile = self._tile_lines(context, self.first_slots(sweep), used)
+        flags = self.flags(sweep.body, streams)
+        return context | tile | {"flag_values": flags}
 
     @property
     def _has_codes(self) -> bool:
@@ -151,28 +153,27 @@ class Kernels:
             for axes in LINE_AXES
         }
 
-    def flags(self, text: str) -> dict[str, str]:
-        """Return the constexpr flags that a kernel's text uses, each with its launch value."""
+    def flags(self, body: Program, streams: Sequence[Stream] = ()) -> dict[str, str]:
+        """Return the constexpr flags of a kernel's branches and streams, with launch values."""
+        conditions = [*self.packed.constexpr_conditions(body), *map(presence, streams)]
+        used = {condition.name for condition in conditions if condition}
         all_flags = flags_of([s for sweep in self.plan.sweeps for s in sweep.streams])
-        return {flag: value for flag, value in all_flags.items() if uses(flag, text)}
+        return {flag: value for flag, value in all_flags.items() if flag in used}
 
-    def _tile_lines(self, context: Context, first_slots: Mapping[Axes, int]) -> Context:
+    def _tile_lines(
+        self, context: Context, first_slots: Mapping[Axes, int], used: UsedNames
+    ) -> Context:
         """Return the lines of a sweep's kernel before and after the call of its tile function."""
         sums, row_sums, column_sums = (
             [s["name"] for s in context[key]] for key in ("sums", "row_sums", "column_sums")
         )
-        store_lines = tile_stores(sums, row_sums, column_sums, self.slots.counts, first_slots)
-        if sums or row_sums or column_sums:
-            store_lines.insert(0, "partials += tl.load(shape + PARTIALS * num_tensors)")
-        if uses("blocks", "\n".join(store_lines)):
-            store_lines.insert(1, "blocks = tl.load(shape + BLOCKS * num_tensors)")
+        counts = self.slots.counts
+        store_lines = tile_stores(sums, row_sums, column_sums, counts, first_slots, used)
         pointers = [f"{s['list']} = {s['address']}" for s in context["small_values"]]
-        masks = [s["mask"] for s in context["small_values"]]
-        lines = [*pointers, *masks, *store_lines]
-        addresses = needed_lines(tile_addresses(self.slots.counts), lines)
+        addresses = needed_lines(tile_addresses(counts), used)
         is_needed = {
             "shapes": self.by_matrix or bool(store_lines),
-            "values": uses("values", "\n".join([*addresses, *lines])),
+            "values": "values" in used,
             "partials": bool(store_lines),
             "loss_scale": context["unscales"],
             "found_inf": not self.plan.algorithm.is_function,
@@ -180,7 +181,7 @@ class Kernels:
         return {
             "partials": store_lines,
             "address_lines": [*addresses, *pointers],
-            "needs_columns": uses("first_column", "\n".join(addresses)),
+            "needs_columns": "first_column" in used,
             "arguments": [n for n in _SWEEP_ARGUMENTS if is_needed.get(n, True)],
         }
 
@@ -241,7 +242,7 @@ class Kernels:
             "address": f"(STREAMS + {index})" if index else "STREAMS",
         }
 
-    def _small_values_read(self, sweep: Sweep) -> Iterator[Context]:
+    def _small_values_read(self, sweep: Sweep, use: Use) -> Iterator[Context]:
         """Yield the rows, columns and numbers of matrices that a sweep reads, with addresses."""
         computed = names_computed_by(sweep)
         for ref in dict.fromkeys(names_read_by(sweep)):
@@ -251,9 +252,9 @@ class Kernels:
                     "name": variable(ref.name),
                     "list": variable(plural(ref.name)),
                     "axes": axes,
-                    "mask": _MASK[axes],
+                    "mask": use(_MASK[axes]),
                     "broadcast": _BROADCAST[axes],
-                    "address": self.slots.address(ref, axes),
+                    "address": self.slots.address(ref, axes, use),
                 }
 
 
@@ -323,23 +324,24 @@ def print_loads(
 
 
 def _read_if_absent(
-    body: Program, packed: PackedScalars, streams: Sequence[Stream], known: frozenset[str]
+    body: Program, packed: PackedScalars, streams: Sequence[Stream], known: frozenset[Condition]
 ) -> set[str]:
     """Return the names of streams that a body reads where they may not exist.
 
     Triton compiles a branch whose condition it does not know, even if the branch is never taken.
     `known` has the conditions that Triton knows there.
     """
-    absent = {s.name for s in streams if s.when and presence_condition(s) not in known}
+    absent = {s.name for s in streams if s.when and presence(s) not in known}
     found: set[str] = set()
     for stmt in body:
         if isinstance(stmt, Assign):
             found |= absent & {ref.name for ref in refs(stmt.value)}
             continue
-        condition = packed.branch_condition(stmt.condition)
-        opposite = str(Condition.of(condition).negated)
+        condition = packed.constexpr_condition(stmt.condition)
+        opposite = condition and condition.negated
         for arm, arm_condition in ((stmt.then, condition), (stmt.orelse, opposite)):
-            found |= _read_if_absent(arm, packed, streams, known | {arm_condition})
+            in_arm = known | ({arm_condition} if arm_condition else set())
+            found |= _read_if_absent(arm, packed, streams, in_arm)
     return found
 
 
@@ -366,14 +368,18 @@ def code_format(stream: Stream) -> str:
 
 
 def print_numbers(
-    packed: PackedScalars, body: Program, suffix: str = "", known_names: Container[str] = ()
+    packed: PackedScalars,
+    body: Program,
+    suffix: str = "",
+    known_names: Container[str] = (),
+    use: Use = str,
 ) -> list[str]:
     """Return the lines that load the packed scalars of a body, except the `known_names`.
 
     `suffix` is appended to each load, for example a conversion to another dtype.
     """
     return [
-        f"{name} = tl.load({plus_offset('scalars', number)}){suffix}"
+        f"{name} = tl.load({plus_offset(use('scalars'), number)}){suffix}"
         for name, number in packed.offsets(body).items()
         if name not in known_names
     ]
@@ -403,29 +409,23 @@ def print_stores(streams: Sequence[Stream], may_hold_codes: bool) -> list[str]:
     return lines
 
 
-def presence_condition(stream: Stream) -> str:
-    """Return the constexpr condition under which a stream exists; "" if it always exists."""
-    return str(_flag_condition(stream.condition)) if stream.condition else ""
-
-
-def _flag_condition(condition: Condition) -> Condition:
-    """Return a stream's condition, with the name of its constexpr flag."""
-    return Condition(constant(condition.name), condition.holds)
+def presence(stream: Stream) -> Condition | None:
+    """Return the constexpr condition under which a stream exists; None if it always exists."""
+    return flag_condition(stream.condition) if stream.condition else None
 
 
 def flags_of(streams: Sequence[Stream]) -> dict[str, str]:
     """Return every constexpr flag, with the launch expression of its value."""
     flags = {}
     for stream in streams:
-        if stream.state and stream.condition:
-            flag = _flag_condition(stream.condition)
+        if stream.state and (flag := presence(stream)):
             exists = f'bucket.has("{stream.state.key}")'
             flags[flag.name] = exists if flag.holds else f"not {exists}"
     return flags
 
 
 def _if_present(stream: Stream, line: str) -> list[str]:
-    condition = presence_condition(stream)
+    condition = presence(stream)
     return [f"if {condition}:", _INDENT + line] if condition else [line]
 
 

@@ -35,7 +35,6 @@ class WorkspaceSpec:
     """Counts of the numbers that kernels store for each tensor; a generated module lists them."""
 
     scalars: int  # single numbers, in the compute dtype; in float64 if the rule is in phases
-    in_phases: bool = False  # whether kernels share more than the scalars
     by_matrix: bool = False  # whether sweeps go by matrices, in tiles
     row_values: int = 0
     column_values: int = 0
@@ -46,6 +45,7 @@ class WorkspaceSpec:
     draws: bool = False  # whether the rule draws random numbers, by the positions of elements
     parts: int = 0  # partial sums that programs store when they finish matrices
     locals: tuple[str, ...] = ()  # operands and results of matrix ops
+    in_phases: bool = False  # whether kernels share more than the scalars
 
     @property
     def needs_row_major(self) -> bool:
