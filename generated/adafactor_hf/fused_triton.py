@@ -6,7 +6,6 @@ import triton
 import triton.language as tl
 
 from optgen.runtime.fused_triton.bucket import Bucket
-from optgen.runtime.fused_triton.device_folds import fold_chunk
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     NUMEL,
@@ -36,6 +35,7 @@ from optgen.runtime.fused_triton.device_reductions import (
     combine,
     elements,
     extents,
+    fold_chunk,
     inside,
     is_last,
     is_whole,

@@ -6,7 +6,6 @@ import triton
 import triton.language as tl
 
 from optgen.runtime.fused_triton.bucket import Bucket
-from optgen.runtime.fused_triton.device_folds import fold_chunk
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     NUMEL,
@@ -24,6 +23,7 @@ from optgen.runtime.fused_triton.device_reductions import (
     SUM_COUNT,
     SUMS,
     add_up,
+    fold_chunk,
     total,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from optgen.runtime.fused_triton.graph_memory import GraphMemory
 from optgen.runtime.fused_triton.interpreter import patched_interpreter
-from optgen.runtime.fused_triton.launch_options import compiler_options, options
+from optgen.runtime.fused_triton.launch_options import Shape, Tile, compiler_options, options
 from optgen.runtime.fused_triton.launcher import Launcher
 from optgen.runtime.fused_triton.matrix_stacks import MatrixStacks, Places, Stacks, places_of
 from optgen.runtime.fused_triton.table import HEADER, Table
@@ -28,7 +28,6 @@ from optgen.runtime.fused_triton.tensor_streams import (
     dtypes_and_devices,
     tensors_to_copy,
 )
-from optgen.runtime.fused_triton.tile_shape import Shape, Tile
 from optgen.runtime.fused_triton.workspace import Workspace, WorkspaceSpec
 from optgen.runtime.sharded.driver import Update
 from optgen.runtime.tensors.layout import copy_like

@@ -20,9 +20,8 @@ from torch import Tensor
 
 from optgen.runtime.fused_triton.folds import Folds, fold_options
 from optgen.runtime.fused_triton.graph_memory import GraphMemory
-from optgen.runtime.fused_triton.launch_options import compiler_options, number_options
+from optgen.runtime.fused_triton.launch_options import Shape, Tile, compiler_options, number_options
 from optgen.runtime.fused_triton.table import allocate, upload
-from optgen.runtime.fused_triton.tile_shape import Shape, Tile
 
 CHUNK = 128
 """Rows or columns of a matrix whose partial sums one program adds up."""

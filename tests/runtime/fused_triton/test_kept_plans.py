@@ -12,7 +12,7 @@ import optgen.optim
 from optgen import use_lowering
 from optgen.runtime.backends import backend
 from optgen.runtime.fused_triton import kept_plans, launch_plan, table
-from optgen.runtime.fused_triton.kept_plans import KeptPlans
+from optgen.runtime.fused_triton.launch_plan import KeptPlans
 
 pytest.importorskip("triton")
 

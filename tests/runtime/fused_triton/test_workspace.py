@@ -7,7 +7,7 @@ from math import prod
 import pytest
 import torch
 
-from optgen.runtime.fused_triton.tile_shape import ELEMENTS, Shape, Tile
+from optgen.runtime.fused_triton.launch_options import ELEMENTS, Shape, Tile
 from optgen.runtime.fused_triton.workspace import (
     CHUNK,
     FINISH_LINES,
