@@ -173,8 +173,8 @@ def tile_stores(
     if complete_stores:
         skip_sums = f"partials = {plus_multiple('partials', len(sums), use, 'blocks')}"
         partial_stores = [skip_sums, *partial_stores] if sums else partial_stores
-        lines += ["if DEPTH > 1:", *_indented(complete_stores)]
-        lines += ["else:", *_indented(partial_stores)]
+        lines += ["if DEPTH > 1:", *indented(complete_stores)]
+        lines += ["else:", *indented(partial_stores)]
     return lines
 
 
@@ -221,5 +221,6 @@ def _store(address: str, axis: str, name: str, use: Use) -> str:
     return f"tl.store({address} + {lanes}, {name}, {mask})"
 
 
-def _indented(lines: Iterable[str]) -> list[str]:
+def indented(lines: Iterable[str]) -> list[str]:
+    """Return lines of an inner block."""
     return [f"    {line}" for line in lines]

@@ -31,6 +31,7 @@ from optgen.lowerings.fused_triton.address_printer import (
     existence_variable,
     finish_addresses,
     flat_addresses,
+    indented,
     needed_lines,
     plus_multiple,
 )
@@ -47,6 +48,7 @@ from optgen.lowerings.fused_triton.sweeps import (
     Kernels,
     plus_offset,
     print_numbers,
+    print_statements,
     reduction_context,
 )
 from optgen.lowerings.fused_triton.workspace_slots import (
@@ -56,7 +58,6 @@ from optgen.lowerings.fused_triton.workspace_slots import (
     names_computed_by,
     names_read_by,
 )
-from optgen.lowerings.python.literals import comment
 
 _ARGUMENTS = ("table", "shapes", "scalars", "values", "partials")
 
@@ -191,7 +192,7 @@ class FinishKernel:
             lines.append(f"{state['list']} = {pointer}")
             lines.append(f"tl.store({state['list']}, {state['name']}.to({state['type']}))")
         if self._by_matrix and lines:
-            return ["if matrix_group == 0:", *(f"    {line}" for line in lines)]
+            return ["if matrix_group == 0:", *indented(lines)]
         return lines
 
     def _stored_scalars(self) -> list[Context]:
@@ -213,7 +214,6 @@ class FinishKernel:
         ]
 
 
-_INDENT = "    "
 _TILE_SHAPES = {
     Axes.NONE: "()",
     Axes.MATRIX: "(DEPTH, 1)",
@@ -362,7 +362,7 @@ class FinishPrinter:
         return [
             *(f"{variable(ref.name)} = {zeros}" for ref in reductions),
             f"for first in range(0, {size}, {tile}):",
-            *(_INDENT + line for line in inner),
+            *indented(inner),
             *(self._reduce(ref, value) for ref, value in reductions.items()),
             *self._matrix_stores(reductions),
         ]
@@ -446,18 +446,7 @@ class FinishPrinter:
         ]
 
     def _statements(self, body: Program) -> list[str]:
-        lines: list[str] = []
-        for stmt in body:
-            if isinstance(stmt, Assign):
-                lines += map(comment, stmt.quote)
-                lines.append(self._statement(stmt))
-                continue
-            arms = [(f"if {self._packed.branch_condition(stmt.condition)}:", stmt.then)]
-            arms += [("else:", stmt.orelse)] if stmt.orelse else []
-            for head, arm in arms:
-                inner = self._statements(arm) or ["pass"]
-                lines += [head, *(_INDENT + line for line in inner)]
-        return lines
+        return print_statements(body, self._packed, self._statement)
 
     def _reduce(self, target: Ref, value: Expr) -> str:
         """Reduce a loop's accumulator to a number per matrix, or to this program's partial sum."""

@@ -30,6 +30,7 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import CONDITION_OPERANDS
 from optgen.ir.plan import Plan, Stream
+from optgen.lowerings.fused_triton.address_printer import indented
 from optgen.lowerings.fused_triton.expression_printer import (
     ExpressionPrinter,
     constant,
@@ -167,9 +168,6 @@ def flag_condition(condition: Condition) -> Condition:
     return replace(condition, name=constant(condition.name))
 
 
-_INDENT = "    "
-
-
 class Prologue:
     """Printer of a plan's scalar program, which stores the packed scalars for the phases."""
 
@@ -301,7 +299,7 @@ class Prologue:
             if self._is_known_only_in_arm(name, defined, known_after)
         ]
         lines += [self._store(name) for name in only_here]
-        return [_INDENT + line for line in lines or ["pass"]], stored | set(only_here)
+        return indented(lines or ["pass"]), stored | set(only_here)
 
     def _is_known_only_in_arm(self, name: str, defined: set[str], known_after: set[str]) -> bool:
         """Tell whether a packed scalar or condition is known in an arm but not after it."""

@@ -5,7 +5,7 @@ The body of a sweep has loads, statements below the lines of the spec, and store
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,7 @@ from optgen.ir.plan import (
 from optgen.lowerings.fused_triton.address_printer import (
     Use,
     UsedNames,
+    indented,
     needed_lines,
     tile_addresses,
     tile_stores,
@@ -289,7 +290,6 @@ def used_streams(sweep: Sweep) -> list[Stream]:
     return [s for s in sweep.streams if s.stored or s.name in read or s.role == "local"]
 
 
-_INDENT = "    "
 REDUCTIONS = {
     "sum": "total({}, mask)",
     "max_abs": "largest({}, mask)",
@@ -319,7 +319,7 @@ def print_loads(
         lines += _if_present(stream, f"{name} = {value}.to(dtype)")
         if stream.name in read_if_absent:
             zeros = f"{name} = (lanes * 0).to(dtype)  # the branch that reads it is not taken"
-            lines += ["else:", _INDENT + zeros]
+            lines += ["else:", *indented([zeros])]
     return lines
 
 
@@ -426,7 +426,7 @@ def flags_of(streams: Sequence[Stream]) -> dict[str, str]:
 
 def _if_present(stream: Stream, line: str) -> list[str]:
     condition = presence(stream)
-    return [f"if {condition}:", _INDENT + line] if condition else [line]
+    return [f"if {condition}:", *indented([line])] if condition else [line]
 
 
 def print_sweep(body: Program, packed: PackedScalars) -> list[str]:
@@ -434,13 +434,30 @@ def print_sweep(body: Program, packed: PackedScalars) -> list[str]:
     printer = ExpressionPrinter(
         lambda expr: None, for_elements=True, read_condition=packed.packed_name
     )
+    return print_statements(
+        body, packed, lambda a: f"{variable(a.target.name)} = {_value(a.value, printer)}"
+    )
+
+
+def print_statements(
+    body: Program, packed: PackedScalars, print_assignment: Callable[[Assign], str]
+) -> list[str]:
+    """Return the lines of a program, each below its lines of the spec."""
     lines: list[str] = []
     for stmt in body:
         if isinstance(stmt, Assign):
-            lines += map(comment, stmt.quote)
-            lines.append(f"{variable(stmt.target.name)} = {_value(stmt.value, printer)}")
-        else:
-            lines += _branch(stmt, packed, "if")
+            lines += [*map(comment, stmt.quote), print_assignment(stmt)]
+            continue
+        arms = [(f"if {packed.branch_condition(stmt.condition)}:", stmt.then)]
+        orelse = stmt.orelse
+        while len(orelse) == 1 and isinstance(orelse[0], If):
+            (other,) = orelse
+            arms.append((f"elif {packed.branch_condition(other.condition)}:", other.then))
+            orelse = other.orelse
+        arms += [("else:", orelse)] if orelse else []
+        for head, arm in arms:
+            inner = print_statements(arm, packed, print_assignment) or ["pass"]
+            lines += [head, *indented(inner)]
     return lines
 
 
@@ -459,14 +476,3 @@ def _value(value: Expr, printer: ExpressionPrinter) -> str:
     if is_reduction(value) and isinstance(value, Call):
         return REDUCTIONS[value.op].format(printer.argument(value.args[0]))
     return printer(value)
-
-
-def _branch(stmt: If, packed: PackedScalars, keyword: str) -> list[str]:
-    lines = [f"{keyword} {packed.branch_condition(stmt.condition)}:"]
-    lines += [_INDENT + line for line in print_sweep(stmt.then, packed) or ["pass"]]
-    match stmt.orelse:
-        case ():
-            return lines
-        case (If() as other,):
-            return lines + _branch(other, packed, "elif")
-    return [*lines, "else:", *(_INDENT + line for line in print_sweep(stmt.orelse, packed))]
