@@ -117,11 +117,8 @@ def _plan_context(plan: Plan, keys: Sequence[str]) -> Context:
         "by_matrix": by_matrix,
         "scalars": packed.count,
         "scalar_types": scalar_types,
-        "hyper_count": prologue.hyper_count,
         "prologue": prologue.lines(),
         "prologue_doc": prologue.doc(),
-        "prologue_entry": prologue.reads_entry,
-        "prologue_hypers": prologue.reads_hypers,
         "prologue_shapes": prologue.reads_shapes,
         "kernels": kernels,
         "workspace": ", ".join(

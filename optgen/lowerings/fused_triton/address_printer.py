@@ -67,6 +67,9 @@ _SUM_LINES = (
 )
 """Addresses and counts: of the sums that a finish adds up, which blocks of elements or groups of
 matrices have stored; of the partial sums that it stores for each group."""
+_ENTRY = _line("entry", "{table} + tl.program_id(0)")
+_SHAPE = _line("shape", "{shapes} + tl.program_id(0)")
+_SCALARS = _line("scalars", "tl.program_id(0) * SCALARS", "+=")
 _VALUES = _line("values", "tl.load({shape} + VALUES * num_tensors)", "+=")
 
 
@@ -123,12 +126,13 @@ def flat_addresses(reads_partials: bool) -> list[AddressLine]:
 
     `reads_partials` tells whether the program reads partial sums of the previous phase.
     """
-    return [
-        _line("entry", "{table} + tl.program_id(0)"),
-        _line("shape", "{shapes} + tl.program_id(0)"),
-        _line("scalars", "tl.program_id(0) * SCALARS", "+="),
-        *(_SUM_LINES if reads_partials else []),
-    ]
+    return [_ENTRY, _SHAPE, _SCALARS, *(_SUM_LINES if reads_partials else [])]
+
+
+def prologue_addresses(hyper_count: int) -> list[AddressLine]:
+    """Return the address lines that the scalar program of a tensor may need."""
+    group = "tl.load({entry} + PARAM_GROUP * num_tensors)"
+    return [_ENTRY, _SHAPE, _line("hyper", f"{{hypers}} + {group} * {hyper_count}"), _SCALARS]
 
 
 def tile_stores(
@@ -209,6 +213,11 @@ def plus_multiple(base: str, number: int, use: Use, *sizes: str) -> str:
         return base
     times = "" if number == 1 else f"{number} * "
     return f"{base} + {times}{' * '.join(map(use, sizes))}"
+
+
+def plus_offset(pointer: str, number: int) -> str:
+    """Return the text of a pointer plus an offset."""
+    return f"{pointer} + {number}" if number else pointer
 
 
 def _factor(base: str, number: int, use: Use, size: str) -> str:

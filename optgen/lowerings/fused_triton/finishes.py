@@ -34,6 +34,7 @@ from optgen.lowerings.fused_triton.address_printer import (
     indented,
     needed_lines,
     plus_multiple,
+    plus_offset,
 )
 from optgen.lowerings.fused_triton.expression_printer import (
     ExpressionPrinter,
@@ -46,7 +47,6 @@ from optgen.lowerings.fused_triton.split_phases import first_part, partial_sums,
 from optgen.lowerings.fused_triton.sweeps import (
     Context,
     Kernels,
-    plus_offset,
     print_numbers,
     print_statements,
     reduction_context,

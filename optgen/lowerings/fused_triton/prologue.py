@@ -30,7 +30,13 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import CONDITION_OPERANDS
 from optgen.ir.plan import Plan, Stream
-from optgen.lowerings.fused_triton.address_printer import indented
+from optgen.lowerings.fused_triton.address_printer import (
+    UsedNames,
+    indented,
+    needed_lines,
+    plus_offset,
+    prologue_addresses,
+)
 from optgen.lowerings.fused_triton.expression_printer import (
     ExpressionPrinter,
     constant,
@@ -177,30 +183,16 @@ class Prologue:
         self._states = [s.symbol for s in plan.algorithm.scalar_states()]
         self._printer = ExpressionPrinter(self._read, for_elements=False)
         self._exprs = [*expressions(self._plan.scalars), *packed.program_results.values()]
+        self._used = UsedNames()
         self._offsets: dict[str, int] = {}
-        self.hyper_count = 0  # a tuple counts once per item
+        self._hyper_count = 0  # a tuple counts once per item
         for hyper in plan.algorithm.hypers:
-            self._offsets[hyper.name] = self.hyper_count
-            self.hyper_count += hyper.size
+            self._offsets[hyper.name] = self._hyper_count
+            self._hyper_count += hyper.size
 
     def scalar_types(self) -> list[str]:
         """Return the kernel's names for the dtypes of the step and of scalar states."""
         return [f"{name.upper()}_T" for name in self._step_and_states()]
-
-    @property
-    def reads_hypers(self) -> bool:
-        """Tell whether the kernel loads hyperparameters."""
-        return not self._read_names().isdisjoint(self._offsets)
-
-    @property
-    def reads_entry(self) -> bool:
-        """Tell whether the kernel reads the bucket's table, beside hyperparameters."""
-        return bool(self._step_and_states() or self._plan.fresh_states())
-
-    @property
-    def reads_shapes(self) -> bool:
-        """Tell whether the kernel loads properties of parameters."""
-        return bool(load_properties(self._exprs))
 
     def doc(self) -> str:
         """Return the docstring of the kernel."""
@@ -219,8 +211,15 @@ class Prologue:
         """Return the body of the kernel."""
         body, stored = self._block(self._plan.scalars, set(map(variable, self._step_and_states())))
         stored_at_end = [name for name in self._packed.program_results if name not in stored]
-        loads = [*self._loads(), *load_properties(self._exprs)]
-        return [*loads, "", *body, "", *self._state_stores(), *map(self._store, stored_at_end)]
+        loads = [*self._loads(), *load_properties(self._exprs, self._used)]
+        stores = [*self._state_stores(), *map(self._store, stored_at_end)]
+        addresses = needed_lines(prologue_addresses(self._hyper_count), self._used)
+        return [*addresses, *loads, "", *body, "", *stores]
+
+    @property
+    def reads_shapes(self) -> bool:
+        """Tell whether the kernel loads properties of parameters."""
+        return bool(load_properties(self._exprs))
 
     def _step_and_states(self) -> list[str]:
         return [*(["step"] if self._plan.algorithm.step else []), *self._states]
@@ -257,11 +256,11 @@ class Prologue:
 
     def _hyper(self, name: str, index: int = 0) -> str:
         offset = self._offsets[name] + index
-        return f"hyper + {offset}" if offset else "hyper"
+        return plus_offset(self._used("hyper"), offset)
 
     def _table_entry(self, row: int) -> str:
         """Return the address of a tensor's entry in a row of the bucket's table."""
-        return f"entry + (STREAMS + {row}) * num_tensors"
+        return f"{self._used('entry')} + (STREAMS + {row}) * num_tensors"
 
     def _block(self, program: Program, known_after: set[str]) -> tuple[list[str], set[str]]:
         """Return a block's lines, and the packed scalars stored in its arms.
@@ -366,7 +365,7 @@ class Prologue:
         offset = list(self._packed.program_results).index(name)
         result = self._packed.program_results[name]
         value = variable(result.name) if isinstance(result, Ref) else self._stored_condition(result)
-        return f"tl.store(scalars{f' + {offset}' if offset else ''}, {value})"
+        return f"tl.store({plus_offset(self._used('scalars'), offset)}, {value})"
 
     def _stored_condition(self, condition: Expr) -> str:
         """Return a condition's text; that of `fresh(x)` is `fresh_x`, which is 0 or 1."""

@@ -41,6 +41,7 @@ from optgen.lowerings.fused_triton.address_printer import (
     UsedNames,
     indented,
     needed_lines,
+    plus_offset,
     tile_addresses,
     tile_stores,
 )
@@ -383,11 +384,6 @@ def print_numbers(
         for name, number in packed.offsets(body).items()
         if name not in known_names
     ]
-
-
-def plus_offset(pointer: str, number: int) -> str:
-    """Return the text of a pointer plus an offset."""
-    return f"{pointer} + {number}" if number else pointer
 
 
 def print_stores(streams: Sequence[Stream], may_hold_codes: bool) -> list[str]:
