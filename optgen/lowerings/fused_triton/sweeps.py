@@ -439,21 +439,22 @@ def print_statements(
     body: Program, packed: PackedScalars, print_assignment: Callable[[Assign], str]
 ) -> list[str]:
     """Return the lines of a program, each below its lines of the spec."""
+
+    def arm(head: str, statements: Program) -> list[str]:
+        inner = print_statements(statements, packed, print_assignment)
+        return [head, *indented(inner or ["pass"])]
+
     lines: list[str] = []
     for stmt in body:
         if isinstance(stmt, Assign):
             lines += [*map(comment, stmt.quote), print_assignment(stmt)]
             continue
-        arms = [(f"if {packed.branch_condition(stmt.condition)}:", stmt.then)]
-        orelse = stmt.orelse
-        while len(orelse) == 1 and isinstance(orelse[0], If):
-            (other,) = orelse
-            arms.append((f"elif {packed.branch_condition(other.condition)}:", other.then))
-            orelse = other.orelse
-        arms += [("else:", orelse)] if orelse else []
-        for head, arm in arms:
-            inner = print_statements(arm, packed, print_assignment) or ["pass"]
-            lines += [head, *indented(inner)]
+        keyword = "if"
+        rest: Program = (stmt,)
+        while len(rest) == 1 and isinstance(branch := rest[0], If):
+            lines += arm(f"{keyword} {packed.branch_condition(branch.condition)}:", branch.then)
+            keyword, rest = "elif", branch.orelse
+        lines += arm("else:", rest) if rest else []
     return lines
 
 
