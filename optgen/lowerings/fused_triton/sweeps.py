@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from optgen.contract.states import QUANTIZED, Condition
+from optgen.ir.algorithm import State
 from optgen.ir.generated_names import plural
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import (
@@ -315,8 +316,9 @@ def print_loads(
     for stream in streams:
         name, pointers = variable(stream.name), variable(plural(stream.name))
         value = f"tl.load({pointers} + lanes, mask)"
-        if may_hold_codes and (codes := code_format(stream)):
-            value = f"load_coded({pointers}, {scales_pointer(stream)}, lanes, mask, {codes})"
+        if may_hold_codes and (state := coded_state(stream)):
+            scales, codes = scales_pointer(stream), _code_format(state)
+            value = f"load_coded({pointers}, {scales}, lanes, mask, {codes})"
         lines += _if_present(stream, f"{name} = {value}.to(dtype)")
         if stream.name in read_if_absent:
             zeros = f"{name} = (lanes * 0).to(dtype)  # the branch that reads it is not taken"
@@ -351,20 +353,23 @@ def scales_pointer(stream: Stream) -> str:
     return f"{stream.name}_scales"
 
 
-def codes_context(stream: Stream, may_hold_codes: bool) -> dict[str, str]:
+def codes_context(stream: Stream, may_hold_codes: bool) -> Context:
     """Return the name of a stream's scales and its block size; "" for both if it has no codes."""
-    codes = code_format(stream) if may_hold_codes else ""
-    return {"scales": scales_pointer(stream) if codes else "", "block": codes.partition(",")[0]}
+    state = coded_state(stream) if may_hold_codes else None
+    return {
+        "scales": scales_pointer(stream) if state else "",
+        "block": state.block if state else "",
+    }
 
 
-def code_format(stream: Stream) -> str:
-    """Return a stream's block size and whether its map is linear, as arguments in Triton.
-
-    Return "" if the stream never holds codes.
-    """
+def coded_state(stream: Stream) -> State | None:
+    """Return the state of a stream that may hold codes of 8 bits; None for any other stream."""
     state = stream.state
-    if state is None or state.dtype != QUANTIZED:
-        return ""
+    return state if state is not None and state.dtype == QUANTIZED else None
+
+
+def _code_format(state: State) -> str:
+    """Return a state's block size and whether its map is linear, as arguments in Triton."""
     return f"{state.block}, {state.map == 'linear'}"
 
 
@@ -398,9 +403,9 @@ def print_stores(streams: Sequence[Stream], may_hold_codes: bool) -> list[str]:
             pointers = variable(plural(stream.name))
             value = f"{name}.to({pointers}.dtype.element_ty)"
             line = f"tl.store({pointers} + lanes, {value}, mask)"
-            if may_hold_codes and (codes := code_format(stream)):
-                arguments = f"{pointers}, {scales_pointer(stream)}, {name}, lanes, mask, {codes}"
-                line = f"store_coded({arguments})"
+            if may_hold_codes and (state := coded_state(stream)):
+                scales, codes = scales_pointer(stream), _code_format(state)
+                line = f"store_coded({pointers}, {scales}, {name}, lanes, mask, {codes})"
             lines += _if_present(stream, line)
     return lines
 
