@@ -157,6 +157,11 @@ def assigns(program: Program) -> Iterator[Assign]:
             yield from assigns(stmt.orelse)
 
 
+def names_assigned(program: Program) -> set[str]:
+    """Return the names that a program assigns."""
+    return {stmt.target.name for stmt in assigns(program)}
+
+
 def always_assigned(program: Program) -> set[str]:
     """Return the names that a program assigns on every path, whatever the versions."""
     return on_every_path(program, lambda target: target.name)

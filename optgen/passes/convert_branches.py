@@ -30,6 +30,7 @@ from optgen.ir.nodes import (
     assigns,
     map_expressions,
     map_values,
+    names_assigned,
     names_read,
     rebuild,
     refs,
@@ -158,11 +159,9 @@ class _IfConverter:
         arms = [
             self._branch_free(a, s) for a, s in zip((stmt.then, stmt.orelse), suffixes, strict=True)
         ]
-        others = tuple(self._other_statements(origin))
-        used_elsewhere = (
-            _names_used(others) | self._stored_names() | {r.name for r in refs(stmt.condition)}
-        )
-        assigned = [_names_assigned(arm) for arm in arms]
+        others, stored = tuple(self._other_statements(origin)), self.plan.algorithm.stored
+        used_elsewhere = _names_used(others) | stored | {r.name for r in refs(stmt.condition)}
+        assigned = [names_assigned(arm) for arm in arms]
         shared_names = tuple(  # for each arm, the names it assigns that are also used outside of it
             {
                 n
@@ -176,8 +175,7 @@ class _IfConverter:
             a.target.name: a.target
             for names, arm in zip(shared_names, arms, strict=True)
             for a in assigns(arm)
-            if a.target.name in names
-            and (a.target in read or a.target.name in self._stored_names())
+            if a.target.name in names and (a.target in read or a.target.name in stored)
         }
         condition, save_condition = self._saved_condition(stmt.condition, selected)
         selects = (
@@ -193,7 +191,7 @@ class _IfConverter:
         A name that a flag may leave unassigned starts with its old value.
         """
         targets = {a.target for a in assigns(arm) if a.target.name in names}
-        first = {n: next(s for s in arm if n in _names_assigned((s,))) for n in sorted(names)}
+        first = {n: next(s for s in arm if n in names_assigned((s,))) for n in sorted(names)}
         optional = [
             n for n, stmt in first.items() if isinstance(stmt, If) and self._has_earlier_value(n)
         ]
@@ -220,10 +218,6 @@ class _IfConverter:
         name = next(n for i in count(1) if (n := f"condition{i}") not in used_names)
         self.kinds[Ref(name)] = kind_of(condition, self.kinds.__getitem__)
         return Ref(name), (Assign(Ref(name), condition),)
-
-    def _stored_names(self) -> set[str]:
-        algorithm = self.plan.algorithm
-        return {algorithm.param, *(s.symbol for s in algorithm.states)}
 
     def _other_statements(self, stmt: If) -> Iterator[Stmt]:
         """Yield every statement of the plan except one."""
@@ -278,7 +272,7 @@ def _without(program: Program, excluded: Stmt) -> Program:
 
 def _names_used(program: Program) -> set[str]:
     """Return every name that a program reads or assigns."""
-    return _names_assigned(program) | names_read(program)
+    return names_assigned(program) | names_read(program)
 
 
 def _sides(
@@ -289,11 +283,6 @@ def _sides(
         Ref(name + suffix if name in assigned else name)
         for assigned, suffix in zip(shared_names, suffixes, strict=True)
     )
-
-
-def _names_assigned(program: Program) -> set[str]:
-    """Return every name that a program assigns."""
-    return {a.target.name for a in assigns(program)}
 
 
 @dataclass(frozen=True)

@@ -9,19 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from optgen.ir.nodes import (
-    Assign,
-    Call,
-    Const,
-    Expr,
-    If,
-    Linear,
-    Program,
-    Ref,
-    Term,
-    assigns,
-    refs,
-)
+from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Program, Ref, Term, assigns, refs
 from optgen.ir.ops import MAXIMA
 from optgen.ir.plan import Plan, Sweep, is_reduction
 from optgen.passes.algebra import sums_to_one

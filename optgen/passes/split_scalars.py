@@ -66,8 +66,7 @@ class Splitter:
         self.ranges |= declared_ranges(self.algorithm)
         self.use_counts = Counter(r for e in expressions(self.algorithm.rule) for r in _uses(e))
         self.events = list(_events(self.algorithm.rule))
-        states = {s.symbol for s in self.algorithm.states}
-        self.stored = {self.algorithm.param, *states}
+        self.stored = self.algorithm.stored
 
     def is_tensor(self, expr: Expr) -> bool:
         return kind_of(expr, self.kinds.__getitem__).is_tensor
@@ -102,16 +101,14 @@ class Splitter:
         kind = kind_of(stmt.value, self.kinds.__getitem__)
         known = self.kinds.get(stmt.target)
         self.kinds[stmt.target] = kind.join(known) if known else kind
-        return not self.kinds[stmt.target].is_scalar or stmt.target.name in self._tensor_names()
+        is_scalar = self.kinds[stmt.target].is_scalar
+        return not is_scalar or stmt.target.name in self.algorithm.stored_tensors
 
     def _record_range(self, stmt: Assign) -> None:
         """Record a scalar's range. A scalar that both arms assign has the union of both ranges."""
         new = range_of(stmt.value, self.ranges)
         known = self.ranges.get(stmt.target, new)
         self.ranges[stmt.target] = new.union(known)
-
-    def _tensor_names(self) -> set[str]:
-        return {self.algorithm.param, *(s.symbol for s in self.algorithm.tensor_states())}
 
     def _tensor_statements(self, stmt: Assign) -> list[Stmt]:
         """Return a tensor statement in linear form, or no statement if its value is inlined."""
@@ -134,13 +131,13 @@ class Splitter:
         return self._linear(expr)
 
     def _linear(self, expr: Expr) -> Linear:
+        def expand(ref: Ref) -> Terms | None:
+            return self.expansions[ref][0] if ref in self.expansions else None
+
         def as_written(sum_: Expr) -> bool:
             return derives_from_rounding(sum_, self.rounded)
 
-        return Linearizer(self.is_tensor, self._expand, self.ranges, as_written).linear(expr)
-
-    def _expand(self, ref: Ref) -> Terms | None:
-        return self.expansions[ref][0] if ref in self.expansions else None
+        return Linearizer(self.is_tensor, expand, self.ranges, as_written).linear(expr)
 
     def _can_expand(self, target: Ref, form: Linear) -> bool:
         """Tell whether a statement's value can be inlined where its target is read."""
@@ -311,12 +308,8 @@ def derives_from_rounding(expr: Expr, rounded: frozenset[Ref] | set[Ref]) -> boo
     stack = [expr]
     while stack:
         node = stack.pop()
-        if node in rounded if isinstance(node, Ref) else _is_rounding(node):
+        op = node.op if isinstance(node, Call) else ""
+        if op in STORAGE_OPS or (isinstance(node, Ref) and node in rounded):
             return True
-        is_choice = isinstance(node, Call) and node.op == "where"
-        stack += children(node)[1:] if is_choice else children(node)
+        stack += children(node)[1:] if op == "where" else children(node)
     return False
-
-
-def _is_rounding(node: Expr) -> bool:
-    return isinstance(node, Call) and node.op in STORAGE_OPS

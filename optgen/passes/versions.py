@@ -20,7 +20,7 @@ from itertools import chain
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.generated_names import is_free, numbered
-from optgen.ir.kinds import Axes, Kind, declared_kinds, kind_of
+from optgen.ir.kinds import Axes, Kind, declared_kinds, kind_of, names_of_rule
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -181,7 +181,7 @@ def split_live_ranges(algorithm: Algorithm, split_tensors: bool = False) -> Algo
     matrix_ops = [a for a in assigns(algorithm.rule) if is_matrix_op(a.value)]
     to_split |= {a.target.name for a in matrix_ops}
     if split_tensors:
-        to_split |= {algorithm.param, *(state.symbol for state in algorithm.tensor_states())}
+        to_split |= algorithm.stored_tensors
         to_split |= {ref.name for a in matrix_ops for ref in refs(a.value)}
     versions_to_rename = [*_later_small_values(algorithm), *_all_but_last(algorithm, to_split)]
     names = _new_names(algorithm, [ref.name for ref in versions_to_rename])
@@ -262,7 +262,7 @@ def _all_but_last(algorithm: Algorithm, names: Collection[str]) -> list[Ref]:
 
 def _new_names(algorithm: Algorithm, names: Iterable[str], suffix: str = "") -> list[str]:
     """Return, for each name, a free name that consists of it and a suffix or a number."""
-    used_names = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))
+    used_names = names_of_rule(algorithm)
     new_names: list[str] = []
     for name in names:
         candidates = chain([f"{name}{suffix}"] if suffix else [], numbered(f"{name}{suffix}"))

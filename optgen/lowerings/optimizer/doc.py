@@ -361,8 +361,7 @@ def _divides(algorithm: Algorithm, path: list[str], target: str, seen: frozenset
             return True
         if word not in _NONZERO_OPS:
             return False
-    stored = {algorithm.param, *(state.symbol for state in algorithm.states)}
-    if not target or target in stored or target in seen:
+    if not target or target in algorithm.stored or target in seen:
         return False
     reads = [
         read

@@ -122,8 +122,7 @@ class SmallValues:
 
     def is_small(self, ref: Ref) -> bool:
         """Tell whether a name is a number, a row or a column on the device."""
-        kind = self.kinds[ref]
-        return kind.stage is Stage.DEVICE and kind.axes is not Axes.TENSOR
+        return self.kinds[ref].is_small
 
     def of_sweep(self, sweep: Sweep) -> list[Ref]:
         """Return the small values that a sweep reads or reduces to, in order."""
