@@ -21,6 +21,7 @@ from optgen.ir.nodes import (
     assigns,
     names_read,
     rebuild,
+    truth,
 )
 from optgen.ir.ops import OPS, PROPERTIES, RANDOM_OPS, WIDE_OPS
 from optgen.passes.prepare_rule import add_maximize
@@ -249,7 +250,7 @@ def _constant(value: float | int | bool | str | None) -> tuple[str, int]:
     if value is None:
         return r"\varnothing", _ATOM
     if isinstance(value, bool | str):
-        return rf"\text{{{_escaped(str(value))}}}", _ATOM
+        return rf"\text{{{' '.join(str(value).translate(_ESCAPES).split())}}}", _ATOM
     precedence = _SUM if value < 0 else _ATOM
     mantissa, _, exponent = f"{value!r}".partition("e")
     if not exponent:
@@ -260,11 +261,6 @@ def _constant(value: float | int | bool | str | None) -> tuple[str, int]:
     return rf"{mantissa} \cdot {power}", min(precedence, _PRODUCT)
 
 
-def _escaped(text: str) -> str:
-    """Return a text with LaTeX's special characters escaped, and single spaces."""
-    return " ".join(text.translate(_ESCAPES).split())
-
-
 def _short_power(text: str) -> str:
     """Return x^2 for x^{2}."""
     head, _, last = text.rpartition("^")
@@ -273,13 +269,20 @@ def _short_power(text: str) -> str:
 
 def _without_fixed_branches(program: Program, algorithm: Algorithm) -> Program:
     """Return the program with one arm for each branch that fixed hyperparameters decide."""
+
+    def known(condition: Expr) -> bool | None:
+        match condition:
+            case Ref(name) | Call("truth", (Ref(name),)) if hyper := algorithm.hyper(name):
+                return bool(hyper.default) if hyper.fixed and not hyper.set_by_step else None
+        return None
+
     out: list[Assign | If] = []
     for stmt in program:
         if isinstance(stmt, Assign):
             out.append(stmt)
             continue
         then, orelse = (_without_fixed_branches(arm, algorithm) for arm in (stmt.then, stmt.orelse))
-        holds = _fixed_truth(stmt.condition, algorithm)
+        holds = truth(stmt.condition, known)
         if holds is not None:
             out += then if holds else orelse
         elif then:
@@ -287,24 +290,6 @@ def _without_fixed_branches(program: Program, algorithm: Algorithm) -> Program:
         elif orelse:
             out.append(If(Call("not", (stmt.condition,)), orelse, (), stmt.quote, stmt.place))
     return tuple(out)
-
-
-def _fixed_truth(condition: Expr, algorithm: Algorithm) -> bool | None:
-    """Return a condition's value if fixed hyperparameters decide it, else None."""
-    match condition:
-        case Ref(name) | Call("truth", (Ref(name),)):
-            hyper = algorithm.hyper(name)
-            is_fixed = hyper is not None and hyper.fixed and not hyper.set_by_step
-            return bool(hyper.default) if hyper is not None and is_fixed else None
-        case Call("not", (inner,)):
-            holds = _fixed_truth(inner, algorithm)
-            return None if holds is None else not holds
-        case Call("and" | "or" as word, (a, b)):
-            sides = (_fixed_truth(a, algorithm), _fixed_truth(b, algorithm))
-            if (word == "or") in sides:
-                return word == "or"
-            return None if None in sides else word == "and"
-    return None
 
 
 _GREEK = re.compile(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from optgen.contract.states import RANK, Condition
 from optgen.ir.algorithm import Algorithm, Hyper
@@ -40,10 +40,6 @@ from optgen.spec.scope import SHAPE_NAMES, type_of
 from optgen.spec.source import Source
 from optgen.spec.substitutes import NO_SUBSTITUTE, UNSUPPORTED, function_hint, keyword_hint
 from optgen.spec.wide_reductions import is_wide_call, read_wide_reduction
-
-if TYPE_CHECKING:
-    from optgen.spec.expressions import Expressions
-
 
 _MATRICES = tuple(axes for axes in SHAPES if "1" not in (height(axes), width(axes)))
 """Axes of values with several rows and columns."""
@@ -299,12 +295,10 @@ def keys_of_draw(
     step = Ref(algorithm.step, 0, reader.source.place(node))
     scope.read.add(algorithm.step)
     scope.draw_count += 1
-    return (*map(_as_key, seed_and_stream), step, Const(scope.draw_count - 1))
-
-
-def _as_key(number: Expr) -> Expr:
-    """Return the expression of a seed or stream as a whole number below `NUM_SEEDS`."""
-    return Call("floor", (Call("%", (number, Const(NUM_SEEDS))),))
+    # A seed or stream becomes a whole number below `NUM_SEEDS`.
+    remainders = (Call("%", (number, Const(NUM_SEEDS))) for number in seed_and_stream)
+    keys = (Call("floor", (remainder,)) for remainder in remainders)
+    return (*keys, step, Const(scope.draw_count - 1))
 
 
 def number_calls(rule: Program) -> Program:
