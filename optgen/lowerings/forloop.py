@@ -113,7 +113,7 @@ def _functional_update(plan: Plan, on_whole_matrices: bool) -> Function:
     body = (
         whole_statements(plan, program, WHOLE_TENSOR)
         if on_whole_matrices
-        else statements(program, _PRINTER, _assignment_line)
+        else statements(program, _PRINTER, lambda stmt: [_assignment_line(stmt)])
     )
     lines = separated_blocks(opening, body, [*write_lines(plan, WHOLE_TENSOR)])
     lists = list_names(plan.algorithm)

@@ -224,20 +224,20 @@ def scalar_lines(plan: Plan, texts: ScalarText, names_read_later: Collection[str
     param = {plan.algorithm.param: texts.param}
     printer = PythonPrinter(param, {})
 
-    def line(stmt: Assign) -> str:
+    def lines(stmt: Assign) -> list[str]:
         name = stmt.target.name
         if name not in states:
-            return f"{name} = {printer.text(stmt.value)}"
+            return [f"{name} = {printer.text(stmt.value)}"]
         tensor = texts.tensor.format(plural(name))
         value = PythonPrinter(param | {name: tensor}, {}).text(stmt.value)
         stored = texts.store.format(plural(name), value)
-        return f"{name} = {stored}" if name in read_after_store else stored
+        return [f"{name} = {stored}" if name in read_after_store else stored]
 
     copies = _copies_of_old_values(plan)
     program = tuple(s for s in plan.scalars if s not in copies.values())
     return [
         *_opening_lines(plan, texts, copies),
-        *_with_unpackings(statements(program, printer, line), plan),
+        *_with_unpackings(statements(program, printer, lines), plan),
     ]
 
 

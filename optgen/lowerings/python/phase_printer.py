@@ -139,14 +139,12 @@ class FinishPrinter:
         printer = PythonPrinter({param: self.syntax.param}, self.syntax.functions)
         stops = collective_points(body) if self.syntax.over_ranks else {}
 
-        def line(stmt: Assign) -> str:
+        def lines(stmt: Assign) -> list[str]:
             text = f"{stmt.target.name} = {self._value(stmt, printer)}"
             reductions = stops.get(stmt.target, ())
-            return "\n".join(
-                [text, *completion_lines(reductions, self.small_values.kinds.__getitem__)]
-            )
+            return [text, *completion_lines(reductions, self.small_values.kinds.__getitem__)]
 
-        yield from statements(body, printer, line)
+        yield from statements(body, printer, lines)
         assigned = {a.target.name for a in assigns(body)}
         for state in self.plan.algorithm.states:
             if state.symbol in assigned:

@@ -191,7 +191,7 @@ def whole_statements(plan: Plan, program: Program, syntax: WholeSyntax) -> list[
 
     stream_names = [stream.name for stream in streams(plan)]
     indexed = permute_by_index(map_expressions(program, of_param), stream_names)
-    return statements(indexed, _PRINTER, lambda stmt: _assignment_line(plan, stmt, syntax))
+    return statements(indexed, _PRINTER, lambda stmt: [_assignment_line(plan, stmt, syntax)])
 
 
 def _assignment_line(plan: Plan, stmt: Assign, syntax: WholeSyntax) -> str:
