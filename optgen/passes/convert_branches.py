@@ -52,11 +52,12 @@ def if_convert(plan: Plan) -> Plan:
     """
     converter = _IfConverter(plan, frozenset(_possible_tensors(plan)), dict(plan.kinds))
 
+    def with_tensor_logic(expr: Expr) -> Expr:
+        return use_tensor_logic(expr, converter.may_be_tensor)
+
     def converted(program: Program) -> Program:
-        return map_expressions(
-            map_values(converter.program(program), converter.with_tensor_logic),
-            converter.with_holds,
-        )
+        with_logic = map_values(converter.program(program), with_tensor_logic)
+        return map_expressions(with_logic, converter.with_holds)
 
     new_plan = plan.map_programs(converted)
     return replace(new_plan, kinds=converter.kinds)
@@ -97,7 +98,7 @@ class _IfConverter:
     def _statement(self, stmt: Stmt) -> Stmt:
         if isinstance(stmt, Assign):
             return stmt
-        if self._may_be_tensor(stmt.condition):
+        if self.may_be_tensor(stmt.condition):
             return self._both_forms(stmt)
         return replace(stmt, then=self.program(stmt.then), orelse=self.program(stmt.orelse))
 
@@ -111,10 +112,6 @@ class _IfConverter:
             return replace(stmt, condition=Call("or", (CAPTURABLE, stmt.condition)))
         return If(CAPTURABLE, branch_free, (stmt,))
 
-    def with_tensor_logic(self, expr: Expr) -> Expr:
-        """Return a value with logic ops that also work on tensors."""
-        return use_tensor_logic(expr, self._may_be_tensor)
-
     def with_holds(self, expr: Expr) -> Expr:
         """Return an expression with `holds` for the `truth` of possible tensors."""
         match expr:
@@ -122,7 +119,8 @@ class _IfConverter:
                 return Call("holds", (ref,))
         return rebuild(expr, self.with_holds)
 
-    def _may_be_tensor(self, condition: Expr) -> bool:
+    def may_be_tensor(self, condition: Expr) -> bool:
+        """Tell whether a condition may be a tensor in a captured step."""
         for atom in _atoms(condition):
             is_lookup = isinstance(atom, Call) and OPS[atom.op].category == "lookup"
             if not is_lookup and not self.possible_tensors.isdisjoint(refs(atom)):
@@ -139,7 +137,7 @@ class _IfConverter:
 
     def _branch_free_if(self, stmt: If, origin: If, suffix: str) -> Program:
         """Convert one branch; `origin` is the plan's statement that the branch was split from."""
-        flag = next((a for a in _atoms(stmt.condition) if not self._may_be_tensor(a)), None)
+        flag = next((a for a in _atoms(stmt.condition) if not self.may_be_tensor(a)), None)
         if flag is None:
             return self._both_arms(stmt, origin, suffix)
         arms = []
@@ -178,10 +176,13 @@ class _IfConverter:
             if a.target.name in names and (a.target in read or a.target.name in stored)
         }
         condition, save_condition = self._saved_condition(stmt.condition, selected)
-        selects = (
-            Assign(target, Call("where", (condition, *_sides(name, shared_names, suffixes))))
-            for name, target in sorted(selected.items())
-        )
+        selects = []
+        for name, target in sorted(selected.items()):
+            sides = (  # an arm that does not assign a name keeps the old value
+                Ref(name + end if name in names else name)
+                for names, end in zip(shared_names, suffixes, strict=True)
+            )
+            selects.append(Assign(target, Call("where", (condition, *sides))))
         then, orelse = map(self._suffixed, arms, shared_names, suffixes)
         return (*save_condition, *then, *orelse, *selects)
 
@@ -273,16 +274,6 @@ def _without(program: Program, excluded: Stmt) -> Program:
 def _names_used(program: Program) -> set[str]:
     """Return every name that a program reads or assigns."""
     return names_assigned(program) | names_read(program)
-
-
-def _sides(
-    name: str, shared_names: tuple[set[str], ...], suffixes: tuple[str, ...]
-) -> tuple[Ref, ...]:
-    """Return a name's value after each arm; an arm that does not assign it keeps the old value."""
-    return tuple(
-        Ref(name + suffix if name in assigned else name)
-        for assigned, suffix in zip(shared_names, suffixes, strict=True)
-    )
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
+from itertools import chain, count
 
 from optgen.ir.algorithm import Algorithm, Hyper
 from optgen.ir.generated_names import is_free
@@ -28,10 +28,14 @@ def derive(algorithm: Algorithm, base: Algorithm) -> Algorithm:
 
     All hyperparameters are in the base's order.
     """
+    hypers: list[Hyper] = []
+    for of_base in base.hypers:  # what groups must share follows from the base's rule
+        own = algorithm.hyper(of_base.name)
+        hypers.append(replace(own, groups=of_base.groups) if own else of_base)
     return replace(
         algorithm,
         states=base.states,
-        hypers=tuple(_own_or_of_base(algorithm, hyper) for hyper in base.hypers),
+        hypers=tuple(hypers),
         rule=base.rule,
         requires=(*base.requires, *algorithm.requires),
         gradient=base.gradient,
@@ -46,12 +50,6 @@ def derive(algorithm: Algorithm, base: Algorithm) -> Algorithm:
         compute_dtype=base.compute_dtype,
         zero_grad=algorithm.zero_grad or base.zero_grad,
     )
-
-
-def _own_or_of_base(algorithm: Algorithm, of_base: Hyper) -> Hyper:
-    """Return a hyperparameter; what its groups must share follows from the base's rule."""
-    own = algorithm.hyper(of_base.name)
-    return replace(own, groups=of_base.groups) if own else of_base
 
 
 def add_maximize(algorithm: Algorithm) -> Algorithm:
@@ -99,7 +97,9 @@ def rename(algorithm: Algorithm) -> Algorithm:
     used_names = {"state_steps", *(h.name for h in algorithm.hypers), *_shadowable_calls(algorithm)}
     used_names |= set() if algorithm.step else {"step"}
     for name, wanted_name in wanted.items():
-        candidates = _state_names(wanted_name) if name in keys else _underscored_names(wanted_name)
+        candidates = _underscored_names(wanted_name)
+        if name in keys:
+            candidates = chain([wanted_name], _underscored_names(f"state_{wanted_name}"))
         names[name] = next(n for n in candidates if is_free(n, used_names))
         used_names.add(names[name])
         if names[name] != wanted_name:
@@ -120,11 +120,6 @@ def _shadowable_calls(algorithm: Algorithm) -> frozenset[str]:
     """Return the functions that a rule calls, and whose names other rules may give to values."""
     nodes = (node for expr in expressions(algorithm.rule) for node in walk(expr))
     return SHADOWABLE_FUNCTIONS.intersection(n.op for n in nodes if isinstance(n, Call))
-
-
-def _state_names(key: str) -> Iterator[str]:
-    yield key
-    yield from _underscored_names(f"state_{key}")
 
 
 def _underscored_names(name: str) -> Iterator[str]:

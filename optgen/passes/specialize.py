@@ -38,22 +38,18 @@ def specialize(algorithm: Algorithm, facts: Facts) -> Algorithm:
     """Return the algorithm for parameters with these facts, without states that do not exist."""
     if not facts:
         return algorithm
-    states = tuple(_without_fact(s, facts) for s in algorithm.states if _exists(s, facts))
+    states: list[State] = []
+    for state in algorithm.states:
+        condition = state.condition
+        if condition is None or condition.name not in facts:
+            states.append(state)
+        elif facts[condition.name] is condition.holds:
+            states.append(replace(state, when=None))
     return replace(
         algorithm,
-        states=states,
+        states=tuple(states),
         rule=map_expressions(algorithm.rule, lambda expr: _with_answers(expr, facts)),
     )
-
-
-def _exists(state: State, facts: Facts) -> bool:
-    condition = state.condition
-    return condition is None or facts.get(condition.name, condition.holds) is condition.holds
-
-
-def _without_fact(state: State, facts: Facts) -> State:
-    is_answered = state.condition is not None and state.condition.name in facts
-    return replace(state, when=None) if is_answered else state
 
 
 def _with_answers(expr: Expr, facts: Facts) -> Expr:

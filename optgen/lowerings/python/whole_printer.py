@@ -24,6 +24,7 @@ from optgen.ir.nodes import (
     children,
     expressions,
     map_expressions,
+    map_statements,
     map_values,
     names_read,
     only_factor,
@@ -168,14 +169,9 @@ def _with_tensor_logic(plan: Plan) -> Program:
     return map_values(
         with_typed_numbers(plan),
         lambda value: use_tensor_logic(
-            value, lambda expr: not _is_known_without_tensors(plan, expr)
+            value, lambda expr: not all(plan.kinds[ref].is_scalar for ref in refs(expr))
         ),
     )
-
-
-def _is_known_without_tensors(plan: Plan, expr: Expr) -> bool:
-    """Tell whether a value is known without reading any tensor."""
-    return all(plan.kinds[ref].is_scalar for ref in refs(expr))
 
 
 def whole_statements(plan: Plan, program: Program, syntax: WholeSyntax) -> list[str]:
@@ -343,13 +339,4 @@ def _with_orders(program: Program, orders: frozenset[str]) -> Program:
             return stmt
         return replace(stmt, value=Call("descending_order", children(only_factor(stmt.value))))
 
-    return tuple(
-        with_order(stmt)
-        if isinstance(stmt, Assign)
-        else replace(
-            stmt,
-            then=_with_orders(stmt.then, orders),
-            orelse=_with_orders(stmt.orelse, orders),
-        )
-        for stmt in program
-    )
+    return map_statements(program, with_order)
