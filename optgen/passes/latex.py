@@ -115,14 +115,11 @@ class _Typesetter:
 
     def lines(self) -> Iterator[str]:
         if not self.algorithm.is_function:
-            yield self._gradient()
+            param, grad = self.algorithm.param, self.algorithm.grad
+            loss = rf"\nabla_{{{self.symbols.at(param)}}} f_t({self._ref(param)})"
+            yield rf"{self._ref(grad)} \leftarrow {loss}"
         rule = _without_fixed_branches(self.algorithm.rule, self.algorithm)
         yield from self._program(rule, 0, frozenset((self.algorithm.param,)))
-
-    def _gradient(self) -> str:
-        param = self.symbols.at(self.algorithm.param)
-        loss = rf"\nabla_{{{param}}} f_t({self._ref(self.algorithm.param)})"
-        return rf"{self._ref(self.algorithm.grad)} \leftarrow {loss}"
 
     def _program(self, program: Program, depth: int, later: frozenset[str]) -> Iterator[str]:
         """Yield the lines of a program; `later` are the names that are read after the program."""
@@ -133,12 +130,9 @@ class _Typesetter:
             if isinstance(stmt.value, Call) and stmt.value.op in WIDE_OPS:
                 self.wide[stmt.target.name] = stmt.value
             elif not is_unpacking(stmt):
-                yield self._assign(stmt, depth)
-
-    def _assign(self, stmt: Assign, depth: int) -> str:
-        name, value = stmt.target.name, self._text(stmt.value)
-        self.written.add(name)
-        return rf"{_INDENT * depth}{self._ref(name)} \leftarrow {value}"
+                name, value = stmt.target.name, self._text(stmt.value)
+                self.written.add(name)
+                yield rf"{_INDENT * depth}{self._ref(name)} \leftarrow {value}"
 
     def _if(self, stmt: If, depth: int, later: frozenset[str]) -> Iterator[str]:
         """Yield the lines of a branch, below lines for names that keep their old value."""

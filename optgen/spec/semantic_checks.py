@@ -43,7 +43,9 @@ def check_references(source: Source, algorithm: Algorithm) -> None:
         if condition and types_by_name.get(condition.name) not in _CONDITION_TYPES:
             _unknown_hyper(source, state, "when", condition.name, types_by_name)
         if state.init == "index":
-            _check_index(source, state)
+            if state.shape != "scalar":
+                message = f'`{state.symbol}` is a tensor, and init="index" is one number'
+                source.error_at(state.place, message, 'add shape="scalar"')
             continue
         if (
             isinstance(state.init, str)
@@ -58,13 +60,6 @@ def check_references(source: Source, algorithm: Algorithm) -> None:
         if state.init == "p" and state.shape != "like":
             message = f'`{state.symbol}` is {_SHAPES[state.shape]}, and init="p" is a tensor'
             source.error_at(state.place, message, "start from a number: init=0")
-
-
-def _check_index(source: Source, state: State) -> None:
-    """Check a state that begins as the parameter's number in the optimizer."""
-    if state.shape != "scalar":
-        message = f'`{state.symbol}` is a tensor, and init="index" is one number'
-        source.error_at(state.place, message, 'add shape="scalar"')
 
 
 def _unknown_hyper(

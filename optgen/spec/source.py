@@ -233,14 +233,10 @@ def check_file_name(path: Path) -> None:
     """Raise a SpecError if no Python module may have this file name."""
     if not is_snake_case(path.stem):
         message = "the file name must be in snake_case, and no keyword of Python"
-        hint = f"generated modules get this name: call it {_suggestion(path.stem)}.py"
+        words = "_".join(re.findall("[a-z0-9]+", module_name(path.stem))).lstrip("0123456789_")
+        suggestion = words if is_snake_case(words) else f"my_{words}".rstrip("_")
+        hint = f"generated modules get this name: call it {suggestion}.py"
         raise SpecError(Place(str(path), 1, 1), message, hint)
-
-
-def _suggestion(stem: str) -> str:
-    words = re.findall("[a-z0-9]+", module_name(stem))
-    name = "_".join(words).lstrip("0123456789_")
-    return name if is_snake_case(name) else f"my_{name}".rstrip("_")
 
 
 Definition = ast.Assign | ast.FunctionDef

@@ -177,7 +177,7 @@ class Statements(OpCalls):
                 self.source.error(node, f"{num_names} names and {len(value.elts)} values", hint)
             return [self.number(element) for element in value.elts]
         items = self.value(value)
-        hyper = self.scope.algorithm.hyper(items.name) if isinstance(items, Ref) else None
+        hyper = self.scope.hyper_of(items)
         if hyper is None or hyper.type != "tuple":
             hint = "beta1, beta2 = betas, or a, b = x, y"
             self.source.error(value, "only a tuple hyperparameter can be unpacked", hint)

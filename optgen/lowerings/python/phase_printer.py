@@ -20,9 +20,9 @@ from optgen.ir.nodes import (
     Program,
     Ref,
     Term,
-    assigns,
     children,
     expressions,
+    names_assigned,
     names_read,
     rebuild,
     refs,
@@ -101,7 +101,11 @@ class _PhasePrinter:
         for phase in self.plan.phases:
             match phase:
                 case Sweep():
-                    yield from self._sweep(phase)
+                    yield from self._draw(phase)
+                    yield from self.sweep_printer.lines(phase)
+                    if self.syntax.over_ranks:
+                        kinds = self.small_values.kinds.__getitem__
+                        yield from completion_lines(phase.reductions, kinds)
                 case Finish(body):
                     self.reads |= names_read(body)
                     yield from finishes.lines(body)
@@ -109,13 +113,6 @@ class _PhasePrinter:
                     self.reads |= {ref.name for arg in phase.args for ref in refs(arg)}
                     sample_param = self.small_values.sample_param()
                     yield from matrix_call_lines(self.plan, phase, self.syntax, sample_param)
-
-    def _sweep(self, sweep: Sweep) -> Iterator[str]:
-        """Yield the lines of a sweep, between its draws and the completion of its reductions."""
-        yield from self._draw(sweep)
-        yield from self.sweep_printer.lines(sweep)
-        if self.syntax.over_ranks:
-            yield from completion_lines(sweep.reductions, self.small_values.kinds.__getitem__)
 
     def _draw(self, sweep: Sweep) -> list[str]:
         """Return the lines that draw the random numbers that a sweep is the first to read."""
@@ -145,7 +142,7 @@ class FinishPrinter:
             return [text, *completion_lines(reductions, self.small_values.kinds.__getitem__)]
 
         yield from statements(body, printer, lines)
-        assigned = {a.target.name for a in assigns(body)}
+        assigned = names_assigned(body)
         for state in self.plan.algorithm.states:
             if state.symbol in assigned:
                 yield from self.small_values.write_lines(state)
@@ -160,7 +157,7 @@ class FinishPrinter:
         if small_values.is_small(stmt.target) and not small_values.is_device_value(stmt.value):
             text = small_values.number(text)
         # The state is overwritten later. In lists, a stacked state is a copy already.
-        is_state = isinstance(stmt.value, Ref) and self._is_state(stmt.value)
+        is_state = isinstance(stmt.value, Ref) and self.plan.algorithm.state(stmt.value.name)
         return f"{text}.clone()" if is_state and not self.syntax.in_lists else text
 
     def _wide_reduction(self, reduction: Call, printer: PythonPrinter) -> str:
@@ -195,9 +192,6 @@ class FinishPrinter:
             else []
         )
         return Call("number", (Ref(self.small_values.sample_param()), value, *count))
-
-    def _is_state(self, ref: Ref) -> bool:
-        return self.plan.algorithm.state(ref.name) is not None
 
 
 _PRINTER = PythonPrinter({}, {})

@@ -288,10 +288,15 @@ class _WithoutFlags(ast.NodeTransformer):
         value = _truth(stmt.test)
         if value is not None:
             return stmt.body if value else stmt.orelse
-        if not stmt.body and stmt.orelse:
-            negated = ast.copy_location(ast.UnaryOp(ast.Not(), stmt.test), stmt.test)
-            stmt.test, stmt.body, stmt.orelse = negated, stmt.orelse, []
-        return [stmt] if stmt.body else []
+        return [kept] if (kept := _without_empty_arm(stmt)) else []
+
+
+def _without_empty_arm(stmt: ast.If) -> ast.If | None:
+    """Return a branch whose first arm has statements; None if neither arm has any."""
+    if not stmt.body and stmt.orelse:
+        negated = ast.copy_location(ast.UnaryOp(ast.Not(), stmt.test), stmt.test)
+        stmt.test, stmt.body, stmt.orelse = negated, stmt.orelse, []
+    return stmt if stmt.body else None
 
 
 def _truth_value(value: bool, node: ast.expr) -> ast.expr:
@@ -385,7 +390,4 @@ class _WithoutAssignments(ast.NodeTransformer):
 
     def visit_If(self, node: ast.If) -> ast.If | None:
         node.body, node.orelse = self.statements(node.body), self.statements(node.orelse)
-        if not node.body and node.orelse:
-            negated = ast.copy_location(ast.UnaryOp(ast.Not(), node.test), node.test)
-            node.test, node.body, node.orelse = negated, node.orelse, []
-        return node if node.body else None
+        return _without_empty_arm(node)

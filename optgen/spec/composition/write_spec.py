@@ -47,7 +47,9 @@ def error_of_part(error: SpecError, name: str, named: NamedParts, names_parts: b
             node = _original(block, first_line, error.place)
             if block.part is not None and node is not None:
                 source = block.part.source
-                message = error.message + f" (in a composition of {_listed(named)})" * names_parts
+                *names, last = (part.name for part in named.parts)
+                listed = f"{', '.join(names)} and {last}" if names else last
+                message = error.message + f" (in a composition of {listed})" * names_parts
                 return SpecError(source.place(node), message, error.hint, source.padded_text)
             break
         first_line = next_line
@@ -55,12 +57,6 @@ def error_of_part(error: SpecError, name: str, named: NamedParts, names_parts: b
         return error
     message = f"{error.message} (in {heading}, a part of the composition)"
     return SpecError(error.place, message, error.hint, error.source)
-
-
-def _listed(named: NamedParts) -> str:
-    """Return the names of all parts, as in "adamw, clip and ema"."""
-    *names, last = (part.name for part in named.parts)
-    return f"{', '.join(names)} and {last}" if names else last
 
 
 def _original(block: Block, first_line: int, place: Place) -> ast.AST | None:
