@@ -37,8 +37,7 @@ from optgen.lowerings.python.functions import (
     unpacking_target,
 )
 from optgen.lowerings.python.phase_printer import phase_body
-from optgen.lowerings.python.phase_syntax import SHARDED, TENSOR_LISTS
-from optgen.lowerings.python.whole_printer import TENSOR_LISTS as WHOLE_LISTS
+from optgen.lowerings.python.syntax import SHARDED, TENSOR_LISTS, WHOLE_LISTS
 from optgen.lowerings.python.whole_printer import whole_body
 from optgen.passes.instructions import new_tensors, numbers_read
 from optgen.passes.name_values import draw_first, name_random

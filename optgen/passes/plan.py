@@ -42,12 +42,18 @@ from optgen.passes.dead_code import (
     without_unused,
 )
 from optgen.passes.dependency_depth import CyclicDependencyError, kinds_of
-from optgen.passes.expand_reductions import expand_reductions
 from optgen.passes.fold_constants import fold_constants
 from optgen.passes.hoist_between_sweeps import hoist_between_sweeps
 from optgen.passes.name_values import name_items, name_products, name_properties, name_reductions
-from optgen.passes.prepare_rule import add_maximize, drop_unused_hypers, rename
-from optgen.passes.specialize import Facts, fact_combinations, specialize
+from optgen.passes.prepare_rule import (
+    Facts,
+    add_maximize,
+    drop_unused_hypers,
+    expand_reductions,
+    fact_combinations,
+    rename,
+    specialize,
+)
 from optgen.passes.split_scalars import Splitter, rounded_refs
 from optgen.passes.versions import copy_overwritten_scalars, split_live_ranges, to_ssa
 

@@ -120,8 +120,8 @@ _GROUPS = ("group", "self", "state", "param_groups", "defaults", "hypers", "conf
 """Names of what an optimizer's class keeps, from which its `step` reads numbers and states."""
 
 _NO_EFFECT = (
-    "as_tensor asarray bfloat16 clone contiguous cpu cuda data detach double expand_as flatten float "
-    "half no_grad ravel requires_grad squeeze tensor to type type_as unsqueeze view_as"
+    "as_tensor asarray bfloat16 clone contiguous cpu cuda data detach double expand_as flatten "
+    "float half no_grad ravel requires_grad squeeze tensor to type type_as unsqueeze view_as"
 )
 """Attributes and functions of torch that a rule does without."""
 

@@ -23,10 +23,9 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
 from optgen.ir.print_ir import to_text
 from optgen.ir.verify import VerifyError
-from optgen.passes.expand_reductions import expand_reductions
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.plan import Order, plans
-from optgen.passes.prepare_rule import add_maximize
+from optgen.passes.prepare_rule import add_maximize, expand_reductions
 from optgen.passes.sweep_algebra import fold_denominators
 from optgen.passes.versions import to_ssa
 from optgen.runtime.eager import parts

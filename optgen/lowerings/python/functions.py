@@ -341,6 +341,14 @@ def draw_for_param(draws: Draws) -> list[str]:
     ]
 
 
+def draw_for_whole_lists(draws: Draws) -> list[str]:
+    """Return the lines that draw numbers for a bucket of a rule on whole matrices."""
+    return [
+        f"{name} = TensorList({call.op}({', '.join(['params', *_argument_texts(call)])}))"
+        for name, call in draws.items()
+    ]
+
+
 def numbers_in_draws(draws: Draws) -> frozenset[str]:
     """Return the names of the numbers that draws read."""
     return frozenset(ref.name for call in draws.values() for ref in refs(call))

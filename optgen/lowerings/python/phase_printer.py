@@ -36,19 +36,19 @@ from optgen.lowerings.python.functions import (
     numbers_in_draws,
 )
 from optgen.lowerings.python.literals import comment
-from optgen.lowerings.python.phase_syntax import PhaseSyntax, SmallValues
 from optgen.lowerings.python.sweep_printer import (
     SweepPrinter,
     shares_widened_tensors,
     widened_loop_header,
 )
+from optgen.lowerings.python.syntax import SmallValues, Syntax
 from optgen.passes.convert_branches import use_tensor_logic
 from optgen.passes.name_values import name_random, with_random_streams
 from optgen.passes.rematerialize_if_blocked import reads_blocked, rematerialize_if_blocked
 from optgen.passes.sweep_algebra import coefficients_to_factors
 
 
-def phase_body(plan: Plan, syntax: PhaseSyntax) -> Body:
+def phase_body(plan: Plan, syntax: Syntax) -> Body:
     """Return the lines of all phases, for a bucket whose tensors share one shape."""
     plan = plan if plan.matrix_calls or syntax.over_ranks else rematerialize_if_blocked(plan)
     plan, draws = name_random(plan)
@@ -84,7 +84,7 @@ class _PhasePrinter:
     """Printer of a plan's phases, one after another."""
 
     plan: Plan
-    syntax: PhaseSyntax
+    syntax: Syntax
     small_values: SmallValues
     sweep_printer: SweepPrinter
     undrawn_calls: dict[str, Call]  # draws of random numbers that are not printed yet
@@ -127,7 +127,7 @@ class FinishPrinter:
     """Printer of the finishes of a plan."""
 
     plan: Plan
-    syntax: PhaseSyntax
+    syntax: Syntax
     small_values: SmallValues
 
     def lines(self, body: Program) -> Iterator[str]:
@@ -204,7 +204,7 @@ def matrix_call(call: Call) -> str:
 
 
 def matrix_call_lines(
-    plan: Plan, call: MatrixCall, syntax: PhaseSyntax, sample_param: str
+    plan: Plan, call: MatrixCall, syntax: Syntax, sample_param: str
 ) -> Iterator[str]:
     """Yield the lines that call a matrix op between two sweeps.
 

@@ -1,4 +1,4 @@
-"""Define the words of phases in Python: for one tensor, for lists of tensors, or for shards.
+"""Define the words of Python lowerings: for one tensor, for lists of tensors, or for shards.
 
 Small values are the numbers, rows and columns that only the device knows.
 """
@@ -16,14 +16,19 @@ from optgen.ir.kinds import Axes, Kind, Stage, kind_of
 from optgen.ir.nodes import Expr, Ref, always_assigned, assigns, expressions
 from optgen.ir.plan import Finish, Plan, Sweep, reads
 from optgen.lowerings.python.expression_printer import foreach_lines, forloop_lines
-from optgen.lowerings.python.functions import draw_for_lists, draw_for_param, guarded_lines
+from optgen.lowerings.python.functions import (
+    draw_for_lists,
+    draw_for_param,
+    draw_for_whole_lists,
+    guarded_lines,
+)
 from optgen.passes.instructions import Instruction
 from optgen.passes.name_values import Draws
 
 
 @dataclass(frozen=True)
-class PhaseSyntax:
-    """Syntax that differs between the Python lowerings.
+class Syntax:
+    """Syntax that differs between the Python lowerings, and for rules on whole matrices.
 
     In the texts from `whole_tensor` to `write_number`, `{0}` stands for the name of a tensor or of
     a small value, and `{1}` for the name of its list.
@@ -37,7 +42,7 @@ class PhaseSyntax:
     small_value: str  # a small value inside `loop`
     read: str  # reads a row or column state
     read_wider: str  # reads a row or column state in a wider dtype
-    write: str  # stores a row or column state
+    write: str  # stores a row or column state; of a rule on whole matrices, any tensor
     read_number: str  # reads a scalar state on the device
     write_number: str  # stores a scalar state on the device
     count_argument: str  # last argument of functions that must know the number of tensors
@@ -58,7 +63,7 @@ def filled_in(text: str, name: str) -> str:
     return text.format(name, plural(name))
 
 
-ONE_TENSOR = PhaseSyntax(
+ONE_TENSOR = Syntax(
     loop="for index in range(len(params)):",
     blocks_function="blocks",
     single_block_function="one_block",
@@ -76,7 +81,7 @@ ONE_TENSOR = PhaseSyntax(
     print_draws=draw_for_param,
     in_lists=False,
 )
-TENSOR_LISTS = PhaseSyntax(
+TENSOR_LISTS = Syntax(
     loop="for sublist in sublists({lists}):",
     blocks_function="list_blocks",
     single_block_function="one_list_block",
@@ -93,6 +98,13 @@ TENSOR_LISTS = PhaseSyntax(
     print_instructions=foreach_lines,
     print_draws=draw_for_lists,
     in_lists=True,
+)
+ONE_WHOLE_TENSOR = replace(ONE_TENSOR, param="params[index]")
+WHOLE_LISTS = replace(
+    TENSOR_LISTS,
+    loop="for sublist in same_shape_sublists({lists}):",
+    write="write_back({1}, {0})",
+    print_draws=draw_for_whole_lists,
 )
 SHARDED = replace(
     TENSOR_LISTS,
@@ -114,7 +126,7 @@ class SmallValues:
 
     plan: Plan
     kinds: Mapping[Ref, Kind]
-    syntax: PhaseSyntax
+    syntax: Syntax
 
     def is_device_value(self, expr: Expr) -> bool:
         """Tell whether a value is known only on the device."""
