@@ -23,8 +23,6 @@ from optgen.lowerings.python.functions import (
     Function,
     bucket_function,
     defaults_before_draws,
-    draw_for_lists,
-    draw_for_param,
     fresh_as_keywords,
     function_name,
     guarded_lines,
@@ -39,7 +37,7 @@ from optgen.lowerings.python.functions import (
     unpacking_target,
 )
 from optgen.lowerings.python.phase_printer import matrix_call, phase_body
-from optgen.lowerings.python.syntax import ONE_TENSOR, ONE_WHOLE_TENSOR
+from optgen.lowerings.python.syntax import ONE_TENSOR, ONE_WHOLE_TENSOR, TENSOR_LISTS
 from optgen.lowerings.python.whole_printer import (
     read_lines,
     streams,
@@ -92,7 +90,9 @@ def _loop(plan: Plan) -> Body:
     iterable = loop_iterable(plan, f"zip_slices({lists})", (s.stored for s in sweep.streams))
     lines = indented(forloop_lines(instructions), f"for {names} in {iterable}:")
     reads = numbers_in_draws(draws).union(numbers_read(instructions))
-    return Body([*draw_for_lists(draws), *lines], reads, defaults_before_draws(plan, draws))
+    return Body(
+        [*TENSOR_LISTS.draw_lines(draws), *lines], reads, defaults_before_draws(plan, draws)
+    )
 
 
 def _functional_update(plan: Plan, on_whole_matrices: bool) -> Function:
@@ -108,7 +108,7 @@ def _functional_update(plan: Plan, on_whole_matrices: bool) -> Function:
         else _elementwise_read_lines(plan)
     )
     opening = [*reading, *defaults_before_draws(plan, draws)]
-    opening += [*scalar_lines(plan, ONE_PARAM, numbers), *draw_for_param(draws)]
+    opening += [*scalar_lines(plan, ONE_PARAM, numbers), *ONE_TENSOR.draw_lines(draws)]
     body = (
         whole_statements(plan, program, ONE_WHOLE_TENSOR)
         if on_whole_matrices

@@ -305,9 +305,6 @@ def _with_unpackings(lines: list[str], plan: Plan) -> list[str]:
     return merged
 
 
-_PRINTER = PythonPrinter({}, {})
-
-
 def defaults_before_draws(plan: Plan, draws: Draws) -> list[str]:
     """Return lines that define numbers that draws read, if a path leaves them unassigned.
 
@@ -319,40 +316,6 @@ def defaults_before_draws(plan: Plan, draws: Draws) -> list[str]:
     return [f"{name} = 0.0" for name in sorted(missing)]
 
 
-def draw_for_lists(draws: Draws, extra_arguments: str = "") -> list[str]:
-    """Return the lines that draw numbers for a bucket.
-
-    `extra_arguments` begins with a comma and follows the other arguments of each call.
-    """
-    arguments = {
-        name: ", ".join(["params", *_argument_texts(call)]) for name, call in draws.items()
-    }
-    return [
-        f"{plural(name)} = {call.op}({arguments[name]}{extra_arguments})"
-        for name, call in draws.items()
-    ]
-
-
-def draw_for_param(draws: Draws) -> list[str]:
-    """Return the lines that draw numbers for the parameter at `index`."""
-    return [
-        f"({name},) = {call.op}({', '.join(['[params[index]]', *_argument_texts(call)])})"
-        for name, call in draws.items()
-    ]
-
-
-def draw_for_whole_lists(draws: Draws) -> list[str]:
-    """Return the lines that draw numbers for a bucket of a rule on whole matrices."""
-    return [
-        f"{name} = TensorList({call.op}({', '.join(['params', *_argument_texts(call)])}))"
-        for name, call in draws.items()
-    ]
-
-
 def numbers_in_draws(draws: Draws) -> frozenset[str]:
     """Return the names of the numbers that draws read."""
     return frozenset(ref.name for call in draws.values() for ref in refs(call))
-
-
-def _argument_texts(call: Call) -> list[str]:
-    return [_PRINTER.text(argument) for argument in call.args]

@@ -119,7 +119,7 @@ class _PhasePrinter:
         read = names_read(sweep.body) & self.undrawn_calls.keys()
         first_read = {name: self.undrawn_calls.pop(name) for name in sorted(read)}
         self.reads |= numbers_in_draws(first_read)
-        return self.syntax.print_draws(first_read)
+        return self.syntax.draw_lines(first_read)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 from optgen.ir.algorithm import State
 from optgen.ir.execution import widens_in_python
@@ -15,15 +14,16 @@ from optgen.ir.generated_names import plural
 from optgen.ir.kinds import Axes, Kind, Stage, kind_of
 from optgen.ir.nodes import Expr, Ref, always_assigned, assigns, expressions
 from optgen.ir.plan import Finish, Plan, Sweep, reads
-from optgen.lowerings.python.expression_printer import foreach_lines, forloop_lines
-from optgen.lowerings.python.functions import (
-    draw_for_lists,
-    draw_for_param,
-    draw_for_whole_lists,
-    guarded_lines,
+from optgen.lowerings.python.expression_printer import (
+    PythonPrinter,
+    foreach_lines,
+    forloop_lines,
 )
+from optgen.lowerings.python.functions import guarded_lines
 from optgen.passes.instructions import Instruction
 from optgen.passes.name_values import Draws
+
+_PRINTER = PythonPrinter({}, {})
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,17 @@ class Syntax:
     count_argument: str  # last argument of functions that must know the number of tensors
     functions: dict[str, str]  # the runtime's functions for ops of a finish
     print_instructions: Callable[[tuple[Instruction, ...]], list[str]]
-    print_draws: Callable[[Draws], list[str]]  # prints the lines that draw random numbers
+    draw: str  # draws random numbers; `{2}` stands for the function, `{3}` for its arguments
     in_lists: bool
     param: str = "params[0]"  # the parameter whose properties are read
     over_ranks: bool = False  # whether ranks complete each reduction together
+
+    def draw_lines(self, draws: Draws) -> list[str]:
+        """Return the lines that draw random numbers."""
+        return [
+            self.draw.format(name, plural(name), call.op, ", ".join(map(_PRINTER.text, call.args)))
+            for name, call in draws.items()
+        ]
 
     def listed(self, name: str) -> str:
         """Return the name of a tensor, or of the list of tensors."""
@@ -78,7 +85,7 @@ ONE_TENSOR = Syntax(
     count_argument="",
     functions={"sum": "total"},
     print_instructions=forloop_lines,
-    print_draws=draw_for_param,
+    draw="({0},) = {2}([params[index]], {3})",
     in_lists=False,
 )
 TENSOR_LISTS = Syntax(
@@ -96,7 +103,7 @@ TENSOR_LISTS = Syntax(
     count_argument=", len(params)",
     functions={"sum": "totals", "max_abs": "stacked_max_abs"},
     print_instructions=foreach_lines,
-    print_draws=draw_for_lists,
+    draw="{1} = {2}(params, {3})",
     in_lists=True,
 )
 ONE_WHOLE_TENSOR = replace(ONE_TENSOR, param="params[index]")
@@ -104,14 +111,14 @@ WHOLE_LISTS = replace(
     TENSOR_LISTS,
     loop="for sublist in same_shape_sublists({lists}):",
     write="write_back({1}, {0})",
-    print_draws=draw_for_whole_lists,
+    draw="{0} = TensorList({2}(params, {3}))",
 )
 SHARDED = replace(
     TENSOR_LISTS,
     loop="",
     blocks_function="list_chunks",
     set_blocked="",
-    print_draws=partial(draw_for_lists, extra_arguments=", collectives"),
+    draw="{1} = {2}(params, {3}, collectives)",
     param="collectives.whole",
     over_ranks=True,
 )

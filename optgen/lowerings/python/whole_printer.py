@@ -155,7 +155,7 @@ def whole_statements(plan: Plan, program: Program, syntax: Syntax) -> list[str]:
 def _assignment_line(plan: Plan, stmt: Assign, syntax: Syntax) -> str:
     match stmt.value:
         case Call(op) as call if op in RANDOM_OPS:
-            (line,) = syntax.print_draws({stmt.target.name: call})
+            (line,) = syntax.draw_lines({stmt.target.name: call})
             return line
         case Call(name, args) if name == stmt.target.name:  # a call of an outlined function
             read = [(ref.name, plan.kinds[ref].is_scalar) for ref in args if isinstance(ref, Ref)]
