@@ -17,6 +17,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from invariants import verify_plan
 
 import optgen
 from fuzz.eight_bits import with_float32_states
@@ -25,6 +26,7 @@ from optgen.contract.states import AT_LEAST_FLOAT32
 from optgen.ir.algorithm import Algorithm
 from optgen.lowerings import LOWERINGS
 from optgen.passes.outline_sweeps import outline_sweeps
+from optgen.passes.plan import plans
 from optgen.passes.prepare_rule import add_maximize
 from optgen.runtime.fused_cpu import kernel_loader
 from optgen.runtime.fused_cpu.kernel import Kernel, KernelSignature
@@ -113,6 +115,9 @@ def load(text: str, only_lowering: str = "") -> BuiltRule:
     ):
         cls: Any = optgen.load(spec)
     (algorithm,) = read_spec(spec)
+    for plan in plans(algorithm):
+        if plan.is_cut:
+            verify_plan(plan, hoisted=False)
     programs = [
         BuiltRule(text, each.function, getattr(cls, f"{each.mode}_program").function(cls.lowerings))
         for each in algorithm.programs

@@ -39,8 +39,8 @@ from optgen.passes.kernel_plans import (
 )
 from optgen.passes.order import KERNEL_PASSES, run
 from optgen.passes.plan import plan, plans
+from optgen.passes.prepare_rule import specialize_unit_matrices
 from optgen.passes.recognize_rules import is_scatter_add
-from optgen.passes.specialize import specialize_unit_matrices
 
 _PASSES = (*KERNEL_PASSES, zero_gradients)
 

@@ -1,4 +1,4 @@
-"""Define the words of phases in Python: for one tensor, for lists of tensors, or for shards.
+"""Define the words of Python lowerings: for one tensor, for lists of tensors, or for shards.
 
 Small values are the numbers, rows and columns that only the device knows.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 from optgen.ir.algorithm import State
 from optgen.ir.execution import widens_in_python
@@ -15,15 +14,21 @@ from optgen.ir.generated_names import plural
 from optgen.ir.kinds import Axes, Kind, Stage, kind_of
 from optgen.ir.nodes import Expr, Ref, always_assigned, assigns, expressions
 from optgen.ir.plan import Finish, Plan, Sweep, reads
-from optgen.lowerings.python.expression_printer import foreach_lines, forloop_lines
-from optgen.lowerings.python.functions import draw_for_lists, draw_for_param, guarded_lines
+from optgen.lowerings.python.expression_printer import (
+    PythonPrinter,
+    foreach_lines,
+    forloop_lines,
+)
+from optgen.lowerings.python.functions import guarded_lines
 from optgen.passes.instructions import Instruction
 from optgen.passes.name_values import Draws
 
+_PRINTER = PythonPrinter({}, {})
+
 
 @dataclass(frozen=True)
-class PhaseSyntax:
-    """Syntax that differs between the Python lowerings.
+class Syntax:
+    """Syntax that differs between the Python lowerings, and for rules on whole matrices.
 
     In the texts from `whole_tensor` to `write_number`, `{0}` stands for the name of a tensor or of
     a small value, and `{1}` for the name of its list.
@@ -37,16 +42,23 @@ class PhaseSyntax:
     small_value: str  # a small value inside `loop`
     read: str  # reads a row or column state
     read_wider: str  # reads a row or column state in a wider dtype
-    write: str  # stores a row or column state
+    write: str  # stores a row or column state; of a rule on whole matrices, any tensor
     read_number: str  # reads a scalar state on the device
     write_number: str  # stores a scalar state on the device
     count_argument: str  # last argument of functions that must know the number of tensors
     functions: dict[str, str]  # the runtime's functions for ops of a finish
     print_instructions: Callable[[tuple[Instruction, ...]], list[str]]
-    print_draws: Callable[[Draws], list[str]]  # prints the lines that draw random numbers
+    draw: str  # draws random numbers; `{2}` stands for the function, `{3}` for its arguments
     in_lists: bool
     param: str = "params[0]"  # the parameter whose properties are read
     over_ranks: bool = False  # whether ranks complete each reduction together
+
+    def draw_lines(self, draws: Draws) -> list[str]:
+        """Return the lines that draw random numbers."""
+        return [
+            self.draw.format(name, plural(name), call.op, ", ".join(map(_PRINTER.text, call.args)))
+            for name, call in draws.items()
+        ]
 
     def listed(self, name: str) -> str:
         """Return the name of a tensor, or of the list of tensors."""
@@ -58,7 +70,7 @@ def filled_in(text: str, name: str) -> str:
     return text.format(name, plural(name))
 
 
-ONE_TENSOR = PhaseSyntax(
+ONE_TENSOR = Syntax(
     loop="for index in range(len(params)):",
     blocks_function="blocks",
     single_block_function="one_block",
@@ -73,10 +85,10 @@ ONE_TENSOR = PhaseSyntax(
     count_argument="",
     functions={"sum": "total"},
     print_instructions=forloop_lines,
-    print_draws=draw_for_param,
+    draw="({0},) = {2}([params[index]], {3})",
     in_lists=False,
 )
-TENSOR_LISTS = PhaseSyntax(
+TENSOR_LISTS = Syntax(
     loop="for sublist in sublists({lists}):",
     blocks_function="list_blocks",
     single_block_function="one_list_block",
@@ -91,15 +103,22 @@ TENSOR_LISTS = PhaseSyntax(
     count_argument=", len(params)",
     functions={"sum": "totals", "max_abs": "stacked_max_abs"},
     print_instructions=foreach_lines,
-    print_draws=draw_for_lists,
+    draw="{1} = {2}(params, {3})",
     in_lists=True,
+)
+ONE_WHOLE_TENSOR = replace(ONE_TENSOR, param="params[index]")
+WHOLE_LISTS = replace(
+    TENSOR_LISTS,
+    loop="for sublist in same_shape_sublists({lists}):",
+    write="write_back({1}, {0})",
+    draw="{0} = TensorList({2}(params, {3}))",
 )
 SHARDED = replace(
     TENSOR_LISTS,
     loop="",
     blocks_function="list_chunks",
     set_blocked="",
-    print_draws=partial(draw_for_lists, extra_arguments=", collectives"),
+    draw="{1} = {2}(params, {3}, collectives)",
     param="collectives.whole",
     over_ranks=True,
 )
@@ -114,7 +133,7 @@ class SmallValues:
 
     plan: Plan
     kinds: Mapping[Ref, Kind]
-    syntax: PhaseSyntax
+    syntax: Syntax
 
     def is_device_value(self, expr: Expr) -> bool:
         """Tell whether a value is known only on the device."""
@@ -122,8 +141,7 @@ class SmallValues:
 
     def is_small(self, ref: Ref) -> bool:
         """Tell whether a name is a number, a row or a column on the device."""
-        kind = self.kinds[ref]
-        return kind.stage is Stage.DEVICE and kind.axes is not Axes.TENSOR
+        return self.kinds[ref].is_small
 
     def of_sweep(self, sweep: Sweep) -> list[Ref]:
         """Return the small values that a sweep reads or reduces to, in order."""
