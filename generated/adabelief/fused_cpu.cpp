@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Adam that divides by the deviation of gradients from their mean (Zhuang et al., 2020).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_VAR, STREAMS };
     enum { STEP, CELLS };

@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Gradients scaled by running root mean squares of steps and gradients (Zeiler, 2012).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, SQUARE_AVG, ACC_DELTA, STREAMS };
     enum { STEP, CELLS };

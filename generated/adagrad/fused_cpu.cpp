@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Gradients divided by the root of the sum of all squares so far (Duchi et al., 2011).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, STATE_SUM, STREAMS };
     enum { STEP, CELLS };

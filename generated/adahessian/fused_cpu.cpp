@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Adam whose second moment averages squares of the Hessian's diagonal (Yao et al., 2020).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_HESSIAN_DIAG_SQ, HESSIAN_INPUT, STREAMS };
     static constexpr u32 READ_ONLY = 1 << GRAD | 1 << HESSIAN_INPUT;

@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Adaptive moment estimation (Kingma & Ba, 2015; AMSGrad: Reddi et al., 2018).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, MAX_EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };

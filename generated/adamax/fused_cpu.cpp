@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Adam with the largest recent gradient for a denominator (Kingma & Ba, 2015, Algorithm 2).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_INF, STREAMS };
     enum { STEP, CELLS };

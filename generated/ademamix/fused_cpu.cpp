@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // AdamW with a second, slower running mean of gradients (Pagliardini et al., 2024).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG_FAST, EXP_AVG_SLOW, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };

@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Stochastic gradient descent, and the average of its path (Polyak & Juditsky, 1992).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, AX, STREAMS };
     enum { STEP, ETA, MU, CELLS };

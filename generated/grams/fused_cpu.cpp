@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Steps of AdamW's size, with the signs of the negative gradient (Cao et al., 2024).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };

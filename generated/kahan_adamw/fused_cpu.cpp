@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // AdamW whose steps are not lost in the rounding of the parameter (Zamirai et al., 2020).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, COMPENSATION, STREAMS };
     enum { STEP, CELLS };

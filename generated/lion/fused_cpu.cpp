@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // The sign of momentum, found by a search over programs (Chen et al., 2023).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, STREAMS };
     enum { CELLS };

@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Adam with Nesterov momentum on a decaying schedule (Dozat, 2016, Algorithm 2).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, STREAMS };
     enum { STEP, MU_PRODUCT, CELLS };

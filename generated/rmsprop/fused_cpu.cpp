@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Gradients divided by a running root mean square (Hinton, 2012; centered: Graves, 2013).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, SQUARE_AVG, MOMENTUM_BUFFER, GRAD_AVG, STREAMS };
     enum { STEP, CELLS };

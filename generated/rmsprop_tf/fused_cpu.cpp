@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // RMSprop with eps inside of the root, and a mean that begins at 1 (Hinton, 2012).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, SQUARE_AVG, MOMENTUM_BUFFER, GRAD_AVG, STREAMS };
     enum { CELLS };

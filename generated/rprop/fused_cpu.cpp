@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Steps that follow the gradient's sign alone (Riedmiller & Braun, 1993, as RPROP-).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, PREV, STATE_STEP_SIZE, STREAMS };
     enum { STEP, CELLS };

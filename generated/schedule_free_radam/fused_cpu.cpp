@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // RAdam without a schedule: gradients between z and the average (Defazio et al., 2024).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, Z, EXP_AVG_SQ, REST, STREAMS };
     enum { STEP, LR_MAX, WEIGHT_SUM, CELLS };

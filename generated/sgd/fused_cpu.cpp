@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Stochastic gradient descent, optionally with (Nesterov) momentum (Sutskever et al., 2013).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, MOMENTUM_BUFFER, STREAMS };
     enum { CELLS };

@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // The sign of momentum; without momentum, signSGD (Bernstein et al., 2018).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, MOMENTUM_BUFFER, STREAMS };
     enum { CELLS };

@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Momentum divided by an estimate of the Hessian's diagonal, clipped (Liu et al., 2023).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, HESSIAN, HESSIAN_INPUT, STREAMS };
     static constexpr u32 READ_ONLY = 1 << GRAD | 1 << HESSIAN_INPUT;

@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Adam for sparse gradients: a step changes only the rows that the gradient holds.
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };

@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Exponential moving average: the further back a value lies, the smaller its weight.
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { AVERAGE, PARAM, STREAMS };
     enum { CELLS };

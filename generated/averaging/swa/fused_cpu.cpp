@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Stochastic weight averaging: all values have equal weights (Izmailov et al., 2018).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { AVERAGE, PARAM, STREAMS };
     enum { CELLS };

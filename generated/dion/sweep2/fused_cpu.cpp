@@ -7,7 +7,7 @@ namespace optgen {
 namespace {
 
 // Elementwise part of a step of Dion, which outlined.py calls.
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { MOMENTUM, P_PRODUCT, PARAM, P_PRODUCT_2, STREAMS };
     static constexpr u32 READ_ONLY = 1 << P_PRODUCT | 1 << P_PRODUCT_2;

@@ -7,7 +7,7 @@ namespace optgen {
 namespace {
 
 // Elementwise part of a step of Kron, which outlined.py calls.
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, EMA_BEFORE, EMA, GRAD, STREAMS };
     static constexpr u32 READ_ONLY = 1 << EMA_BEFORE | 1 << GRAD;

@@ -8,7 +8,7 @@ namespace optgen {
 namespace {
 
 // Elementwise part of a step of PolarMuon, which outlined.py calls.
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { GRAM3_COMBINATION, GRAM3, STREAMS };
     enum { CELLS };

@@ -7,7 +7,7 @@ namespace optgen {
 namespace {
 
 // Elementwise part of a step of PolarMuon, which outlined.py calls.
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { X, X_BEFORE, X_PRODUCT_4, STREAMS };
     static constexpr u32 READ_ONLY = 1 << X_BEFORE | 1 << X_PRODUCT_4;

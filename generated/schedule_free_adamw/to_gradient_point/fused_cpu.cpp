@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Move from the average to the point where gradients are taken.
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { P, Z, STREAMS };
     enum { CELLS };

@@ -7,7 +7,7 @@ namespace optgen {
 namespace {
 
 // Elementwise part of a step of Shampoo, which outlined.py calls.
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { GRAD, GRAD_BEFORE, PARAM, STREAMS };
     static constexpr u32 READ_ONLY = 1 << GRAD_BEFORE | 1 << PARAM;

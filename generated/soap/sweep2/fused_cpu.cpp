@@ -8,7 +8,7 @@ namespace optgen {
 namespace {
 
 // Elementwise part of a step of SOAP, which outlined.py calls.
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { EXP_AVG_SQ, EXP_AVG_PRODUCT, EXP_AVG_PRODUCT_QUOTIENT, STREAMS };
     enum { CELLS };

@@ -43,40 +43,24 @@
 //
 // Headers, in the order in which they include one another
 //   dtypes.h               storage dtypes, and their conversion
-//   tensor_table.h         interface to the runtime: table, shards, threads
+//   block_codes.h          streams of 8 bits: codes, and scales of blocks
 //   elementwise_ops.h      builtins of the language, for one number
 //   simd.h                 VectorPair: float32 lanes, with the same builtins
+//   loads_and_stores.h     between memory and registers: 16 bits, several dtypes, prefetching
 //   storage_rounding.h     rounding to the dtype that a parameter is stored in
-//   block_codes.h          streams of 8 bits: codes, and scales of blocks
-//   prefetch.h             software prefetching
-//   half_precision.h       loads and stores of fp16 and bf16 vectors
-//   mixed_storage.h        streams of several dtypes that one loop converts
-//   delayed_store.h        stores that take place an iteration late
 //   random_numbers.h       random numbers from counters
+//   tensor_table.h         interface to the runtime: table, shards, threads
 //   scalar_program.h       runs the scalar program
 //   elementwise_kernel.h   entry: elementwise rules
-//   scatter_add.h          sparse gradients of rules that only add multiples of the gradient
-//   touched_rows.h         rows that sparse gradients touch, sorted
 //   sparse_kernel.h        entry: sparse gradients
 //   broadcast_reduce.h     broadcast and reduction over rows, columns, matrices
 //   rule_tables.h          tables of a rule: steps and passes
 //   tensor_plan.h          a tensor's plan: sizes of tiles and blocks
-//   make_tensor_plan.h     makes the plan
-//   lane_shuffles.h        shuffles of a vector's lanes
-//   loop_access.h          loads and stores of generated loops over rows
-//   lane_sums.h            the sum over the lanes of an accumulator
 //   tensor_passes.h        a tensor's memory and finish steps
-//   rule_descriptor.h      a rule, type-erased for the sweep library
-//   tile_strips.h          loop over the strips of a tile
+//   sweep_interface.h      interface to the sweep library: a rule, type-erased
 //   accumulators.h         sums of a block
 //   tile_sweep.h           one pass over one block: the sweep library's code
-//   sweep_interface.h      interface to the sweep library
-//   workspace.h            memory that is kept between steps
-//   step_plan.h            plans of all tensors of a step
-//   parallel_step.h        the step on several threads
-//   phased_kernel.h        entry: rules with phases
-//   suspending_tensor.h    state machine of one tensor of a step that suspends
-//   wide_reduction.h       sums and maxima of one number of each tensor
+//   phased_kernel.h        entry: rules with phases; the plans of a step, and its threads
 //   suspending_kernel.h    entry: sharded parameters, and rules that reduce over several parameters
 
 // Sparse gradients touch rows that lie anywhere in memory. Optimizations beyond -O1 take more than
@@ -94,20 +78,8 @@ namespace optgen {
 // Elements of a buffer, for streams of several dtypes and for gradients that must be unscaled.
 constexpr i64 BUFFER_ELEMENTS = 512;
 
-// Bit s is set if stream s is read-only. A rule may list its read-only streams in READ_ONLY. By
-// default, only the gradient is read-only.
-template <class R, class = void>
-constexpr u32 READ_ONLY_STREAMS = 1 << 1;
 template <class R>
-constexpr u32 READ_ONLY_STREAMS<R, decltype(void(R::READ_ONLY))> = R::READ_ONLY;
-template <class R>
-constexpr bool is_written(int s) { return !(READ_ONLY_STREAMS<R> >> s & 1); }
-
-// Whether a rule draws random numbers, which depend on the positions of elements.
-template <class R, class = void>
-constexpr bool DRAWS = false;
-template <class R>
-constexpr bool DRAWS<R, decltype(void(R::DRAWS))> = R::DRAWS;
+constexpr bool is_written(int s) { return !(R::READ_ONLY >> s & 1); }
 
 // A thread's range begins at a multiple of this many elements: a cache line, or blocks of codes.
 template <class R>
@@ -118,7 +90,7 @@ template <class R, class S>
 INLINE void update_vectors(
     const typename R::Hypers& hypers, const typename R::Scalars& scalars, unsigned fresh_bits, i64 n,
     const Stream<S>* streams, i64 first) {
-    if constexpr (DRAWS<R>) R::template update<S>(hypers, scalars, fresh_bits, first, n, streams);
+    if constexpr (R::DRAWS) R::template update<S>(hypers, scalars, fresh_bits, first, n, streams);
     else R::template update<S>(hypers, scalars, fresh_bits, n, streams);
 }
 

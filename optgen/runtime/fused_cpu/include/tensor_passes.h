@@ -1,7 +1,7 @@
 // Lays out the memory of one tensor's passes, and runs the steps between its sweeps.
-#include "optgen/runtime/fused_cpu/include/make_tensor_plan.h"
-#include "optgen/runtime/fused_cpu/include/loop_access.h"
-#include "optgen/runtime/fused_cpu/include/lane_sums.h"
+#include "optgen/runtime/fused_cpu/include/tensor_plan.h"
+#include "optgen/runtime/fused_cpu/include/loads_and_stores.h"
+#include "optgen/runtime/fused_cpu/include/simd.h"
 
 namespace optgen {
 
