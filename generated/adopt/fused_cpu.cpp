@@ -116,12 +116,10 @@ struct Rule : RuleDefaults {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
         return sweep<S>(
-            hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD], streams[EXP_AVG],
-            streams[EXP_AVG_SQ]);
+            inputs.hypers, inputs.scalars, inputs.fresh_bits, n, streams[PARAM], streams[GRAD],
+            streams[EXP_AVG], streams[EXP_AVG_SQ]);
     }
 };
 

@@ -35,8 +35,7 @@ struct Rule : RuleDefaults {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers&, const Scalars& scalars, unsigned, i64 n, Stream<S> averages,
-        Stream<const S> params) {
+        const Scalars& scalars, i64 n, Stream<S> averages, Stream<const S> params) {
         using C = ComputeType<S>;
         const C lerp_weight = C(scalars.lerp_weight);
         const i64 ahead = prefetch_distance<S>(n);
@@ -53,10 +52,8 @@ struct Rule : RuleDefaults {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
-        return sweep<S>(hypers, scalars, fresh_bits, n, streams[AVERAGE], streams[PARAM]);
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
+        return sweep<S>(inputs.scalars, n, streams[AVERAGE], streams[PARAM]);
     }
 };
 

@@ -31,9 +31,7 @@ struct Rule : RuleDefaults {
     // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
-    NOINLINE static void sweep(
-        const Hypers&, const Scalars&, unsigned, i64 n, Stream<S> momentums,
-        Stream<const S> grads) {
+    NOINLINE static void sweep(i64 n, Stream<S> momentums, Stream<const S> grads) {
         using C = ComputeType<S>;
         const i64 ahead = prefetch_distance<S>(n);
 
@@ -49,10 +47,8 @@ struct Rule : RuleDefaults {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
-        return sweep<S>(hypers, scalars, fresh_bits, n, streams[MOMENTUM], streams[GRAD]);
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
+        return sweep<S>(n, streams[MOMENTUM], streams[GRAD]);
     }
 };
 

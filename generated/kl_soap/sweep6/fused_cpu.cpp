@@ -33,8 +33,7 @@ struct Rule : RuleDefaults {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> gram_rights,
-        Stream<const S> z_col_grams) {
+        const Hypers& hypers, i64 n, Stream<S> gram_rights, Stream<const S> z_col_grams) {
         using C = ComputeType<S>;
         const C one_over_rows = C(hypers.one_over_rows);
         const C one_minus_decay = C(hypers.one_minus_decay);
@@ -52,10 +51,8 @@ struct Rule : RuleDefaults {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
-        return sweep<S>(hypers, scalars, fresh_bits, n, streams[GRAM_RIGHT], streams[Z_COL_GRAM]);
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
+        return sweep<S>(inputs.hypers, n, streams[GRAM_RIGHT], streams[Z_COL_GRAM]);
     }
 };
 

@@ -34,7 +34,7 @@ struct Rule : RuleDefaults {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> xs, Stream<const S> emas,
+        const Hypers& hypers, i64 n, Stream<S> xs, Stream<const S> emas,
         Stream<const S> ema_gaussians) {
         using C = ComputeType<S>;
         const C damping = C(hypers.damping);
@@ -62,11 +62,8 @@ struct Rule : RuleDefaults {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
-        return sweep<S>(
-            hypers, scalars, fresh_bits, n, streams[X], streams[EMA], streams[EMA_GAUSSIAN]);
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
+        return sweep<S>(inputs.hypers, n, streams[X], streams[EMA], streams[EMA_GAUSSIAN]);
     }
 };
 

@@ -33,8 +33,7 @@ struct Rule : RuleDefaults {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers&, const Scalars&, unsigned, i64 n, Stream<S> xs, Stream<const S> x_befores,
-        Stream<const S> x_product_5s) {
+        i64 n, Stream<S> xs, Stream<const S> x_befores, Stream<const S> x_product_5s) {
         using C = ComputeType<S>;
         const i64 ahead = prefetch_distance<S>(n);
         const i64 strip = prefetch_strip<S>(n);
@@ -60,11 +59,8 @@ struct Rule : RuleDefaults {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
-        return sweep<S>(
-            hypers, scalars, fresh_bits, n, streams[X], streams[X_BEFORE], streams[X_PRODUCT_5]);
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
+        return sweep<S>(n, streams[X], streams[X_BEFORE], streams[X_PRODUCT_5]);
     }
 };
 

@@ -33,8 +33,7 @@ struct Rule : RuleDefaults {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> momentum_buffers,
-        Stream<const S> grads) {
+        const Hypers& hypers, i64 n, Stream<S> momentum_buffers, Stream<const S> grads) {
         using C = ComputeType<S>;
         const C momentum = C(hypers.momentum);
         const i64 ahead = prefetch_distance<S>(n);
@@ -51,10 +50,8 @@ struct Rule : RuleDefaults {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
-        return sweep<S>(hypers, scalars, fresh_bits, n, streams[MOMENTUM_BUFFER], streams[GRAD]);
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
+        return sweep<S>(inputs.hypers, n, streams[MOMENTUM_BUFFER], streams[GRAD]);
     }
 };
 

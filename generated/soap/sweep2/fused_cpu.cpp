@@ -34,8 +34,8 @@ struct Rule : RuleDefaults {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> exp_avg_sqs,
-        Stream<const S> exp_avg_products, Stream<S> exp_avg_product_quotients) {
+        const Hypers& hypers, i64 n, Stream<S> exp_avg_sqs, Stream<const S> exp_avg_products,
+        Stream<S> exp_avg_product_quotients) {
         using C = ComputeType<S>;
         const C beta2 = C(hypers.beta2);
         const C one_minus_beta2 = C(hypers.one_minus_beta2);
@@ -62,11 +62,9 @@ struct Rule : RuleDefaults {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
         return sweep<S>(
-            hypers, scalars, fresh_bits, n, streams[EXP_AVG_SQ], streams[EXP_AVG_PRODUCT],
+            inputs.hypers, n, streams[EXP_AVG_SQ], streams[EXP_AVG_PRODUCT],
             streams[EXP_AVG_PRODUCT_QUOTIENT]);
     }
 };

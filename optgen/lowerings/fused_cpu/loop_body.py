@@ -157,17 +157,22 @@ class LoopBody:
             case _ if expr in self._arithmetic:
                 return variable(self._arithmetic[expr])
             case Call("rounded_at_random", (x, Call("random16") as draw, eps)):
-                bits = f"random_bits16<S>(first + i, {self._keys.name(draw)})"
+                bits = self._draw("random_bits16", draw)
                 return CALLS["rounded_at_random"].format(
                     self._print_element(x), bits, self._print_element(eps)
                 )
             case Call(word, _) as draw if word in RANDOM_OPS:
-                return f"{_DRAWS[word]}<S>(first + i, {self._keys.name(draw)})"
+                return self._draw(_DRAWS[word], draw)
             case Call(word, _) if word in PROPERTIES:
                 return f"C({self._print_number(expr)})"
             case Call("/", (Const(), Call(word, _))) if word in PROPERTIES:
                 return f"C({self._print_number(expr)})"
         return None
+
+    def _draw(self, function: str, draw: Call) -> str:
+        """Return the text that draws the random number of an element."""
+        place = self._print_number.input("first", "first + i")
+        return f"{function}<S>({place}, {self._keys.name(draw)})"
 
 
 def _multiply_by_reciprocals(expr: Expr) -> Expr:
@@ -231,9 +236,9 @@ def _may_round(expr: Expr) -> bool:
     return False
 
 
-def key_of_draw(draw: Call, print_number: NumberPrinter) -> str:
-    """Return the text that makes the key of a draw."""
-    return f"{_KEYS[draw.op]}({', '.join(map(print_number, draw.args))})"
+def key_of_draw(draw: Call, print_number: NumberPrinter, name: str = "") -> str:
+    """Return the text that makes the key of a draw, or that declares the key by a name."""
+    return f"{_KEYS[draw.op]} {name}".rstrip() + f"({', '.join(map(print_number, draw.args))})"
 
 
 @dataclass
@@ -242,17 +247,17 @@ class _RandomKeys:
 
     print_number: NumberPrinter
     used_names: Collection[str]
-    names: dict[str, str] = field(default_factory=dict)  # by the text that makes the key
+    names: dict[Call, str] = field(default_factory=dict)
 
     def declarations(self) -> Iterator[str]:
         """Yield the statement that declares each key."""
-        for text, name in self.names.items():
-            yield text.replace("(", f" {name}(", 1) + ";"
+        for draw, name in self.names.items():
+            yield f"{key_of_draw(draw, self.print_number, name)};"
 
     def name(self, draw: Call) -> str:
         """Return the name of a draw's key."""
         name = free_name("random_key", {*self.used_names, *self.names.values()})
-        return self.names.setdefault(key_of_draw(draw, self.print_number), name)
+        return self.names.setdefault(draw, name)
 
 
 @dataclass

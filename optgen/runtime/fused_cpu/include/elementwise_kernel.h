@@ -85,23 +85,12 @@ constexpr bool is_written(int s) { return !(R::READ_ONLY >> s & 1); }
 template <class R>
 constexpr i64 UNIT = HAS_CODES<R> ? BUFFER_ELEMENTS : 64;
 
-// Updates n elements by the rule, from element `first` of the tensor on.
-template <class R, class S>
-INLINE void update_vectors(
-    const typename R::Hypers& hypers, const typename R::Scalars& scalars, unsigned fresh_bits, i64 n,
-    const Stream<S>* streams, i64 first) {
-    if constexpr (R::DRAWS) R::template update<S>(hypers, scalars, fresh_bits, first, n, streams);
-    else R::template update<S>(hypers, scalars, fresh_bits, n, streams);
-}
-
 // Updates n elements by the rule. The last ones, which do not fill a vector, are updated in a copy.
 template <class R, class S>
-void update(
-    const typename R::Hypers& hypers, const typename R::Scalars& scalars, unsigned fresh_bits, i64 n,
-    const Stream<S>* streams, i64 first = 0) {
+void update(RuleInputs<R> inputs, i64 n, const Stream<S>* streams) {
     constexpr i64 lanes = LANES<ComputeType<S>>;
     const i64 rest = n % lanes, in_vectors = n - rest;
-    if (in_vectors) update_vectors<R, S>(hypers, scalars, fresh_bits, in_vectors, streams, first);
+    if (in_vectors) R::template update<S>(inputs, in_vectors, streams);
     if (!rest) return;
     float memory[R::STREAMS][lanes] = {}; // 16-bit streams fill half of their rows
     Stream<S> copies[R::STREAMS];
@@ -109,7 +98,8 @@ void update(
         copies[s] = stream_at(memory[s], streams[s]);
         if (streams[s]) copy_elements(copies[s], streams[s] + in_vectors, rest);
     }
-    update_vectors<R, S>(hypers, scalars, fresh_bits, lanes, copies, first + in_vectors);
+    inputs.first += in_vectors;
+    R::template update<S>(inputs, lanes, copies);
     for (int s = 0; s < R::STREAMS; ++s)
         if (is_written<R>(s) && streams[s]) copy_elements(streams[s] + in_vectors, copies[s], rest);
 }
@@ -117,7 +107,7 @@ void update(
 template <class R>
 struct ElementwiseKernel : Program<R> {
     using Program<R>::STREAMS, Program<R>::table, Program<R>::run_index, Program<R>::address;
-    using Program<R>::hypers, Program<R>::scalars, Program<R>::dtype;
+    using Program<R>::inputs, Program<R>::dtype;
 
     HeapArray<i64> first_element; // [tensor]: in the list of all elements; a multiple of UNIT
     i64 traffic = 0; // bytes that the step moves
@@ -152,7 +142,7 @@ struct ElementwiseKernel : Program<R> {
                 else read_stream(s, t, first, count, streams[s] = buffer[s]);
             }
             if (table.grad_scale) unscale(t, first, count, streams[1], buffer[1]);
-            update<R, C>(hypers(t), scalars(t), table.fresh[t], count, streams, first);
+            update<R, C>(inputs(t, first), count, streams);
             for (int s = 0; s < STREAMS; ++s)
                 if (is_written<R>(s) && streams[s] == buffer[s])
                     write_stream(s, t, first, count, streams[s]);
@@ -189,7 +179,7 @@ struct ElementwiseKernel : Program<R> {
         Stream<S> streams[STREAMS];
         for (int s = 0; s < STREAMS; ++s)
             streams[s] = dtype(s, t) ? static_cast<S*>(address(s, t)) + first : nullptr;
-        update<R, S>(hypers(t), scalars(t), table.fresh[t], n, streams, first);
+        update<R, S>(inputs(t, first), n, streams);
     }
 
     // Updates streams of float32, bfloat16 and float16 in place.
@@ -198,7 +188,7 @@ struct ElementwiseKernel : Program<R> {
         for (int s = 0; s < STREAMS; ++s)
             if (dtype(s, t))
                 streams[s] = MixedStream{static_cast<char*>(address(s, t)), dtype(s, t)} + first;
-        update<R, Mixed>(hypers(t), scalars(t), table.fresh[t], n, streams, first);
+        update<R, Mixed>(inputs(t, first), n, streams);
     }
 
     // Returns the dtypes of all streams, one bit each; 0 if gradients must be unscaled.

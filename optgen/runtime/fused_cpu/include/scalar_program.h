@@ -37,11 +37,19 @@ inline bool one_by_one(const Sizes& sizes) {
 struct RuleDefaults {
     static constexpr u32 READ_ONLY = 1 << 1;    // bit s: stream s, only the gradient, is read-only
     static constexpr BlockCodes CODES[] = {{0, DYNAMIC}}; // [stream]
-    static constexpr bool DRAWS = false;        // random numbers, by the positions of elements
     static constexpr bool SCATTER_ADDS = false; // it only adds multiples of the gradient
     static constexpr bool READS_SIZES = false;  // of the tensor, in its scalar program
     // Matrix ops divide a rule into parts, of which only the last one stores scalar cells.
     static constexpr bool STORES_CELLS = true;
+};
+
+// Inputs of a rule's loops besides their arrays.
+template <class R>
+struct RuleInputs {
+    const typename R::Hypers& hypers;
+    const typename R::Scalars& scalars;
+    unsigned fresh_bits;
+    i64 first; // index of the first element, on which random numbers depend
 };
 
 // Tensors of a table that a rule applies to, with the results of its scalar program.
@@ -69,6 +77,10 @@ struct Program {
 
     const Scalars& scalars(i64 tensor) const {
         return results[run_index[tensor]];
+    }
+
+    RuleInputs<R> inputs(i64 tensor, i64 first = 0) const {
+        return {hypers(tensor), scalars(tensor), table.fresh[tensor], first};
     }
 
     void* address(int stream, i64 tensor) const {

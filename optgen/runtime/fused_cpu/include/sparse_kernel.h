@@ -62,7 +62,7 @@ struct ScatterAddKernel {
                 streams[0] = param + indices[i] * width + at;
                 streams[1] = grads + i * width + at;
                 if (table.grad_scale) streams[1] = unscaled(streams[1], count, buffer);
-                update<R, C>(kernel->hypers(t), kernel->scalars(t), table.fresh[t], count, streams);
+                update<R, C>(kernel->inputs(t), count, streams);
             }
         }
     }
@@ -229,8 +229,7 @@ struct SparseKernel {
                     streams[s] = dtype(t, s) ? base + first + at : nullptr;
                 }
                 sum_values(t, low, at, n, streams[1] = grads);
-                optgen::update<R, C>(
-                    kernel.hypers(t), kernel.scalars(t), kernel.table.fresh[t], n, streams);
+                optgen::update<R, C>(kernel.inputs(t), n, streams);
             }
         }
     }
@@ -268,8 +267,7 @@ struct SparseKernel {
                     load<C>(t, low + i, at, n, streams, i * n);
                     sum_values(t, low + i, at, n, buffer[1] + i * n);
                 }
-                optgen::update<R, C>(
-                    kernel.hypers(t), kernel.scalars(t), kernel.table.fresh[t], count * n, streams);
+                optgen::update<R, C>(kernel.inputs(t), count * n, streams);
                 for (i64 i = 0; i < count; ++i) store<C>(t, low + i, at, n, streams, i * n);
             }
         }

@@ -5,12 +5,9 @@
 
 namespace optgen {
 
-// Inputs of a rule's loops besides their arrays.
+// Inputs of a loop of a rule with phases besides its arrays.
 template <class R>
-struct LoopInputs {
-    const typename R::Hypers& hypers;
-    const typename R::Scalars& scalars;
-    unsigned fresh_bits;
+struct LoopInputs : RuleInputs<R> {
     Sizes sizes;
     double* numbers;  // [NUMBERS], numbers of the whole tensor
     double* partials; // [NUMBERS], sums over the swept block
@@ -76,10 +73,9 @@ struct TensorPasses {
     const Pass* pass_list() const { return R::PASSES[plan.strategy]; }
 
     LoopInputs<R> inputs(i64 block) const {
-        const i64 t = plan.tensor;
         return {
-            program.hypers(t), program.scalars(t), program.table.fresh[t], program.sizes(t),
-            numbers, partials + block * PARTIALS};
+            program.inputs(plan.tensor), program.sizes(plan.tensor), numbers,
+            partials + block * PARTIALS};
     }
 
     u32 dtype(int stream) const { return program.dtype(stream, plan.tensor); }
