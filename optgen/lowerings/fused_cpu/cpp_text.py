@@ -91,7 +91,7 @@ _KEYWORDS = (
 )
 _GENERATED_NAMES = (
     "add_to ahead applies at AXES begin broadcast C CACHE_LINE CELLS cells CODES cols COLUMN "
-    "COLUMN_REDUCTIONS ComputeScalar ComputeType delayed DelayedStore draw DRAWS end "
+    "COLUMN_REDUCTIONS ComputeScalar ComputeType delayed DelayedStore draw end "
     "EXACT_COLUMNS EXACT_MATRICES EXACT_ROWS EXPANDED first flag fresh_bits HAS_AXES "
     "HAS_STEP has_step Hypers hypers i i64 INLINE inputs lane_sum LANES load load_as LOOP "
     "LoopInputs MATRIX MATRIX_REDUCTIONS mod n named NOINLINE NONE NUMBERS Numbers numbers "
