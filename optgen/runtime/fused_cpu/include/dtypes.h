@@ -47,6 +47,10 @@ inline i64 itemsize(u32 dtype) {
     return dtype == FLOAT64 ? 8 : dtype == FLOAT32 ? 4 : 2;
 }
 
+constexpr i64 rounded_up(i64 n, i64 unit) { return (n + unit - 1) / unit * unit; }
+constexpr i64 min(i64 a, i64 b) { return a < b ? a : b; }
+constexpr i64 max(i64 a, i64 b) { return a > b ? a : b; }
+
 template <class To, class From>
 INLINE To bit_cast(From from) {
     static_assert(sizeof(To) == sizeof(From), "types of different sizes");

@@ -118,13 +118,11 @@ struct ElementwiseKernel : Program<R> {
         for (i64 t = 0; t < table.tensor_count; ++t) {
             first_element[t] = next_element;
             if (run_index[t] < 0) continue;
-            next_element += (table.elements[t] + UNIT<R> - 1) / UNIT<R> * UNIT<R>;
+            next_element += rounded_up(table.elements[t], UNIT<R>);
             for (int s = 0; s < STREAMS; ++s) traffic += table.elements[t] * itemsize(dtype(s, t));
         }
         first_element[table.tensor_count] = next_element;
     }
-
-    i64 total_elements() const { return first_element[table.tensor_count]; }
 
     // Updates streams of the compute dtype C in place, and all others through buffers: streams
     // whose dtype no loop converts in registers, and gradients that must be unscaled.
@@ -132,7 +130,7 @@ struct ElementwiseKernel : Program<R> {
     void update_through_buffers(i64 t, i64 first, i64 n) const {
         C buffer[STREAMS][BUFFER_ELEMENTS];
         for (const i64 end = first + n; first < end; first += BUFFER_ELEMENTS) {
-            const i64 count = end - first < BUFFER_ELEMENTS ? end - first : BUFFER_ELEMENTS;
+            const i64 count = min(end - first, BUFFER_ELEMENTS);
             Stream<C> streams[STREAMS];
             for (int s = 0; s < STREAMS; ++s) {
                 const u32 stored_dtype = dtype(s, t);
@@ -216,35 +214,18 @@ struct ElementwiseKernel : Program<R> {
         }
     }
 
-    // Updates elements [low, high) of the list of all elements.
-    void update_range(i64 low, i64 high) const {
-        i64 t = 0;
-        for (i64 end = table.tensor_count; t + 1 < end;) {
-            const i64 middle = (t + end) / 2;
-            (first_element[middle] <= low ? t : end) = middle;
-        }
+    // Updates one thread's range of the list of all elements.
+    void run_thread(i64 id, i64 team_size) const {
+        const i64 units = first_element[table.tensor_count] / UNIT<R>;
+        const i64 low = units * id / team_size * UNIT<R>;
+        const i64 high = units * (id + 1) / team_size * UNIT<R>;
+        i64 t = range_of(low, first_element, table.tensor_count);
         for (; t < table.tensor_count && first_element[t] < high; ++t) {
-            const i64 first = low > first_element[t] ? low - first_element[t] : 0;
-            const i64 last = high - first_element[t] < table.elements[t] ? high - first_element[t]
-                                                                       : table.elements[t];
+            const i64 first = max(low - first_element[t], 0);
+            const i64 last = min(high - first_element[t], table.elements[t]);
             if (run_index[t] < 0 || first >= last) continue;
             update_tensor(t, first, last - first);
         }
-    }
-};
-
-// The step as a parallel region.
-template <class R>
-struct ElementwiseStep {
-    const ElementwiseKernel<R>& kernel;
-    const Threads& threads;
-
-    static void enter(void* pointer) {
-        const ElementwiseStep& region = *static_cast<const ElementwiseStep*>(pointer);
-        const i64 units = region.kernel.total_elements() / UNIT<R>;
-        const i64 id = region.threads.id(), team_size = region.threads.team_size();
-        region.kernel.update_range(
-            units * id / team_size * UNIT<R>, units * (id + 1) / team_size * UNIT<R>);
     }
 };
 
@@ -252,11 +233,7 @@ struct ElementwiseStep {
 template <class R>
 void step(const Table& table, const Threads& threads) {
     const ElementwiseKernel<R> kernel(table);
-    ElementwiseStep<R> region{kernel, threads};
-    if (threads.count > 1 && kernel.traffic > MIN_PARALLEL_BYTES)
-        threads.parallel(ElementwiseStep<R>::enter, &region, unsigned(threads.count), 0);
-    else
-        kernel.update_range(0, kernel.total_elements());
+    run_on_threads(kernel, threads, kernel.traffic);
 }
 
 }  // namespace optgen

@@ -18,7 +18,6 @@ struct ScatterAddKernel {
     const ElementwiseKernel<R>* kernel; // null until indices are checked: making it advances counts
     const Table& table;
     const SparseGradients& gradients;
-    const Threads& threads;
 
     // Tells whether values may be added one by one. Values of 16 bits may not: the sum of a row
     // must be rounded only once.
@@ -58,7 +57,7 @@ struct ScatterAddKernel {
             }
             if (team_size > 1 && indices[i] % team_size != id) continue;
             for (i64 at = 0; at < width; at += piece) {
-                const i64 count = width - at < piece ? width - at : piece;
+                const i64 count = min(width - at, piece);
                 streams[0] = param + indices[i] * width + at;
                 streams[1] = grads + i * width + at;
                 if (table.grad_scale) streams[1] = unscaled(streams[1], count, buffer);
@@ -80,20 +79,7 @@ struct ScatterAddKernel {
             else add<float>(t, id, team_size);
         }
     }
-
-    static void enter(void* pointer) {
-        const ScatterAddKernel& region = *static_cast<const ScatterAddKernel*>(pointer);
-        region.run_thread(region.threads.id(), region.threads.team_size());
-    }
 };
-
-template <class K>
-void run_sparse(K& region, const Threads& threads, i64 traffic) {
-    if (threads.count > 1 && traffic > MIN_PARALLEL_BYTES)
-        threads.parallel(K::enter, &region, unsigned(threads.count), 0);
-    else
-        region.run_thread(0, 1);
-}
 
 // Value of a gradient: its row, and its position among the values.
 struct SparseValue {
@@ -191,7 +177,6 @@ struct SparseKernel {
     const ElementwiseKernel<R>& kernel;
     const SparseGradients& gradients;
     const TouchedRows& touched;
-    const Threads& threads;
 
     // Returns the number of elements of a row.
     i64 width(i64 t) const {
@@ -223,7 +208,7 @@ struct SparseKernel {
         for (; low < high; ++low) {
             const i64 first = touched.values[touched.first_value[low]].row * row_size;
             for (i64 at = 0; at < row_size; at += BUFFER_ELEMENTS) {
-                const i64 n = row_size - at < BUFFER_ELEMENTS ? row_size - at : BUFFER_ELEMENTS;
+                const i64 n = min(row_size - at, BUFFER_ELEMENTS);
                 for (int s = 0; s < STREAMS; ++s) {
                     C* const base = static_cast<C*>(kernel.address(s, t));
                     streams[s] = dtype(t, s) ? base + first + at : nullptr;
@@ -257,12 +242,12 @@ struct SparseKernel {
         Stream<C> streams[STREAMS];
         for (int s = 0; s < STREAMS; ++s) streams[s] = dtype(t, s) ? buffer[s] : nullptr;
         const i64 row_size = width(t);
-        const i64 piece = row_size < BUFFER_ELEMENTS ? row_size : BUFFER_ELEMENTS;
+        const i64 piece = min(row_size, BUFFER_ELEMENTS);
         const i64 rows_at_once = BUFFER_ELEMENTS / piece;
         for (; low < high; low += rows_at_once) {
-            const i64 count = high - low < rows_at_once ? high - low : rows_at_once;
+            const i64 count = min(high - low, rows_at_once);
             for (i64 at = 0; at < row_size; at += piece) {
-                const i64 n = row_size - at < piece ? row_size - at : piece;
+                const i64 n = min(row_size - at, piece);
                 for (i64 i = 0; i < count; ++i) {
                     load<C>(t, low + i, at, n, streams, i * n);
                     sum_values(t, low + i, at, n, buffer[1] + i * n);
@@ -293,8 +278,7 @@ struct SparseKernel {
             const i64 begin = touched.first_row[t], end = touched.first_row[t + 1];
             if (!row_size) continue;
             const i64 first = begin + rows_within(low - elements_before, row_size);
-            const i64 limit = begin + rows_within(high - elements_before, row_size);
-            const i64 last = limit < end ? limit : end;
+            const i64 last = min(begin + rows_within(high - elements_before, row_size), end);
             if (first >= last) continue;
             if (kernel.in_double(t)) update<double>(t, first, last);
             else update<float>(t, first, last);
@@ -309,11 +293,6 @@ struct SparseKernel {
     static i64 rows_within(i64 elements, i64 row_size) {
         return elements > 0 ? (elements + row_size - 1) / row_size : 0;
     }
-
-    static void enter(void* pointer) {
-        const SparseKernel& region = *static_cast<const SparseKernel*>(pointer);
-        region.run_thread(region.threads.id(), region.threads.team_size());
-    }
 };
 
 // Takes one step of all tensors of a table with sparse gradients, and returns -1. If an index is
@@ -321,21 +300,21 @@ struct SparseKernel {
 template <class R>
 i64 step_sparse(const Table& table, const SparseGradients& gradients, const Threads& threads) {
     if constexpr (R::SCATTER_ADDS) {
-        ScatterAddKernel<R> unchecked{nullptr, table, gradients, threads};
+        ScatterAddKernel<R> unchecked{nullptr, table, gradients};
         if (unchecked.keeps_precision()) {
             const i64 invalid_tensor = unchecked.find_invalid();
             if (invalid_tensor >= 0) return invalid_tensor;
             const ElementwiseKernel<R> kernel(table);
-            ScatterAddKernel<R> region{&kernel, table, gradients, threads};
-            run_sparse(region, threads, kernel.traffic);
+            ScatterAddKernel<R> region{&kernel, table, gradients};
+            run_on_threads(region, threads, kernel.traffic);
             return -1;
         }
     }
     const TouchedRows touched(table, gradients);
     if (touched.invalid_tensor >= 0) return touched.invalid_tensor;
     const ElementwiseKernel<R> kernel(table);
-    SparseKernel<R> region{kernel, gradients, touched, threads};
-    run_sparse(region, threads, kernel.traffic);
+    SparseKernel<R> region{kernel, gradients, touched};
+    run_on_threads(region, threads, kernel.traffic);
     return -1;
 }
 

@@ -335,11 +335,7 @@ struct SuspendingStep {
 
     // Sweeps a block. The thread that finishes a tensor's last block combines partial results.
     void sweep(i64 block, char* thread_scratch) {
-        i64 i = 0;
-        for (i64 end = step_plan.plan_count; i + 1 < end;) {
-            const i64 middle = (i + end) / 2;
-            (first_block[middle] <= block ? i : end) = middle;
-        }
+        const i64 i = range_of(block, first_block, step_plan.plan_count);
         TensorProgress& tensor = progress[i];
         TensorPlan& plan = *tensor.plan;
         plan.methods->sweep(plan, tensor.pass, block - first_block[i], thread_scratch);
@@ -352,24 +348,17 @@ struct SuspendingStep {
         SuspendingStep& step;
         void (SuspendingStep::*work)(i64, char*);
         i64 count, next;
-        bool on_one_thread;
+
+        void run_thread(i64 id, i64) {
+            char* const thread_scratch = step.scratch + id * step.step_plan.scratch_bytes;
+            for (i64 i; (i = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED)) < count;)
+                (step.*work)(i, thread_scratch);
+        }
     };
 
     void parallel_for(void (SuspendingStep::*work)(i64, char*), i64 count) {
-        ParallelFor loop{
-            *this, work, count, 0,
-            threads.count == 1 || step_plan.traffic <= MIN_PARALLEL_BYTES};
-        if (loop.on_one_thread) enter(&loop);
-        else threads.parallel(enter, &loop, unsigned(threads.count), 0);
-    }
-
-    static void enter(void* pointer) {
-        ParallelFor& loop = *static_cast<ParallelFor*>(pointer);
-        SuspendingStep& step = loop.step;
-        const i64 thread_id = loop.on_one_thread ? 0 : step.threads.id();
-        char* const thread_scratch = step.scratch + thread_id * step.step_plan.scratch_bytes;
-        for (i64 i; (i = __atomic_fetch_add(&loop.next, 1, __ATOMIC_RELAXED)) < loop.count;)
-            (step.*loop.work)(i, thread_scratch);
+        ParallelFor loop{*this, work, count, 0};
+        run_on_threads(loop, threads, step_plan.traffic);
     }
 
     // Copies incomplete sums to or from one array, grouped by channel. One collective completes a

@@ -42,9 +42,6 @@ constexpr i64 CHUNK_COLUMNS = 1 << 14;
 // Limits for the column sums of all bands of a matrix, and for the number of its bands.
 constexpr i64 COLUMN_SUM_BYTES = 1 << 20, MAX_BANDS = 64;
 
-constexpr i64 rounded_up(i64 n, i64 unit) { return (n + unit - 1) / unit * unit; }
-constexpr i64 min(i64 a, i64 b) { return a < b ? a : b; }
-constexpr i64 max(i64 a, i64 b) { return a > b ? a : b; }
 
 // Part of a tensor: its first matrix, row, column and element, and how many of each it has.
 struct Tile {
