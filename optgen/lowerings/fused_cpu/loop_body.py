@@ -29,7 +29,9 @@ from optgen.ir.nodes import (
 from optgen.ir.ops import CONDITION_OPERANDS, OPS, PROPERTIES, RANDOM_OPS
 from optgen.ir.plan import Plan
 from optgen.lowerings.fused_cpu.cpp_text import (
+    ATOM,
     CALLS,
+    COMPARISON,
     ExpressionPrinter,
     Statements,
     masks,
@@ -138,15 +140,17 @@ class LoopBody:
         for child in _children_for_elements(value, self._plan):
             yield from self._numbers_in(child)
 
-    def _read_condition(self, condition: Expr) -> str | None:
-        """Return the text of a named condition, uniform or per element; else None."""
+    def _read_condition(self, condition: Expr) -> tuple[str, int] | None:
+        """Return the text of a named condition, and its precedence; None for another one."""
         match condition:
             case Const():
                 return None
             case _ if self._plan.kind(condition).is_scalar:
-                return f"{self._conditions.name(condition)} != 0"
+                return f"{self._conditions.name(condition)} != 0", COMPARISON
+            case Ref(name) if name in self._masks:
+                return variable(name), ATOM
             case Ref(name):
-                return variable(name) if name in self._masks else f"{variable(name)} != 0"
+                return f"{variable(name)} != 0", COMPARISON
         return None
 
     def _read_element(self, expr: Expr) -> str | None:
@@ -292,7 +296,9 @@ class _Conditions:
                 return True, self.flags[name]
             case Call("not", (inner,)):
                 is_constant, text = self._condition(inner)
-                return is_constant, f"!({text})" if " " in text else f"!{text}"
+                is_infix = not self.reads_flag(inner)
+                is_infix |= isinstance(inner, Call) and inner.op in ("and", "or")
+                return is_constant, f"!({text})" if is_infix else f"!{text}"
             case Call("and" | "or" as word, (a, b)):
                 (a_is_constant, left), (b_is_constant, right) = map(self._condition, (a, b))
                 sign = "&&" if word == "and" else "||"
