@@ -4,7 +4,7 @@
 #include "optgen/runtime/fused_cpu/include/sweep_interface.h"
 
 extern "C" {
-// The runtime stores the address of the sweep library's `optgen_sweeps` here (sweep_library.py).
+// The runtime stores the address of the sweep library's `optgen_sweeps` here (dtype_variants.py).
 const optgen::SweepTable* optgen_sweep_library;
 }
 
