@@ -470,6 +470,7 @@ def dadapt_adam_step2(
 def update(bucket: Bucket) -> Update:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         dadapt_adam_scalars,
         bucket.num_tensors,
@@ -503,12 +504,12 @@ def update(bucket: Bucket) -> Update:
     bucket.launch(
         dadapt_adam_finish1,
         bucket.num_tensors,
-        work.shapes,
+        whole.shapes,
         work.scalars,
-        work.partials,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     work.scalars[:, 23] = yield all_sum(work.scalars[:, 21])
     bucket.launch(
@@ -517,7 +518,7 @@ def update(bucket: Bucket) -> Update:
         work.scalars,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     work.scalars[:, 25] = yield all_sum(work.scalars[:, 22])
     bucket.launch(
@@ -530,7 +531,7 @@ def update(bucket: Bucket) -> Update:
         bucket.scalar_types[0],
         bucket.scalar_types[1],
         bucket.scalar_types[2],
-        **work.number_options,
+        **whole.number_options,
     )
     work.scalars[:, 29] = yield all_max(work.scalars[:, 28])
     bucket.launch(
@@ -539,7 +540,7 @@ def update(bucket: Bucket) -> Update:
         work.scalars,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         dadapt_adam_step2,

@@ -339,6 +339,7 @@ def lamb_step2(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         lamb_scalars,
         bucket.num_tensors,
@@ -372,12 +373,12 @@ def update(bucket: Bucket) -> None:
     bucket.launch(
         lamb_finish1,
         bucket.num_tensors,
-        work.shapes,
+        whole.shapes,
         work.scalars,
-        work.partials,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         lamb_step2,

@@ -416,6 +416,7 @@ def muon_h_step4(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         muon_h_scalars,
         bucket.num_tensors,
@@ -473,12 +474,12 @@ def update(bucket: Bucket) -> None:
     bucket.launch(
         muon_h_finish1,
         bucket.num_tensors,
-        work.shapes,
+        whole.shapes,
         work.scalars,
-        work.partials,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         muon_h_step3,
@@ -499,12 +500,12 @@ def update(bucket: Bucket) -> None:
     bucket.launch(
         muon_h_finish2,
         bucket.num_tensors,
-        work.shapes,
+        whole.shapes,
         work.scalars,
-        work.partials,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         muon_h_step4,

@@ -494,6 +494,7 @@ def prodigy_step2(
 def update(bucket: Bucket) -> Update:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         prodigy_scalars,
         bucket.num_tensors,
@@ -527,12 +528,12 @@ def update(bucket: Bucket) -> Update:
     bucket.launch(
         prodigy_finish1,
         bucket.num_tensors,
-        work.shapes,
+        whole.shapes,
         work.scalars,
-        work.partials,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     work.scalars[:, 27] = yield all_sum(work.scalars[:, 25])
     bucket.launch(
@@ -541,7 +542,7 @@ def update(bucket: Bucket) -> Update:
         work.scalars,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     work.scalars[:, 29] = yield all_sum(work.scalars[:, 26])
     bucket.launch(
@@ -555,7 +556,7 @@ def update(bucket: Bucket) -> Update:
         bucket.scalar_types[1],
         bucket.scalar_types[2],
         bucket.scalar_types[3],
-        **work.number_options,
+        **whole.number_options,
     )
     work.scalars[:, 33] = yield all_max(work.scalars[:, 32])
     bucket.launch(
@@ -564,7 +565,7 @@ def update(bucket: Bucket) -> Update:
         work.scalars,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         prodigy_step2,

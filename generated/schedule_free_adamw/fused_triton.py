@@ -261,12 +261,13 @@ def schedule_free_adamw_step1(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         schedule_free_adamw_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        work.shapes,
+        whole.shapes,
         work.scalars,
         bucket.found_inf,
         bucket.num_tensors,

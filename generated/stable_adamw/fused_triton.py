@@ -289,6 +289,7 @@ def stable_adamw_step2(
 def update(bucket: Bucket) -> None:
     """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         stable_adamw_scalars,
         bucket.num_tensors,
@@ -320,12 +321,12 @@ def update(bucket: Bucket) -> None:
     bucket.launch(
         stable_adamw_finish1,
         bucket.num_tensors,
-        work.shapes,
+        whole.shapes,
         work.scalars,
-        work.partials,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         stable_adamw_step2,

@@ -22,6 +22,7 @@ from optgen.lowerings.fused_triton.prologue import PackedScalars, Prologue
 from optgen.lowerings.fused_triton.split_phases import isolate_mixed_reductions
 from optgen.lowerings.fused_triton.sweeps import (
     ARGUMENTS,
+    FINISH_ARGUMENTS,
     codes_context,
     flags_of,
     print_loads,
@@ -56,6 +57,7 @@ def lower(algorithm: Algorithm) -> Mapping[str, Any]:
             kernel["kind"] == "wide" for plan in contexts for kernel in plan["kernels"]
         ),
         "arguments": ARGUMENTS,
+        "finish_arguments": FINISH_ARGUMENTS,
         "scalars": max(plan["scalars"] for plan in contexts),
     }
 
