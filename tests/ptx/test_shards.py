@@ -31,7 +31,8 @@ def _error_and_folds(rank: int, name: str) -> tuple[float, list[str]]:
     return comparison.error(), [each for each in device.launches if "fold" in each]
 
 
-@pytest.mark.one_case_in(12, thorough=2)
+@pytest.mark.thorough
+@pytest.mark.one_case_in(1, thorough=2)
 @pytest.mark.parametrize("name", ["Adafactor", "Peaks"])
 def test_two_ranks_step_as_one_process(name: str) -> None:
     for error, folds in pair.run(_error_and_folds, name, limit=200.0):
