@@ -241,7 +241,7 @@ def text_of(folder: str) -> str:
 
     with compiling_for(TARGET, CACHE), patch_attribute(JITFunction, "__getitem__", note):
         for types in TYPES:
-            for shapes in (((SIDE, SIDE),), ((SIDE**2,),), triton_aot_compile.SHAPES):
+            for shapes in (((SIDE, SIDE),), ((SIDE**2,), *triton_aot_compile.SHAPES)):
                 _take_step(folder, types, shapes)
     return f"{crc32(repr((triton.__version__, sorted(found))).encode()):08x}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -20,10 +21,14 @@ from distributed.sharded_and_whole import (
 )
 from interpreter import inside_interpreter, outside_interpreter, run_inside
 from torch import distributed, nn
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import optgen
 from optgen import use_lowering
+from optgen.runtime.backends import backend
+from optgen.runtime.fused_triton import compilation
+from optgen.runtime.fused_triton.compilation import compile_kernels
+from optgen.runtime.fused_triton.shards import update_of_shards
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
@@ -167,6 +172,36 @@ def test_shards_of_empty_matrices_have_the_states_of_one_process(name: str) -> N
     cls = optimizer_class(name)
     for found in pair.run(states_that_differ, cls, shapes, "fused_triton", None):
         assert found == []
+
+
+def _rehearsed(rank: int) -> tuple[list[str], bool]:
+    """Return the kernels that a rehearsal of a step compiles, and if it changes nothing."""
+    comparison = Comparison(optimizer_class("Adafactor"), {}, SHAPES[:6], torch.float64)
+    comparison.step("fused_triton")
+    states = [value for each in comparison.ours.state.values() for value in each.values()]
+    tensors = [t.to_local() for t in [*comparison.sharded, *states] if isinstance(t, DTensor)]
+    before = [tensor.detach().clone() for tensor in tensors]
+    kernels: list[str] = []
+
+    def note(self: Any, kernel: Any, programs: int, *args: Any, **options: Any) -> None:
+        kernels.append(kernel.fn.__name__)
+
+    plans = backend("fused_triton")._plans[comparison.ours]
+    with mock.patch.object(compilation._Rehearsal, "launch", note):
+        for plan in (kept.find(bool) for key, kept in plans.items() if key is not None):
+            update = partial(update_of_shards, plan._module.update)
+            for bucket in plan.buckets:
+                compile_kernels(update, bucket, [comparison.ours.param_groups[0]])
+    return kernels, all(map(torch.equal, tensors, before))
+
+
+@inside_interpreter
+def test_a_rehearsal_has_all_kernels_and_changes_no_tensor() -> None:
+    for kernels, is_unchanged in pair.run(_rehearsed):
+        assert is_unchanged
+        phases = ["scalars", "step1", "fold1", "finish1", "step2", "fold2", "finish2", "step3"]
+        assert {f"adafactor_factored_{phase}" for phase in phases} < set(kernels)
+        assert "fold_lines" in kernels
 
 
 MESHES: dict[tuple[int, ...], tuple[str, ...]] = {

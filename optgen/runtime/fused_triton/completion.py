@@ -93,10 +93,6 @@ class Completion:
             self._values = targets, sources
         copy_all(*self._values)
 
-    def memory(self) -> list[Tensor]:
-        """Return the memory on the device."""
-        return [each for exchange, _ in self._exchanges.values() for each in exchange.memory()]
-
 
 def _sums_and_maxima(
     totals: Tensor, part: Tensor, lines: Lines, maxima: int, groups: tuple[ProcessGroup, ...]

@@ -63,10 +63,6 @@ class LineExchange:
         """Store the completed values in their targets."""
         copy_all(self._targets, self._rooms)
 
-    def memory(self) -> list[Tensor]:
-        """Return the memory on the device."""
-        return [request.tensor for request in self._requests]
-
 
 def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     """Copy each source to its target, which may have another dtype and other axes."""

@@ -58,7 +58,8 @@ def update_of_shards(
         requests = step()
         if requests:
             yield requests
-    bucket.whole_states.store(parts)
+    if launches.has_gathered_states:
+        bucket.whole_states.store(parts)
 
 
 class _Launches:
@@ -71,7 +72,7 @@ class _Launches:
         self, bucket: Bucket, process_groups: tuple[ProcessGroup, ...], parts: Sequence[Tensor]
     ) -> None:
         self._bucket, self._groups, self._parts = bucket, process_groups, parts
-        self._is_finish, self._gathers_states = False, bool(parts)
+        self._is_finish = self.has_gathered_states = False
         # Before the next launch: this rank's results, and where their totals are stored.
         self._open_requests: list[Callable[[], _Requests]] = []
         self._answers: list[Callable[[], None]] = []
@@ -82,8 +83,8 @@ class _Launches:
 
     def launch(self, kernel: Any, programs: int, *args: Any, **options: Any) -> None:
         states = self._bucket.whole_states
-        if self._is_finish and self._gathers_states:
-            self._gathers_states = False
+        if self._is_finish and not self.has_gathered_states:
+            self.has_gathered_states = True
             self._open_requests.append(partial(states.request, self._parts))
             self._answers.append(states.finish)
         if self._open_requests:
