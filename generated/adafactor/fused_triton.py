@@ -50,7 +50,7 @@ from optgen.runtime.fused_triton.device_reductions import (
     total,
     whole_elements,
 )
-from optgen.runtime.fused_triton.workspace import WorkspaceSpec
+from optgen.runtime.fused_triton.workspace import LineSums, WorkspaceSpec
 
 SCALARS = tl.constexpr(11)
 WORKSPACES = {  # by the facts of a plan
@@ -1093,12 +1093,13 @@ def adafactor_not_factored_step2(
 def _update_factored(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         adafactor_factored_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        work.shapes,
+        whole.shapes,
         bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
@@ -1123,23 +1124,30 @@ def _update_factored(bucket: Bucket) -> None:
         **bucket.options,
     )
     bucket.fold(adafactor_factored_fold1, results=1)
-    programs = work.programs(row_sums=1, column_sums=1)
+    programs = bucket.finish_programs(
+        LineSums(
+            sums=1,
+            rows=1,
+            columns=1,
+            row_values=3,
+        )
+    )
     bucket.launch(
         adafactor_factored_finish1,
         programs.total,
         programs.first_programs,
         programs.tensor_indices,
         bucket.table,
-        work.shapes,
+        whole.shapes,
         bucket.scalars,
-        work.values,
-        work.partials,
-        work.arrivals,
+        whole.values,
+        whole.partials,
+        whole.arrivals,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.types[2],
         bucket.types[3],
-        **work.line_options,
+        **whole.line_options,
     )
     bucket.launch(
         adafactor_factored_step2,
@@ -1160,12 +1168,12 @@ def _update_factored(bucket: Bucket) -> None:
     bucket.launch(
         adafactor_factored_finish2,
         bucket.num_tensors,
-        work.shapes,
+        whole.shapes,
         bucket.scalars,
-        work.partials,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         adafactor_factored_step3,
@@ -1187,12 +1195,13 @@ def _update_factored(bucket: Bucket) -> None:
 def _update_not_factored(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         adafactor_not_factored_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        work.shapes,
+        whole.shapes,
         bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
@@ -1220,12 +1229,12 @@ def _update_not_factored(bucket: Bucket) -> None:
     bucket.launch(
         adafactor_not_factored_finish1,
         bucket.num_tensors,
-        work.shapes,
+        whole.shapes,
         bucket.scalars,
-        work.partials,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         adafactor_not_factored_step2,

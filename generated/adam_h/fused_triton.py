@@ -441,6 +441,7 @@ def adam_h_step3(
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         adam_h_scalars,
         bucket.num_tensors,
@@ -471,12 +472,12 @@ def update(bucket: Bucket) -> None:
     bucket.launch(
         adam_h_finish1,
         bucket.num_tensors,
-        work.shapes,
+        whole.shapes,
         bucket.scalars,
-        work.partials,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         adam_h_step2,
@@ -496,12 +497,12 @@ def update(bucket: Bucket) -> None:
     bucket.launch(
         adam_h_finish2,
         bucket.num_tensors,
-        work.shapes,
+        whole.shapes,
         bucket.scalars,
-        work.partials,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         adam_h_step3,

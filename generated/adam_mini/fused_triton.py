@@ -35,7 +35,7 @@ from optgen.runtime.fused_triton.device_reductions import (
     tile_extent,
     whole_elements,
 )
-from optgen.runtime.fused_triton.workspace import WorkspaceSpec
+from optgen.runtime.fused_triton.workspace import LineSums, WorkspaceSpec
 
 SCALARS = tl.constexpr(7)
 WORKSPACES = {  # by the facts of a plan
@@ -617,6 +617,7 @@ def adam_mini_not_factored_step(
 def _update_factored(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         adam_mini_factored_scalars,
         bucket.num_tensors,
@@ -644,22 +645,27 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.types[1],
         **bucket.options,
     )
-    programs = work.programs(row_sums=1, column_sums=0)
+    programs = bucket.finish_programs(
+        LineSums(
+            rows=1,
+            row_values=2,
+        )
+    )
     bucket.launch(
         adam_mini_factored_finish1,
         programs.total,
         programs.first_programs,
         programs.tensor_indices,
         bucket.table,
-        work.shapes,
+        whole.shapes,
         bucket.scalars,
-        work.values,
-        work.partials,
-        work.arrivals,
+        whole.values,
+        whole.partials,
+        whole.arrivals,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.types[3],
-        **work.line_options,
+        **whole.line_options,
     )
     bucket.launch(
         adam_mini_factored_step2,

@@ -351,12 +351,13 @@ def adamuon_step3(
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         adamuon_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        work.shapes,
+        whole.shapes,
         bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
@@ -409,12 +410,12 @@ def update(bucket: Bucket) -> None:
     bucket.launch(
         adamuon_finish1,
         bucket.num_tensors,
-        work.shapes,
+        whole.shapes,
         bucket.scalars,
-        work.partials,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         adamuon_step3,

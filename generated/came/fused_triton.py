@@ -47,7 +47,7 @@ from optgen.runtime.fused_triton.device_reductions import (
     total,
     whole_elements,
 )
-from optgen.runtime.fused_triton.workspace import WorkspaceSpec
+from optgen.runtime.fused_triton.workspace import LineSums, WorkspaceSpec
 
 SCALARS = tl.constexpr(13)
 WORKSPACES = {  # by the facts of a plan
@@ -1273,6 +1273,7 @@ def came_step4(
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         came_scalars,
         bucket.num_tensors,
@@ -1300,39 +1301,45 @@ def update(bucket: Bucket) -> None:
         bucket.types[1],
         **bucket.options,
     )
-    programs = work.programs(row_sums=1, column_sums=1)
+    programs = bucket.finish_programs(
+        LineSums(
+            rows=1,
+            columns=1,
+            row_values=5,
+        )
+    )
     bucket.launch(
         came_finish1,
         programs.total,
         programs.first_programs,
         programs.tensor_indices,
         bucket.table,
-        work.shapes,
+        whole.shapes,
         bucket.scalars,
-        work.values,
-        work.partials,
-        work.arrivals,
+        whole.values,
+        whole.partials,
+        whole.arrivals,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.types[3],
         bucket.types[4],
-        **work.line_options,
+        **whole.line_options,
     )
     bucket.fold(came_fold1, results=1, of_groups=True)
-    programs = work.programs()
+    programs = bucket.finish_programs()
     bucket.launch(
         came_finish2,
         programs.total,
         programs.first_programs,
         programs.tensor_indices,
         bucket.table,
-        work.shapes,
-        work.values,
-        work.partials,
+        whole.shapes,
+        whole.values,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.types[3],
-        **work.line_options,
+        **whole.line_options,
     )
     bucket.launch(
         came_step2,
@@ -1353,12 +1360,12 @@ def update(bucket: Bucket) -> None:
     bucket.launch(
         came_finish3,
         bucket.num_tensors,
-        work.shapes,
+        whole.shapes,
         bucket.scalars,
-        work.partials,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         came_step3,
@@ -1376,39 +1383,45 @@ def update(bucket: Bucket) -> None:
         bucket.types[2],
         **bucket.options,
     )
-    programs = work.programs(row_sums=1, column_sums=1)
+    programs = bucket.finish_programs(
+        LineSums(
+            rows=1,
+            columns=1,
+            row_values=5,
+        )
+    )
     bucket.launch(
         came_finish4,
         programs.total,
         programs.first_programs,
         programs.tensor_indices,
         bucket.table,
-        work.shapes,
+        whole.shapes,
         bucket.scalars,
-        work.values,
-        work.partials,
-        work.arrivals,
+        whole.values,
+        whole.partials,
+        whole.arrivals,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.types[5],
         bucket.types[6],
-        **work.line_options,
+        **whole.line_options,
     )
-    bucket.fold(came_fold3, results=1, of_groups=True)
-    programs = work.programs()
+    bucket.fold(came_fold3, results=1, of_groups=True, first=1)
+    programs = bucket.finish_programs()
     bucket.launch(
         came_finish5,
         programs.total,
         programs.first_programs,
         programs.tensor_indices,
         bucket.table,
-        work.shapes,
-        work.values,
-        work.partials,
+        whole.shapes,
+        whole.values,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.types[5],
-        **work.line_options,
+        **whole.line_options,
     )
     bucket.launch(
         came_step4,

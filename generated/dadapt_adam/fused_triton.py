@@ -467,6 +467,7 @@ def dadapt_adam_step2(
 def update(bucket: Bucket) -> Update:
     """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         dadapt_adam_scalars,
         bucket.num_tensors,
@@ -500,12 +501,12 @@ def update(bucket: Bucket) -> Update:
     bucket.launch(
         dadapt_adam_finish1,
         bucket.num_tensors,
-        work.shapes,
+        whole.shapes,
         bucket.scalars,
-        work.partials,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.scalars[:, 23] = yield all_sum(bucket.scalars[:, 21])
     bucket.launch(
@@ -514,7 +515,7 @@ def update(bucket: Bucket) -> Update:
         bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.scalars[:, 25] = yield all_sum(bucket.scalars[:, 22])
     bucket.launch(
@@ -527,7 +528,7 @@ def update(bucket: Bucket) -> Update:
         bucket.scalar_types[0],
         bucket.scalar_types[1],
         bucket.scalar_types[2],
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.scalars[:, 29] = yield all_max(bucket.scalars[:, 28])
     bucket.launch(
@@ -536,7 +537,7 @@ def update(bucket: Bucket) -> Update:
         bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         dadapt_adam_step2,

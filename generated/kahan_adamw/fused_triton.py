@@ -204,12 +204,13 @@ def kahan_adamw_step(
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         kahan_adamw_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        work.shapes,
+        whole.shapes,
         bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,

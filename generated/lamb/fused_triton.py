@@ -336,6 +336,7 @@ def lamb_step2(
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         lamb_scalars,
         bucket.num_tensors,
@@ -366,12 +367,12 @@ def update(bucket: Bucket) -> None:
     bucket.launch(
         lamb_finish1,
         bucket.num_tensors,
-        work.shapes,
+        whole.shapes,
         bucket.scalars,
-        work.partials,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         lamb_step2,

@@ -322,6 +322,7 @@ def lars_step2(
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         lars_scalars,
         bucket.num_tensors,
@@ -353,12 +354,12 @@ def update(bucket: Bucket) -> None:
     bucket.launch(
         lars_finish1,
         bucket.num_tensors,
-        work.shapes,
+        whole.shapes,
         bucket.scalars,
-        work.partials,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         lars_step2,

@@ -247,12 +247,13 @@ def muon_clip_step2(
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         muon_clip_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        work.shapes,
+        whole.shapes,
         bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,

@@ -412,6 +412,7 @@ def muon_h_step4(
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         muon_h_scalars,
         bucket.num_tensors,
@@ -469,12 +470,12 @@ def update(bucket: Bucket) -> None:
     bucket.launch(
         muon_h_finish1,
         bucket.num_tensors,
-        work.shapes,
+        whole.shapes,
         bucket.scalars,
-        work.partials,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         muon_h_step3,
@@ -495,12 +496,12 @@ def update(bucket: Bucket) -> None:
     bucket.launch(
         muon_h_finish2,
         bucket.num_tensors,
-        work.shapes,
+        whole.shapes,
         bucket.scalars,
-        work.partials,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         muon_h_step4,

@@ -41,7 +41,7 @@ from optgen.runtime.fused_triton.device_reductions import (
     total,
     whole_elements,
 )
-from optgen.runtime.fused_triton.workspace import WorkspaceSpec
+from optgen.runtime.fused_triton.workspace import LineSums, WorkspaceSpec
 from optgen.runtime.matrix_ops import orthogonalize
 
 SCALARS = tl.constexpr(9)
@@ -805,6 +805,7 @@ def normuon_step4(
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         normuon_scalars,
         bucket.num_tensors,
@@ -860,22 +861,28 @@ def update(bucket: Bucket) -> None:
         **bucket.options,
     )
     bucket.fold(normuon_fold1, results=1)
-    programs = work.programs(row_sums=1, column_sums=0)
+    programs = bucket.finish_programs(
+        LineSums(
+            sums=1,
+            rows=1,
+            row_values=2,
+        )
+    )
     bucket.launch(
         normuon_finish1,
         programs.total,
         programs.first_programs,
         programs.tensor_indices,
         bucket.table,
-        work.shapes,
+        whole.shapes,
         bucket.scalars,
-        work.values,
-        work.partials,
-        work.arrivals,
+        whole.values,
+        whole.partials,
+        whole.arrivals,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.types[3],
-        **work.line_options,
+        **whole.line_options,
     )
     bucket.launch(
         normuon_step3,
@@ -896,12 +903,12 @@ def update(bucket: Bucket) -> None:
     bucket.launch(
         normuon_finish2,
         bucket.num_tensors,
-        work.shapes,
+        whole.shapes,
         bucket.scalars,
-        work.partials,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         normuon_step4,

@@ -491,6 +491,7 @@ def prodigy_step2(
 def update(bucket: Bucket) -> Update:
     """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         prodigy_scalars,
         bucket.num_tensors,
@@ -524,12 +525,12 @@ def update(bucket: Bucket) -> Update:
     bucket.launch(
         prodigy_finish1,
         bucket.num_tensors,
-        work.shapes,
+        whole.shapes,
         bucket.scalars,
-        work.partials,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.scalars[:, 27] = yield all_sum(bucket.scalars[:, 25])
     bucket.launch(
@@ -538,7 +539,7 @@ def update(bucket: Bucket) -> Update:
         bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.scalars[:, 29] = yield all_sum(bucket.scalars[:, 26])
     bucket.launch(
@@ -552,7 +553,7 @@ def update(bucket: Bucket) -> Update:
         bucket.scalar_types[1],
         bucket.scalar_types[2],
         bucket.scalar_types[3],
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.scalars[:, 33] = yield all_max(bucket.scalars[:, 32])
     bucket.launch(
@@ -561,7 +562,7 @@ def update(bucket: Bucket) -> Update:
         bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         prodigy_step2,

@@ -33,7 +33,7 @@ from optgen.runtime.fused_triton.device_reductions import (
     tile_extent,
     whole_elements,
 )
-from optgen.runtime.fused_triton.workspace import WorkspaceSpec
+from optgen.runtime.fused_triton.workspace import LineSums, WorkspaceSpec
 
 SCALARS = tl.constexpr(4)
 WORKSPACES = {  # by the facts of a plan
@@ -476,6 +476,7 @@ def row_wise_adagrad_step2(
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         row_wise_adagrad_scalars,
         bucket.num_tensors,
@@ -504,22 +505,27 @@ def update(bucket: Bucket) -> None:
         bucket.types[1],
         **bucket.options,
     )
-    programs = work.programs(row_sums=1, column_sums=0)
+    programs = bucket.finish_programs(
+        LineSums(
+            rows=1,
+            row_values=2,
+        )
+    )
     bucket.launch(
         row_wise_adagrad_finish1,
         programs.total,
         programs.first_programs,
         programs.tensor_indices,
         bucket.table,
-        work.shapes,
+        whole.shapes,
         bucket.scalars,
-        work.values,
-        work.partials,
-        work.arrivals,
+        whole.values,
+        whole.partials,
+        whole.arrivals,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.types[2],
-        **work.line_options,
+        **whole.line_options,
     )
     bucket.launch(
         row_wise_adagrad_step2,

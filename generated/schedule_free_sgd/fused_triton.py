@@ -231,12 +231,13 @@ def schedule_free_sgd_step(
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         schedule_free_sgd_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        work.shapes,
+        whole.shapes,
         bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,

@@ -286,6 +286,7 @@ def stable_adamw_step2(
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         stable_adamw_scalars,
         bucket.num_tensors,
@@ -317,12 +318,12 @@ def update(bucket: Bucket) -> None:
     bucket.launch(
         stable_adamw_finish1,
         bucket.num_tensors,
-        work.shapes,
+        whole.shapes,
         bucket.scalars,
-        work.partials,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         stable_adamw_step2,

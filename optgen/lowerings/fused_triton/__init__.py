@@ -29,6 +29,7 @@ from optgen.lowerings.fused_triton.split_phases import (
 )
 from optgen.lowerings.fused_triton.sweeps import (
     ARGUMENTS,
+    FINISH_ARGUMENTS,
     Kernels,
     reduction_context,
     used_streams,
@@ -63,6 +64,7 @@ def lower(algorithm: Algorithm) -> Mapping[str, Any]:
             kernel["kind"] == "wide" for plan in contexts for kernel in plan["kernels"]
         ),
         "arguments": ARGUMENTS,
+        "finish_arguments": FINISH_ARGUMENTS,
         "scalars": max(plan["scalars"] for plan in contexts),
     }
 

@@ -69,13 +69,16 @@ ARGUMENTS = {
     "tensor_of_block": "bucket.tensor_of_block",
     "loss_scale": "bucket.loss_scale",
     "found_inf": "bucket.found_inf",
-    "arrivals": "work.arrivals",
     "shapes": "work.shapes",
     "scalars": "bucket.scalars",
     "values": "work.values",
     "partials": "work.partials",
 }
-"""Launch expression of each kernel argument."""
+"""Launch expression of each argument of a sweep."""
+FINISH_ARGUMENTS = ARGUMENTS | {
+    name: f"whole.{name}" for name in ("arrivals", "shapes", "values", "partials")
+}
+"""Launch expression of each argument of a finish, which sees whole matrices even beside shards."""
 _MASK = {Axes.ROW: "in_rows", Axes.COLUMN: "in_columns", Axes.MATRIX: "in_batch"}
 
 

@@ -360,3 +360,49 @@ def fold_chunk(
     else:
         result = pick_largest(source, size)
     tl.store(target + (FIRST + index) * chunk_count + chunk, result)
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def fold_lines(
+    first_programs,
+    tensor_indices,
+    shapes,
+    values,
+    partials,
+    num_tensors,
+    TILES: tl.constexpr,
+    SUMS: tl.constexpr,
+    ROW_SUMS: tl.constexpr,
+    COLUMN_SUMS: tl.constexpr,
+    ROW_VALUES: tl.constexpr,
+    FIRST_ROW: tl.constexpr,
+    FIRST_COLUMN: tl.constexpr,
+    ROW_MAXIMA: tl.constexpr,
+    COLUMN_MAXIMA: tl.constexpr,
+):
+    """Combine the partial sums of the rows and columns of shards, whose finishes see whole lines.
+
+    Tiles of several matrices have stored complete sums.
+    """
+    tensor = tl.load(tensor_indices + tl.program_id(0))
+    program = tl.program_id(0) - tl.load(first_programs + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
+    for k in tl.static_range(len(TILES)):
+        if (tile_shape_index == k) & (TILES[k][0] == 1):
+            combine(
+                program,
+                shapes + tensor,
+                values,
+                partials,
+                num_tensors,
+                SUMS,
+                ROW_SUMS,
+                COLUMN_SUMS,
+                ROW_VALUES,
+                TILES[k][1],
+                TILES[k][2],
+                FIRST_ROW,
+                FIRST_COLUMN,
+                ROW_MAXIMA,
+                COLUMN_MAXIMA,
+            )

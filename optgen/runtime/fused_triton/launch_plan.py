@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from itertools import accumulate, chain, repeat, zip_longest
 from operator import attrgetter, is_
 from typing import Any
@@ -17,6 +18,7 @@ from optgen.runtime.batch.batch import Batch
 from optgen.runtime.fused_triton.bucket import Bucket, BucketKey, GroupSubset
 from optgen.runtime.fused_triton.compilation import compile_kernels
 from optgen.runtime.fused_triton.graph_memory import GraphMemory
+from optgen.runtime.fused_triton.held_matrices import HeldMatrices
 from optgen.runtime.fused_triton.shards import update_of_shards
 from optgen.runtime.fused_triton.table import Hypers, flatten
 from optgen.runtime.fused_triton.tensor_streams import StreamTensors
@@ -124,13 +126,13 @@ class LaunchPlan:
         streams = _streams(rule, subsets, batches)
         spec = self._specs[key.facts]
         arguments = (state_shapes, streams, fresh, hypers.values, self._graph_memory, spec)
-        whole_sizes = [
-            batches[subset.batch_index].seen_params[i].shape
-            for subset in subsets
-            for i in subset.indices
-            if batches[subset.batch_index].dispatch_key.sharding is not None
+        pairs = [(batches[subset.batch_index], i) for subset in subsets for i in subset.indices]
+        held = [
+            HeldMatrices.of(batch.params[i], batch.seen_params[i].shape, sharding.sharded_axes())
+            for batch, i in pairs
+            if (sharding := batch.dispatch_key.sharding) is not None
         ]
-        return Bucket(key, subsets, *arguments, read_only, whole_sizes)
+        return Bucket(key, subsets, *arguments, read_only, held)
 
     def is_for(self, batches: Sequence[Batch]) -> bool:
         """Tell whether the plan was made for these batches."""
@@ -167,11 +169,15 @@ class LaunchPlan:
         Raises:
             Refusal: Triton cannot do so.
         """
+        is_sharded = batches[0].dispatch_key.sharding is not None
+        update = (
+            partial(update_of_shards, self._module.update) if is_sharded else self._module.update
+        )
         for bucket in self.buckets:
             groups = [batches[subset.batch_index].group for subset in bucket.subsets]
             if bucket.key.device.type == "cuda":
                 with _scaler_tensors(bucket, optimizer):
-                    compile_kernels(self._module.update, bucket, groups)
+                    compile_kernels(update, bucket, groups)
 
     @property
     def needs_shapes(self) -> bool:
@@ -227,8 +233,10 @@ class LaunchPlan:
         groups = [batches[subset.batch_index].group for subset in bucket.subsets]
         streams = _streams(self._rule, bucket.subsets, batches)
 
+        parts = bucket.whole_states.replace(streams)
+
         def launches(bucket: Bucket) -> Update:
-            return update_of_shards(self._module.update, bucket, process_groups)
+            return update_of_shards(self._module.update, bucket, process_groups, parts)
 
         with _scaler_tensors(bucket, optimizer):
             yield from bucket.wide_update(launches, streams, groups)

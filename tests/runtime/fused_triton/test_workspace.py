@@ -11,6 +11,7 @@ from optgen.runtime.fused_triton.launch_options import ELEMENTS, Shape, Tile
 from optgen.runtime.fused_triton.workspace import (
     CHUNK,
     FINISH_LINES,
+    Layout,
     Workspace,
     WorkspaceSpec,
 )
@@ -55,7 +56,8 @@ def workspace(spec: WorkspaceSpec, sizes: list[tuple[int, ...]]) -> Workspace:
     blocks = [prod(tile.counts(s)) for tile, s in zip(tiles, shapes, strict=True)] or [1] * len(
         sizes
     )
-    return Workspace(spec, params, sorted(set(tiles)), blocks, False, None)
+    layout = Layout(list(map(Shape.of, params)), tiles, blocks, sizes)
+    return Workspace(spec, layout, params[0].dtype, params[0].device, False, None)
 
 
 def test_the_table_holds_offsets_of_each_tensors_memory() -> None:
