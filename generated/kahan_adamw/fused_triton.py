@@ -203,7 +203,6 @@ def kahan_adamw_step(
 
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
-    work = bucket.workspace
     whole = bucket.whole_workspace
     bucket.launch(
         kahan_adamw_scalars,

@@ -225,7 +225,6 @@ def muon_step2(
 
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
-    work = bucket.workspace
     whole = bucket.whole_workspace
     bucket.launch(
         muon_scalars,

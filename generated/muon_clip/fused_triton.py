@@ -246,7 +246,6 @@ def muon_clip_step2(
 
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
-    work = bucket.workspace
     whole = bucket.whole_workspace
     bucket.launch(
         muon_clip_scalars,

@@ -230,7 +230,6 @@ def schedule_free_sgd_step(
 
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
-    work = bucket.workspace
     whole = bucket.whole_workspace
     bucket.launch(
         schedule_free_sgd_scalars,

@@ -30,6 +30,7 @@ from optgen.lowerings.fused_triton.split_phases import (
 from optgen.lowerings.fused_triton.sweeps import (
     ARGUMENTS,
     FINISH_ARGUMENTS,
+    WORKSPACE_ARGUMENTS,
     Kernels,
     reduction_context,
     used_streams,
@@ -122,6 +123,13 @@ def _plan_context(plan: Plan, keys: Sequence[str]) -> Context:
         "prologue": prologue.lines(),
         "prologue_doc": prologue.doc(),
         "prologue_shapes": prologue.reads_shapes,
+        "sweeps_share": any(
+            name in WORKSPACE_ARGUMENTS
+            for kernel in kernels
+            if kernel["kind"] == "sweep"
+            for name in kernel["arguments"]
+        ),
+        "has_finish": any(kernel["kind"] in ("finish", "finish_matrices") for kernel in kernels),
         "kernels": kernels,
         "workspace": ", ".join(
             ["scalars=SCALARS.value", *(f"{k}={v}" for k, v in workspace.items() if v)]

@@ -62,8 +62,12 @@ from optgen.passes.kernel_plans import has_flat_sweeps
 
 Context = dict[str, Any]
 _BROADCAST = {Axes.ROW: "[:, :, None]", Axes.COLUMN: "[:, None, :]", Axes.MATRIX: "[:, None, None]"}
-_WORKSPACE_ARGUMENTS = ("shapes", "scalars", "values", "partials")
-_SWEEP_ARGUMENTS = ("table", "tensor_of_block", *_WORKSPACE_ARGUMENTS, "loss_scale", "found_inf")
+WORKSPACE_ARGUMENTS = ("shapes", "values", "partials")
+"""Arguments of a sweep that lie in the workspace."""
+_SWEEP_ARGUMENTS = (
+    *("table", "tensor_of_block", "shapes", "scalars", "values", "partials"),
+    *("loss_scale", "found_inf"),
+)
 ARGUMENTS = {
     "table": "bucket.table",
     "tensor_of_block": "bucket.tensor_of_block",
