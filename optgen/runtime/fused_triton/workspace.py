@@ -152,12 +152,11 @@ class Workspace:
         self.number_options = number_options(is_amd)
         self.line_options = _finish_options(tiles) | {"num_warps": 16} | compiler_options(is_amd)
         value_dtype = dtype if dtype == torch.float64 else torch.float32
-        indices = range(count)
-        group_counts = list(map(self._group_count, indices))
+        group_counts = list(map(self._group_count, range(count)))
         block_folds = Folds(block_counts, group_counts, spec.sums, folds_blocks)
         group_folds = Folds(group_counts, group_counts, spec.parts, folds_groups)
         sizes = chain(  # of sweeps, and of programs that finish groups of matrices
-            map(self._sweep_partial_count, indices),
+            map(self._sweep_partial_count, range(count)),
             (spec.parts * count for count in group_counts),
             block_folds.sizes,
             group_folds.sizes,
