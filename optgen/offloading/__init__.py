@@ -55,8 +55,10 @@ def offload(
             and of bfloat16, float16 or float32.
         gradients: "stay": they stay in `.grad` until `step`, so clipping, scaling and accumulation
             work as in torch.
-        hide: "nothing": `step` returns when the new weights are on the device. This is the default
-            without `module`.
+        hide: "forward": `step` returns when the factor of clipping is known. Parameters are stepped
+            in the order in which the next forward pass reads them, and each module waits for its
+            own. This is the default with `module`. "nothing": `step` returns when the new weights
+            are on the device. This is the default without it.
         clip_norm: Gradients are scaled so that the norm of all of them is at most this. The scaling
             is exact. Default: no clipping.
         accumulation: How many backward passes make a step.
@@ -76,7 +78,7 @@ def offload(
     """
     options = Options(
         gradients,
-        hide or "nothing",
+        hide or ("nothing" if module is None else "forward"),
         clip_norm,
         accumulation,
         bucket_bytes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NoReturn, Self
 
@@ -17,6 +17,7 @@ from torch.optim.optimizer import ParamsT
 from optgen.offloading.checkpoint import check_loaded, copy_loaded, loaded_by
 from optgen.offloading.checks import check_any_on_device, check_gradient, check_param
 from optgen.offloading.clipping import clip_factor, gradient_norm
+from optgen.offloading.forward_waits import ForwardWaits
 from optgen.offloading.host_memory import bytes_by_state, check_room, create_states
 from optgen.offloading.host_rule import FACTOR, OffloadRule
 from optgen.offloading.layout import Bucket, HostParam, divide
@@ -54,6 +55,8 @@ class OffloadedOptimizer(LightOptimizer):
         self._host_params: dict[Tensor, HostParam] = {}
         self._versions: dict[Tensor, int] = {}  # of the parameters, as the last step left them
         self._pass_number = 0
+        self._needed_pass: dict[Tensor, int] = {}  # the last pass that steps each parameter
+        self._waits: ForwardWaits | None = None
         self._pipeline: Pipeline | None = None
         self._public_converter = HyperConverter(rule.public)
         self._host_converter = HyperConverter(rule.host)
@@ -69,6 +72,9 @@ class OffloadedOptimizer(LightOptimizer):
         try:
             self._ring = pinned_slots(2 * options.slots, options.bucket_bytes)
             self._build()
+            if options.hide == "forward":
+                assert options.module is not None
+                self._waits = ForwardWaits(options.module, self._wait_for)
         except BaseException:
             self.close()
             raise
@@ -155,6 +161,10 @@ class OffloadedOptimizer(LightOptimizer):
             self._hyper,
         )
         self._present = self._present_states()
+        self._buckets_of: dict[Tensor, list[int]] = {}
+        for bucket in buckets:
+            for piece in bucket.pieces:
+                self._buckets_of.setdefault(piece.owner.param, []).append(bucket.index)
         self._pipeline = Pipeline(
             self._worker,
             kernel,
@@ -224,7 +234,7 @@ class OffloadedOptimizer(LightOptimizer):
         if self._present_states() != self._present:
             self._build()  # an option asks for a state that was not there
         assert self._pipeline is not None
-        works = [self._work(bucket, grads) for bucket in self._pipeline.buckets]
+        works = [self._work(bucket, grads) for bucket in self._ordered_buckets()]
         self._small.step(self.param_groups, factor)
         self._submit([work for work in works if work.steps or work.refreshed], hypers)
 
@@ -245,6 +255,20 @@ class OffloadedOptimizer(LightOptimizer):
         gradients = [None if each is None else to_local(each.detach()) for each in found]
         return BucketWork(bucket, gradients, frozenset(refreshed))
 
+    def _ordered_buckets(self) -> list[Bucket]:
+        """Return the buckets in the order in which the next forward pass needs them."""
+        assert self._pipeline is not None
+        buckets = list(self._pipeline.buckets)
+        if self._waits is None:
+            return buckets
+        order = self._waits.order()
+        last = len(order)
+
+        def first_use(bucket: Bucket) -> int:
+            return min(order.get(piece.owner.param, last) for piece in bucket.pieces)
+
+        return sorted(buckets, key=first_use)
+
     def _submit(self, works: Sequence[BucketWork], hypers: Sequence[array[float]]) -> None:
         """Queue a pass, and wait for as much of it as is not hidden."""
         pipeline = self._pipeline
@@ -254,17 +278,34 @@ class OffloadedOptimizer(LightOptimizer):
             event = ready[device] = torch.Event(device=device)
             event.record(torch.accelerator.current_stream(device))
         self._pass_number += 1
-        stepped = {p.owner.param: None for work in works if work.steps for p in work.bucket.pieces}
+        versions = {g: g._version for work in works for g in work.gradients if g is not None}
+        current = Pass(self._pass_number, works, hypers, ready, versions)
+        stepped = {p.owner.param: None for work in works for p in work.bucket.pieces}
         increment_version([to_local(param) for param in stepped])
-        self._note_versions(works)
-        current = Pass(self._pass_number, works, hypers, ready)
+        for param in stepped:
+            self._versions[param] = memory_version(param)
+            self._needed_pass[param] = self._pass_number
         self._worker.submit(partial(pipeline.run, current))
-        self.synchronize()
+        if self._waits is None:
+            self.synchronize()
 
-    def _note_versions(self, works: Sequence[BucketWork]) -> None:
-        for work in works:
-            for piece in work.bucket.pieces:
-                self._versions[piece.owner.param] = memory_version(piece.owner.param)
+    def _wait_for(self, params: Iterable[Tensor] | None) -> None:
+        """Let the device wait for the new weights of parameters; None stands for all."""
+        pipeline = self._pipeline
+        assert pipeline is not None
+        if pipeline.ended_pass == self._pass_number:
+            return
+        if params is None:
+            self.synchronize()
+            return
+        began = time.perf_counter()
+        for param in params:
+            for index in self._buckets_of.get(param, ()):
+                number = self._needed_pass.get(param, 0)
+                self._worker.wait(partial(pipeline.has_sent, index, number))
+                event = pipeline.sent[index]
+                event.wait(torch.accelerator.current_stream(pipeline.buckets[index].device))
+        pipeline.timings.caller_wait_seconds += time.perf_counter() - began
 
     def synchronize(self) -> None:
         """Wait until all weights are on the device and all states are those of the last step.
@@ -371,6 +412,8 @@ class OffloadedOptimizer(LightOptimizer):
 
     def close(self) -> None:
         """End the worker's thread; later steps raise a RuntimeError. States can still be read."""
+        if self._waits is not None:
+            self._waits.remove()
         self._finalizer()
 
     def __enter__(self) -> Self:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -69,6 +69,7 @@ class Pass:
     works: Sequence[BucketWork]
     hypers: Sequence[array[float]]
     ready: dict[torch.device, torch.Event]
+    versions: dict[Tensor, int]  # of the gradients; a copy of a changed one would be wrong
 
 
 @dataclass(eq=False)
@@ -134,6 +135,7 @@ class Pipeline:
         }
         self.sent = [torch.Event(device=bucket.device) for bucket in buckets]
         self.sent_pass = [0] * len(buckets)  # the last pass whose weights are on their way
+        self.ended_pass = 0  # the last pass whose weights have all arrived
         self._next_weight_slot = 0
 
     @property
@@ -146,6 +148,10 @@ class Pipeline:
         for each in self._kernels:
             each.copy_cells()
 
+    def has_sent(self, index: int, number: int) -> bool:
+        """Tell whether the weights of a bucket are on their way in this pass, or in a later one."""
+        return self.sent_pass[index] >= number
+
     def run(self, current: Pass) -> None:
         """Run a pass; the worker's thread calls this."""
         began = time.perf_counter()
@@ -156,8 +162,10 @@ class Pipeline:
             if work.refreshed:
                 self._follow_weights(work, slot)
                 continue
+            _check_unchanged(work, current.versions)
             self._step(work, slot, current)
         self._finish(current)
+        self.ended_pass = current.number
         self.timings.passes += 1
         self.timings.pass_seconds += time.perf_counter() - began
 
@@ -260,6 +268,16 @@ class Pipeline:
 
 def _views(bucket: Bucket, slots: Sequence[Tensor]) -> list[list[Tensor]]:
     return [[piece.in_slot(slot) for piece in bucket.pieces] for slot in slots]
+
+
+def _check_unchanged(work: BucketWork, versions: Mapping[Tensor, int]) -> None:
+    """Raise a RuntimeError if a gradient was changed in place while it was copied."""
+    for piece, gradient in zip(work.bucket.pieces, work.gradients, strict=True):
+        if gradient is not None and gradient._version != versions[gradient]:
+            raise RuntimeError(
+                f"the gradient of {piece.owner.name} was changed after step(), before its copy had "
+                "left: call zero_grad(set_to_none=True), or synchronize() before you change it"
+            )
 
 
 def _parts(work: BucketWork) -> Iterator[BucketWork]:
