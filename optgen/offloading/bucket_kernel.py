@@ -8,7 +8,7 @@ that the kernel writes and does not read.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from torch import Tensor
 
@@ -53,14 +53,16 @@ class BucketKernel:
         # would count once for each piece.
         self._copied_cells: list[tuple[Tensor, Tensor]] = []
         codes = [0] * count
-        columns = [weights[0], gradients[0], *map(self._column, kernel.keys[2:])]
-        for stream, column in enumerate(columns):
+        columns = {stream: self._column(key) for stream, key in enumerate(kernel.keys) if key}
+        for stream, column in {_PARAM: weights[0], **columns}.items():
             for row, tensor in enumerate(column):
                 if tensor is not None:
                     table.address[stream * count + row] = data_ptr(tensor)
-                    code = STREAM_DTYPE_CODES[tensor.dtype]
-                    codes[row] |= shifted_to_stream(code, stream)
-        self._codes = array("Q", codes)
+                    codes[row] |= _code(tensor, stream)
+        self._codes = [
+            array("Q", [code | _code(g, _GRAD) for code, g in zip(codes, place, strict=True)])
+            for place in gradients
+        ]
         if kernel.has_shapes:
             for row, piece in enumerate(bucket.pieces):
                 entries = array("q", shape_entries(piece.owner.local))
@@ -87,25 +89,25 @@ class BucketKernel:
         self,
         weight_slot: int,
         gradient_place: int,
-        has_gradient: Sequence[bool],
+        stepped: Collection[int],
         hypers: Sequence[array[float]],
         threads: Threads,
     ) -> None:
-        """Step the pieces that have a gradient; write their weights into a slot.
+        """Step the pieces in some rows; write their weights into a slot.
 
         `hypers` are the hyperparameters of all groups, as the kernel takes them.
         """
         table, count = self._table, self._count
         table.address[:count] = self._weights[weight_slot]
         table.address[count : 2 * count] = self._gradients[gradient_place]
-        table.dtypes[:] = self._codes
-        if not all(has_gradient):
-            for row, has in enumerate(has_gradient):
-                if not has:
+        table.dtypes[:] = self._codes[gradient_place]
+        if len(stepped) < count:
+            for row in range(count):
+                if row not in stepped:
                     table.dtypes[row] &= _NO_GRADIENT
         table.hypers = list(hypers)
         table.set_hypers()
-        is_fresh = self._mark_fresh(has_gradient)
+        is_fresh = self._mark_fresh(stepped)
         self._kernel.run_table(table, threads)
         if is_fresh:
             table.fresh[:] = array("B", bytes(count))
@@ -115,15 +117,20 @@ class BucketKernel:
         for copy, original in self._copied_cells:
             copy.copy_(original)
 
-    def _mark_fresh(self, has_gradient: Sequence[bool]) -> bool:
+    def _mark_fresh(self, stepped: Collection[int]) -> bool:
         """Mark the states that this step makes; return whether there are any."""
         any_fresh = False
         for bit, key in enumerate(self._kernel.rule.fresh):
-            for row, piece in enumerate(self._pieces):
-                if has_gradient[row] and key in piece.owner.unmade:
+            for row in stepped:
+                if key in self._pieces[row].owner.unmade:
                     self._table.fresh[row] |= 1 << bit
                     any_fresh = True
         return any_fresh
+
+
+def _code(tensor: Tensor, stream: int) -> int:
+    """Return the code of a tensor's dtype, in the place of its stream."""
+    return shifted_to_stream(STREAM_DTYPE_CODES[tensor.dtype], stream)
 
 
 def _addresses(views: Sequence[Tensor]) -> array[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -46,21 +46,25 @@ def _why_not(param: Tensor) -> str:
     return ""
 
 
-def check_gradient(param: Tensor, grad: Tensor, name: str) -> None:
+def check_gradient(param: Tensor, grad: Tensor, name_of: Callable[[], str]) -> None:
     """Raise an error for a gradient that the host cannot take.
+
+    `name_of` returns the parameter's name, for the message.
 
     Raises:
         RuntimeError: It is sparse, or its shape, device or placements are not the parameter's.
         TypeError: Its dtype is not the parameter's.
     """
     if grad.layout != torch.strided:
-        raise RuntimeError(f"the gradient of {name} is sparse, and offload takes dense ones")
+        raise RuntimeError(f"the gradient of {name_of()} is sparse, and offload takes dense ones")
     if grad.shape != param.shape or grad.device != param.device:
         raise RuntimeError(
-            f"the gradient of {name} has the shape {tuple(grad.shape)} on {grad.device}, and the "
-            f"parameter {tuple(param.shape)} on {param.device}"
+            f"the gradient of {name_of()} has the shape {tuple(grad.shape)} on {grad.device}, and "
+            f"the parameter {tuple(param.shape)} on {param.device}"
         )
     if grad.dtype != param.dtype:
-        raise TypeError(f"the gradient of {name} is of {grad.dtype}, and it is of {param.dtype}")
+        raise TypeError(
+            f"the gradient of {name_of()} is of {grad.dtype}, and it is of {param.dtype}"
+        )
     if is_dtensor(type(param)) and not (is_dtensor(type(grad)) and same_sharding(param, grad)):
-        raise RuntimeError(f"the gradient of {name} has other placements than it")
+        raise RuntimeError(f"the gradient of {name_of()} has other placements than it")

@@ -1,11 +1,12 @@
-"""The offloaded optimizer: torch's interface over a pipeline that steps on the host."""
+"""The offloaded optimizer: torch's interface over the machinery that steps on the host."""
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn, Self
 
@@ -20,18 +21,18 @@ from optgen.offloading.clipping import clip_factor, gradient_norm
 from optgen.offloading.forward_waits import ForwardWaits
 from optgen.offloading.host_memory import bytes_by_state, check_room, create_states
 from optgen.offloading.host_rule import FACTOR, OffloadRule
-from optgen.offloading.layout import Bucket, HostParam, divide
+from optgen.offloading.host_side import HostSide
+from optgen.offloading.layout import Bucket, HostParam
 from optgen.offloading.options import Options
-from optgen.offloading.pipeline import BucketWork, Pass, Pipeline, pinned_slots
+from optgen.offloading.pipeline import BucketWork, Pass
 from optgen.offloading.report import Report, make_report
+from optgen.offloading.ring import pinned_slots
 from optgen.offloading.small_params import SmallParams
 from optgen.offloading.worker import Worker
 from optgen.runtime.batch.hyperparameters import HyperConverter
-from optgen.runtime.fused_cpu.kernel_loader import load_kernel
 from optgen.runtime.light_optimizer import LightOptimizer, with_step_hooks
 from optgen.runtime.state.checkpoint import portable_state_dict
 from optgen.runtime.tensors.dtensor import memory_version, to_local
-from optgen.runtime.toolchain.dtype_variants import bits_of_dtypes
 
 Group = dict[str, Any]
 
@@ -56,8 +57,8 @@ class OffloadedOptimizer(LightOptimizer):
         self._versions: dict[Tensor, int] = {}  # of the parameters, as the last step left them
         self._pass_number = 0
         self._needed_pass: dict[Tensor, int] = {}  # the last pass that steps each parameter
+        self._host: HostSide | None = None
         self._waits: ForwardWaits | None = None
-        self._pipeline: Pipeline | None = None
         self._public_converter = HyperConverter(rule.public)
         self._host_converter = HyperConverter(rule.host)
         example = rule.public([nn.Parameter(torch.zeros(1))], **hyper)
@@ -70,7 +71,7 @@ class OffloadedOptimizer(LightOptimizer):
         self._worker = Worker(options.time_limit)
         self._finalizer = weakref.finalize(self, self._worker.close)
         try:
-            self._ring = pinned_slots(2 * options.slots, options.bucket_bytes)
+            self._slots = pinned_slots(2 * options.slots, options.bucket_bytes)
             self._build()
             if options.hide == "forward":
                 assert options.module is not None
@@ -88,7 +89,7 @@ class OffloadedOptimizer(LightOptimizer):
             ValueError: A parameter cannot be offloaded; the message says why.
             MemoryError: The host has no room for the states.
         """
-        if self._pipeline is None:  # the constructor checks all groups together
+        if self._host is None:  # the constructor checks all groups together
             super().add_param_group(param_group)
             return
         self.synchronize()
@@ -120,39 +121,46 @@ class OffloadedOptimizer(LightOptimizer):
 
     def _names(self, index: int) -> list[str]:
         """Return the parameters' names in a group, or what stands for them in messages."""
-        group = self.param_groups[index]
-        numbers = range(len(group["params"]))
-        return list(
-            group.get("param_names") or [f"parameter {i} of group {index}" for i in numbers]
-        )
+        group, module = self.param_groups[index], self._options.module
+        by_param = {p: name for name, p in module.named_parameters()} if module else {}
+        numbered = [
+            by_param.get(param, f"parameter {i} of group {index}")
+            for i, param in enumerate(group["params"])
+        ]
+        return list(group.get("param_names") or numbered)
+
+    def _name(self, index: int, number: int) -> str:
+        return self._names(index)[number]
 
     def _check_room(self, params: Sequence[Tensor]) -> None:
-        chosen, states = set(params), dict[str, int]()
+        """Raise a MemoryError unless the host has room for the states of parameters."""
+        chosen, rows = set(params), dict[str, int]()
         for group in self.param_groups:
             on_host = [to_local(p) for p in group["params"] if p in chosen and self._is_large(p)]
             for key, count in bytes_by_state(self.rule, on_host, group).items():
-                states[key] = states.get(key, 0) + count
-        check_room(states, 0 if self._pipeline else self._options.ring_bytes)
+                rows[key] = rows.get(key, 0) + count
+            if self._options.stores_gradients:
+                sizes = [(self._options.stored_dtype or p.dtype).itemsize for p in on_host]
+                elements = [p.numel() for p in on_host]
+                stored = sum(map(int.__mul__, sizes, elements))
+                rows["gradients"] = rows.get("gradients", 0) + stored
+        check_room(rows, 0 if self._host else self._options.ring_bytes)
 
     def _is_large(self, param: Tensor) -> bool:
         """Tell whether the host steps a parameter; by its whole size, so that ranks agree."""
         return param.numel() > self._options.keep_on_device and to_local(param).numel() > 0
 
     def _build(self) -> None:
-        """Make all states that are missing, the buckets, the kernels and the pipeline."""
-        rule = self.rule
+        """Make all states that are missing, and what steps them."""
+        if self._host is not None:
+            self._host.remove()
         for index, group in enumerate(self.param_groups):
             for param, name in zip(group["params"], self._names(index), strict=True):
                 if self._is_large(param) and param not in self._host_params:
                     self._host_params[param] = HostParam(param, name, index, self.state[param])
                     self._versions[param] = memory_version(param)
-        owners = list(self._host_params.values())
-        dtypes = {owner.local.dtype for owner in owners}
-        kernel = load_kernel(self._rule.host, bits_of_dtypes({*dtypes, torch.float32}))
-        may_split = rule.elementwise and not (rule.draws or rule.quantized_states)
-        buckets = divide(owners, self._options.bucket_bytes, may_split)
         # The worker touches the memory first, so it is near the cores that step.
-        self._worker.call(partial(self._create_states, owners))
+        self._worker.call(self._create_states)
         self._small = SmallParams(
             self._rule.device,
             self.param_groups,
@@ -161,22 +169,20 @@ class OffloadedOptimizer(LightOptimizer):
             self._hyper,
         )
         self._present = self._present_states()
-        self._buckets_of: dict[Tensor, list[int]] = {}
-        for bucket in buckets:
-            for piece in bucket.pieces:
-                self._buckets_of.setdefault(piece.owner.param, []).append(bucket.index)
-        self._pipeline = Pipeline(
+        self._host = HostSide(
             self._worker,
-            kernel,
-            buckets,
-            self._ring,
-            self._options.threads,
+            self._slots,
+            self._rule,
+            self._options,
+            self._host_params,
             len(self.param_groups),
-            self._rule.host_reads_weights,
         )
+        if self._options.hide == "backward":
+            assert self._host.collector is not None
+            self._host.collector.begin = weakref.WeakMethod(self._begin_backward)
 
-    def _create_states(self, owners: Sequence[HostParam]) -> None:
-        for owner in owners:
+    def _create_states(self) -> None:
+        for owner in self._host_params.values():
             self._worker.enter("creation of states", owner.name)
             create_states(self.rule, owner, self.param_groups, self.defaults)
 
@@ -191,7 +197,7 @@ class OffloadedOptimizer(LightOptimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take a step with the gradients of all parameters that have one.
 
-        Everything that can be refused is refused before a gradient moves.
+        Everything that can be refused is refused before a parameter changes.
 
         Args:
             closure: Runs the model and its backward pass, and returns the loss.
@@ -204,108 +210,152 @@ class OffloadedOptimizer(LightOptimizer):
             RuntimeError: A gradient does not fit its parameter.
             ValueError: A hyperparameter is invalid.
         """
-        self.synchronize()
+        self._finish_hidden_step()
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         with torch.no_grad():
-            grads = self._checked_gradients()
-            if grads:
-                self._step(grads)
+            self._step()
         return loss
 
+    def _finish_hidden_step(self) -> None:
+        """Wait for the last step, unless gradients that came after it are queued behind it."""
+        if self._options.gradients == "stay":
+            self.synchronize()
+        self._worker.check()
+
+    def _step(self) -> None:
+        host = self._side
+        grads = self._checked_gradients()
+        counts: Mapping[Tensor, int] = {}
+        if host.collector is not None:
+            for param in [each for each in grads if each in self._host_params]:
+                host.collector.take(param)  # of a parameter without a hook
+                del grads[param]
+            host.collector.flush()
+            counts = host.collector.counts
+        if not (grads or counts):
+            return
+        factor = self._factor(grads, counts)
+        hypers = self._packed_hypers(factor)
+        if self._present_states() != self._present:
+            self.synchronize()
+            self._build()  # an option asks for a state that was not there
+        works = [self._work(bucket, grads, counts) for bucket in self._ordered_buckets()]
+        self._small.step(self.param_groups, factor)
+        if host.collector is not None:
+            host.collector.restart()
+        sends_only = self._options.hide == "backward"
+        self._submit(works, None if sends_only else hypers)
+
+    @property
+    def _side(self) -> HostSide:
+        assert self._host is not None
+        return self._host
+
     def _checked_gradients(self) -> dict[Tensor, Tensor]:
-        """Return the gradients by their parameters, after all checks."""
+        """Return the gradients on the device by their parameters, after all checks."""
         grads = {}
         for index, group in enumerate(self.param_groups):
-            for param, name in zip(group["params"], self._names(index), strict=True):
+            for number, param in enumerate(group["params"]):
                 if param.grad is not None:
-                    check_gradient(param, param.grad, name)
+                    check_gradient(param, param.grad, partial(self._name, index, number))
                     grads[param] = param.grad
         return grads
 
-    def _step(self, grads: dict[Tensor, Tensor]) -> None:
-        factor = 1.0
-        if self._options.max_norm is not None:
-            self.grad_norm = gradient_norm(list(grads.values()))
-            factor = clip_factor(self.grad_norm, self._options.max_norm)
-        hypers = self._packed_hypers(factor)
-        if self._present_states() != self._present:
-            self._build()  # an option asks for a state that was not there
-        assert self._pipeline is not None
-        works = [self._work(bucket, grads) for bucket in self._ordered_buckets()]
-        self._small.step(self.param_groups, factor)
-        self._submit([work for work in works if work.steps or work.refreshed], hypers)
+    def _factor(self, grads: Mapping[Tensor, Tensor], counts: Mapping[Tensor, int]) -> float:
+        """Return the number that clips all gradients; wait until it is known."""
+        if self._options.max_norm is None:
+            return 1.0
+        norm = gradient_norm(list(grads.values()))
+        if counts:
+            self.synchronize()
+            norm = math.sqrt(norm**2 + self._side.squared_norm(counts))
+        self.grad_norm = norm
+        return clip_factor(norm, self._options.max_norm)
 
     def _packed_hypers(self, factor: float) -> list[array[float]]:
         """Return the groups' hyperparameters as the kernel takes them; raise if one is invalid."""
         rule, pack = self._rule.host.rule, self._host_converter.row
         return [pack(rule.hyper_values({**group, FACTOR: factor})) for group in self.param_groups]
 
-    def _work(self, bucket: Bucket, grads: dict[Tensor, Tensor]) -> BucketWork:
+    def _work(
+        self, bucket: Bucket, grads: Mapping[Tensor, Tensor], counts: Mapping[Tensor, int]
+    ) -> BucketWork:
         """Return a bucket's part of a step."""
-        owners = [piece.owner for piece in bucket.pieces]
-        found = [grads.get(owner.param) for owner in owners]
-        refreshed = [
+        params = [piece.owner.param for piece in bucket.pieces]
+        if self._side.collector is not None:
+            stepped = frozenset(row for row, param in enumerate(params) if param in counts)
+            return BucketWork(bucket, stepped, None, self._changed(bucket))
+        found = {
+            row: to_local(grads[param].detach())
+            for row, param in enumerate(params)
+            if param in grads
+        }
+        return BucketWork(bucket, frozenset(found), found, self._changed(bucket))
+
+    def _changed(self, bucket: Bucket) -> frozenset[int]:
+        """Return the rows of a bucket whose parameters have changed since the last step."""
+        return frozenset(
             row
-            for row, owner in enumerate(owners)
-            if memory_version(owner.param) != self._versions[owner.param]
-        ]
-        gradients = [None if each is None else to_local(each.detach()) for each in found]
-        return BucketWork(bucket, gradients, frozenset(refreshed))
+            for row, piece in enumerate(bucket.pieces)
+            if memory_version(piece.owner.param) != self._versions[piece.owner.param]
+        )
 
     def _ordered_buckets(self) -> list[Bucket]:
         """Return the buckets in the order in which the next forward pass needs them."""
-        assert self._pipeline is not None
-        buckets = list(self._pipeline.buckets)
         if self._waits is None:
-            return buckets
+            return self._side.buckets
         order = self._waits.order()
         last = len(order)
 
         def first_use(bucket: Bucket) -> int:
             return min(order.get(piece.owner.param, last) for piece in bucket.pieces)
 
-        return sorted(buckets, key=first_use)
+        return sorted(self._side.buckets, key=first_use)
 
-    def _submit(self, works: Sequence[BucketWork], hypers: Sequence[array[float]]) -> None:
+    def _submit(self, works: Sequence[BucketWork], hypers: Sequence[array[float]] | None) -> None:
         """Queue a pass, and wait for as much of it as is not hidden."""
-        pipeline = self._pipeline
-        assert pipeline is not None
-        ready = {}
-        for device in pipeline.devices:
-            event = ready[device] = torch.Event(device=device)
-            event.record(torch.accelerator.current_stream(device))
+        works = [work for work in works if work.stepped or work.refreshed]
+        for device in dict.fromkeys(work.bucket.device for work in works):
+            self._side.ring.copies_wait(device)
         self._pass_number += 1
-        versions = {g: g._version for work in works for g in work.gradients if g is not None}
-        current = Pass(self._pass_number, works, hypers, ready, versions)
-        stepped = {p.owner.param: None for work in works for p in work.bucket.pieces}
-        increment_version([to_local(param) for param in stepped])
-        for param in stepped:
+        gradients = [each for work in works for each in (work.gradients or {}).values()]
+        versions = {gradient: gradient._version for gradient in gradients}
+        touched = {piece.owner.param: None for work in works for piece in work.bucket.pieces}
+        increment_version([to_local(param) for param in touched])
+        for param in touched:
             self._versions[param] = memory_version(param)
             self._needed_pass[param] = self._pass_number
-        self._worker.submit(partial(pipeline.run, current))
+        current = Pass(self._pass_number, works, hypers, versions)
+        self._worker.submit(partial(self._side.pipeline.run, current))
         if self._waits is None:
             self.synchronize()
 
+    def _begin_backward(self) -> None:
+        """Prepare steps during a backward pass, before its first gradient is taken."""
+        changed = [BucketWork(b, frozenset(), None, self._changed(b)) for b in self._side.buckets]
+        if any(work.refreshed for work in changed):
+            self._submit(changed, None)
+        self._side.set_hypers(self._packed_hypers(1.0))
+
     def _wait_for(self, params: Iterable[Tensor] | None) -> None:
         """Let the device wait for the new weights of parameters; None stands for all."""
-        pipeline = self._pipeline
-        assert pipeline is not None
-        if pipeline.ended_pass == self._pass_number:
+        host = self._side
+        if host.pipeline.ended_pass == self._pass_number:
             return
         if params is None:
             self.synchronize()
             return
         began = time.perf_counter()
         for param in params:
-            for index in self._buckets_of.get(param, ()):
+            for index in host.buckets_of.get(param, ()):
                 number = self._needed_pass.get(param, 0)
-                self._worker.wait(partial(pipeline.has_sent, index, number))
-                event = pipeline.sent[index]
-                event.wait(torch.accelerator.current_stream(pipeline.buckets[index].device))
-        pipeline.timings.caller_wait_seconds += time.perf_counter() - began
+                self._worker.wait(partial(host.pipeline.has_sent, index, number))
+                event = host.pipeline.sent[index]
+                event.wait(torch.accelerator.current_stream(host.buckets[index].device))
+        host.ring.timings.caller_wait_seconds += time.perf_counter() - began
 
     def synchronize(self) -> None:
         """Wait until all weights are on the device and all states are those of the last step.
@@ -315,8 +365,8 @@ class OffloadedOptimizer(LightOptimizer):
         """
         began = time.perf_counter()
         self._worker.drain()
-        if self._pipeline:
-            self._pipeline.timings.caller_wait_seconds += time.perf_counter() - began
+        if self._host:
+            self._host.ring.timings.caller_wait_seconds += time.perf_counter() - began
 
     def refresh_masters(self) -> None:
         """Let the float32 weights follow the parameters, wherever they no longer round to them.
@@ -325,13 +375,19 @@ class OffloadedOptimizer(LightOptimizer):
         this after other changes: through `.data`, or by another library.
         """
         self.synchronize()
-        assert self._pipeline is not None
-        works = [
-            BucketWork(bucket, (), frozenset(range(len(bucket.pieces))))
-            for bucket in self._pipeline.buckets
-        ]
         with torch.no_grad():
-            self._submit(works, ())
+            all_rows = [frozenset(range(len(bucket.pieces))) for bucket in self._side.buckets]
+            pairs = zip(self._side.buckets, all_rows, strict=True)
+            self._submit([BucketWork(b, frozenset(), None, rows) for b, rows in pairs], None)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Reset all gradients, also those that are kept on the host."""
+        if not set_to_none:
+            self.synchronize()  # the gradients may be on their way to the host
+        if self._side.collector is not None:
+            self._side.collector.flush()
+            self._side.collector.restart()
+        super().zero_grad(set_to_none)
 
     # Checkpoints.
 
@@ -355,8 +411,7 @@ class OffloadedOptimizer(LightOptimizer):
         Raises:
             ValueError: The groups or the shapes of states differ.
         """
-        if self._pipeline is not None:
-            self._worker.recover()
+        self._worker.recover()
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             replacement = hook(self, state_dict)
             state_dict = state_dict if replacement is None else replacement
@@ -370,29 +425,29 @@ class OffloadedOptimizer(LightOptimizer):
     @torch.no_grad()
     def _take_over(self, loaded: Any) -> None:
         """Copy the states of another optimizer, whose parameters are in the same order."""
+        group_pairs = [*zip(self.param_groups, loaded.param_groups, strict=True)]
         pairs = [
-            (own, other)
-            for own_group, group in zip(self.param_groups, loaded.param_groups, strict=True)
-            for own, other in zip(own_group["params"], group["params"], strict=True)
+            pair
+            for own, other in group_pairs
+            for pair in zip(own["params"], other["params"], strict=True)
         ]
         for own, other in pairs:
             if own in self._host_params:
                 check_loaded(self._host_params[own], loaded.state.get(other, {}))
-        for own_group, group in zip(self.param_groups, loaded.param_groups, strict=True):
+        for own_group, group in group_pairs:
             own_group.update({key: value for key, value in group.items() if key != "params"})
-        fresh = self.rule.fresh
         for own, other in pairs:
             states = loaded.state.get(other, {})
             if own not in self._host_params:
                 self.state[own] = states
                 continue
             owner = self._host_params[own]
-            if lacking := copy_loaded(owner, states, fresh):
+            if lacking := copy_loaded(owner, states, self.rule.fresh):
                 self._begin_anew(owner, lacking)
             self._versions[own] = -1  # the weights may have been loaded, too
-        self._build()
-        assert self._pipeline is not None
-        self._pipeline.copy_cells()
+        if self._present_states() != self._present:
+            self._build()
+        self._side.pipeline.copy_cells()
 
     def _begin_anew(self, owner: HostParam, keys: Sequence[str]) -> None:
         """Give states that a checkpoint lacks the values that they begin with."""
@@ -406,14 +461,15 @@ class OffloadedOptimizer(LightOptimizer):
 
     def report(self) -> Report:
         """Return the bytes on each side, and what steps have taken, in milliseconds."""
-        assert self._pipeline is not None
         small = set(self._small.params)
-        return make_report(self.state, small, self._options.ring_bytes, self._pipeline.timings)
+        return make_report(self.state, small, self._options.ring_bytes, self._side.ring.timings)
 
     def close(self) -> None:
         """End the worker's thread; later steps raise a RuntimeError. States can still be read."""
         if self._waits is not None:
             self._waits.remove()
+        if self._host is not None:
+            self._host.remove()
         self._finalizer()
 
     def __enter__(self) -> Self:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
+import torch
 from torch import nn
 
 from optgen.offloading.layout import ALIGNMENT
@@ -86,6 +87,16 @@ class Options:
     def max_norm(self) -> float | None:
         """The norm that gradients are clipped to; None for no clipping."""
         return None if isinstance(self.clip_norm, Unsaid) else self.clip_norm
+
+    @property
+    def stores_gradients(self) -> bool:
+        """Tell whether gradients are kept on the host until the step."""
+        return self.gradients == "leave" and self.hide != "backward"
+
+    @property
+    def stored_dtype(self) -> torch.dtype | None:
+        """The dtype of gradients that are kept on the host; None for that of the parameters."""
+        return None if self.accumulation == 1 else torch.float32
 
     @property
     def ring_bytes(self) -> int:

@@ -1,13 +1,7 @@
-"""Step buckets one after the other: copy in, call the kernel, copy out, all at the same time.
+"""Step buckets one after the other, while gradients of the next arrive and weights of others leave.
 
-The worker's thread runs a pass over the buckets. While the kernel steps a bucket, the gradients of
-the next ones arrive, and the weights of earlier ones leave. A pinned ring bounds what is under way:
-
-    device ── to_host ──▶ gradient slots ── kernel ──▶ weight slots ── to_device ──▶ device
-
-Both streams first wait for the event `ready`: the backward pass has made the gradients and has read
-the weights. Only this thread uses the ring, so a slot needs no lock: it is free once the event of
-its last copy has passed. Device code is torch's device-generic API only.
+The worker's thread runs a pass over the buckets. Its copies first wait for the backward pass: it
+has made the gradients, and it has read the weights.
 """
 
 from __future__ import annotations
@@ -24,78 +18,51 @@ from torch import Tensor
 from optgen.offloading.bucket_kernel import BucketKernel
 from optgen.offloading.host_rule import MASTER
 from optgen.offloading.layout import Bucket, Piece
+from optgen.offloading.ring import Ring
 from optgen.offloading.worker import Worker
 from optgen.runtime.fused_cpu.kernel import Kernel, thread_pool
 from optgen.runtime.tensors.dtensor import to_local
-
-
-@dataclass
-class Timings:
-    """The bytes that passes have moved, and the seconds that they took."""
-
-    passes: int = 0
-    to_host_bytes: int = 0
-    to_device_bytes: int = 0
-    kernel_seconds: float = 0.0
-    copy_wait_seconds: float = 0.0  # of the worker
-    pass_seconds: float = 0.0
-    caller_wait_seconds: float = 0.0  # of the thread that trains
 
 
 @dataclass(frozen=True, eq=False)
 class BucketWork:
     """A bucket's part of a pass.
 
-    `gradients` has an entry for each piece, None for a piece that is not stepped. An empty list
-    stands for gradients that are on the host already. `refreshed` are the rows of the pieces whose
-    float32 weights follow the parameter before the step.
+    `stepped` are the rows of the pieces that have a gradient. `gradients` are these gradients by
+    row, on the device; None for gradients that are on the host already. `refreshed` are the rows
+    whose float32 weights follow the parameter before the step.
     """
 
     bucket: Bucket
-    gradients: Sequence[Tensor | None]
+    stepped: frozenset[int]
+    gradients: Mapping[int, Tensor] | None = None
     refreshed: frozenset[int] = frozenset()
-
-    @property
-    def steps(self) -> bool:
-        """Tell whether the work has a step."""
-        return any(each is not None for each in self.gradients)
 
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """The work of a step, in order, and the groups' hyperparameters as the kernel takes them."""
+    """The work of a step, in order.
+
+    `hypers` are the groups' hyperparameters as the kernel takes them. They are None if the buckets
+    have been stepped, and only their weights are to be sent. `versions` are those of gradients:
+    the copy of a gradient that has changed since would be wrong.
+    """
 
     number: int
     works: Sequence[BucketWork]
-    hypers: Sequence[array[float]]
-    ready: dict[torch.device, torch.Event]
-    versions: dict[Tensor, int]  # of the gradients; a copy of a changed one would be wrong
-
-
-@dataclass(eq=False)
-class _Lane:
-    """The streams of a device, and the events of its copies, by slot."""
-
-    to_host: torch.Stream
-    to_device: torch.Stream
-    arrived: list[torch.Event]
-    sent: list[torch.Event]
-    sending: set[int] = field(default_factory=set)  # weight slots whose copy may be under way
-
-
-def pinned_slots(count: int, slot_bytes: int) -> list[Tensor]:
-    """Return pinned memory: `count` slots of uint8."""
-    return [torch.empty(slot_bytes, dtype=torch.uint8, pin_memory=True) for _ in range(count)]
+    hypers: Sequence[array[float]] | None = None
+    versions: Mapping[Tensor, int] = field(default_factory=dict)
 
 
 class Pipeline:
-    """The ring, the streams and the kernels of all buckets.
+    """The kernels of all buckets, and the passes over them.
 
     Args:
         worker: Its thread runs the passes.
+        ring: The slots of the buckets.
         kernel: The host's kernel.
         buckets: All buckets; their owners have all states.
-        ring: Pinned slots, first those for gradients, then as many for weights.
+        stored: Each bucket's pieces of gradients that are kept on the host; [] for none.
         threads: The threads of a kernel's call.
         group_count: The number of groups.
         reads_weights: Whether the kernel reads the rounded weights that it overwrites.
@@ -104,44 +71,23 @@ class Pipeline:
     def __init__(
         self,
         worker: Worker,
+        ring: Ring,
         kernel: Kernel,
         buckets: Sequence[Bucket],
-        ring: Sequence[Tensor],
+        stored: Sequence[Sequence[Tensor]],
         threads: int,
         group_count: int,
         reads_weights: bool,
     ) -> None:
-        self._reads_weights = reads_weights
-        self.worker, self.buckets, self.timings = worker, buckets, Timings()
-        self.threads = threads
-        self._slot_count = count = len(ring) // 2
-        gradient_slots, weight_slots = ring[:count], ring[count:]
-        self._gradients = [_views(bucket, gradient_slots) for bucket in buckets]
-        self._weights = [_views(bucket, weight_slots) for bucket in buckets]
-        self._kernels = [
-            BucketKernel(kernel, bucket, weights, gradients, group_count)
-            for bucket, weights, gradients in zip(
-                buckets, self._weights, self._gradients, strict=True
-            )
-        ]
-        self._lanes = {
-            device: _Lane(
-                torch.Stream(device=device),
-                torch.Stream(device=device),
-                [torch.Event(device=device) for _ in range(count)],
-                [torch.Event(device=device) for _ in range(count)],
-            )
-            for device in dict.fromkeys(bucket.device for bucket in buckets)
-        }
+        self.worker, self.ring, self.buckets = worker, ring, buckets
+        self._threads, self._reads_weights = threads, reads_weights
+        self._kernels = []
+        for bucket, weights, gradients in zip(buckets, ring.weights, ring.gradients, strict=True):
+            places = [*gradients, stored[bucket.index]] if stored else gradients
+            self._kernels.append(BucketKernel(kernel, bucket, weights, places, group_count))
         self.sent = [torch.Event(device=bucket.device) for bucket in buckets]
-        self.sent_pass = [0] * len(buckets)  # the last pass whose weights are on their way
+        self._sent_pass = [0] * len(buckets)  # the last pass whose weights are on their way
         self.ended_pass = 0  # the last pass whose weights have all arrived
-        self._next_weight_slot = 0
-
-    @property
-    def devices(self) -> tuple[torch.device, ...]:
-        """The devices of the buckets."""
-        return tuple(self._lanes)
 
     def copy_cells(self) -> None:
         """Give pieces the scalar states of their parameters, which a load has changed."""
@@ -150,149 +96,97 @@ class Pipeline:
 
     def has_sent(self, index: int, number: int) -> bool:
         """Tell whether the weights of a bucket are on their way in this pass, or in a later one."""
-        return self.sent_pass[index] >= number
+        return self._sent_pass[index] >= number
 
     def run(self, current: Pass) -> None:
         """Run a pass; the worker's thread calls this."""
         began = time.perf_counter()
-        for device, event in current.ready.items():
-            self._lanes[device].to_host.wait_event(event)
-            self._lanes[device].to_device.wait_event(event)
-        for work, slot in self._arrivals(current.works):
+        for work in current.works:
             if work.refreshed:
-                self._follow_weights(work, slot)
-                continue
-            _check_unchanged(work, current.versions)
-            self._step(work, slot, current)
-        self._finish(current)
+                self._follow_weights(work)
+        for work, place in self._arrivals([work for work in current.works if work.stepped]):
+            self._check_unchanged(work, current.versions)
+            slot = self.ring.weight_slot(work.bucket)
+            if current.hypers is None:
+                self._round_weights(work, slot)
+            else:
+                self.step(work, slot, place, current.hypers)
+            self.ring.send(work.bucket, slot, sorted(work.stepped), self.sent[work.bucket.index])
+            self._sent_pass[work.bucket.index] = current.number
+            self.worker.notify()
+        self.ring.wait_all_sent()
+        for work in current.works:
+            self.show_made(work)
         self.ended_pass = current.number
-        self.timings.passes += 1
-        self.timings.pass_seconds += time.perf_counter() - began
+        self.ring.timings.passes += 1
+        self.ring.timings.pass_seconds += time.perf_counter() - began
 
     def _arrivals(self, works: Sequence[BucketWork]) -> Iterator[tuple[BucketWork, int]]:
-        """Yield the copies to the host as they have arrived, each with its slot.
+        """Yield buckets whose gradients are on the host, each with their place.
 
-        A bucket whose float32 weights follow the parameter is copied twice: first its weights, then
-        its gradients. When the caller asks for the next copy, the last one's slot is free.
+        When the caller asks for the next bucket, the last one's slot is free.
         """
-        to_copy = deque(part for work in works for part in _parts(work))
-        copying: deque[tuple[BucketWork, int]] = deque()
-        free = deque(range(self._slot_count))
-        while to_copy or copying:
-            while to_copy and free:
-                work, slot = to_copy.popleft(), free.popleft()
-                self._copy_to_host(work, slot)
+        waiting, copying = deque(works), deque[tuple[BucketWork, int]]()
+        while waiting or copying:
+            while waiting and waiting[0].gradients is not None and self.ring.free:
+                work, slot = waiting.popleft(), self.ring.free.popleft()
+                assert work.gradients is not None
+                self.worker.enter("start of a copy to the host", work.bucket.name)
+                self.ring.receive(work.bucket, slot, work.gradients.items())
                 copying.append((work, slot))
-            work, slot = copying.popleft()
-            self.worker.enter("copy to the host", work.bucket.name)
-            began = time.perf_counter()
-            self._lanes[work.bucket.device].arrived[slot].synchronize()
-            self.timings.copy_wait_seconds += time.perf_counter() - began
-            yield work, slot
-            free.append(slot)
+            if copying:
+                work, slot = copying.popleft()
+                self.ring.wait_received(work.bucket, slot)
+                yield work, slot
+                self.ring.free.append(slot)
+            else:
+                yield waiting.popleft(), -1  # the last place is that of stored gradients
 
-    def _copy_to_host(self, work: BucketWork, slot: int) -> None:
+    def step(self, work: BucketWork, slot: int, place: int, hypers: Sequence[array[float]]) -> None:
+        """Step a bucket with the gradients of a place; write its weights into a slot."""
         bucket = work.bucket
-        self.worker.enter("start of a copy to the host", bucket.name)
-        lane, views = self._lanes[bucket.device], self._gradients[bucket.index][slot]
-        with lane.to_host:
-            for row, (piece, view) in enumerate(zip(bucket.pieces, views, strict=True)):
-                if work.refreshed:
-                    source = piece.owner.local if row in work.refreshed else None
-                else:
-                    source = work.gradients[row]
-                if source is not None:
-                    view.copy_(piece.of(source), non_blocking=True)
-                    source.record_stream(lane.to_host)
-                    self.timings.to_host_bytes += view.nbytes
-            lane.arrived[slot].record(lane.to_host)
+        self.worker.enter("kernel", bucket.name)
+        if self._reads_weights:
+            self._round_weights(work, slot)
+        began = time.perf_counter()
+        self._kernels[bucket.index].run(
+            slot, place, work.stepped, hypers, thread_pool(self._threads)
+        )
+        self.ring.timings.kernel_seconds += time.perf_counter() - began
 
-    def _follow_weights(self, work: BucketWork, slot: int) -> None:
+    def _round_weights(self, work: BucketWork, slot: int) -> None:
+        """Write the rounded float32 weights into a slot."""
+        for row in work.stepped:
+            self.ring.weights[work.bucket.index][slot][row].copy_(_master(work.bucket.pieces[row]))
+
+    def _follow_weights(self, work: BucketWork) -> None:
         """Take over weights that something else has changed: masters follow by value."""
-        views = self._gradients[work.bucket.index][slot]
+        views = self.ring.fetch_weights(work.bucket, sorted(work.refreshed))
         for row in work.refreshed:
             piece = work.bucket.pieces[row]
             self.worker.enter("comparison of weights", piece.owner.name)
-            follow(master_of(piece), views[row])
+            master, weights = _master(piece), views[row]
+            is_same = master.to(weights.dtype) == weights
+            master.copy_(torch.where(is_same, master, weights.to(master.dtype)))
 
-    def _step(self, work: BucketWork, slot: int, current: Pass) -> None:
-        bucket, lane = work.bucket, self._lanes[work.bucket.device]
-        weight_slot = self._free_weight_slot(lane, bucket)
-        self.worker.enter("kernel", bucket.name)
-        began = time.perf_counter()
-        has_gradient = [each is not None for each in work.gradients]
-        views = self._weights[bucket.index][weight_slot]
-        if self._reads_weights:
-            for piece, view in zip(bucket.pieces, views, strict=True):
-                view.copy_(master_of(piece))
-        self._kernels[bucket.index].run(
-            weight_slot, slot, has_gradient, current.hypers, thread_pool(self.threads)
-        )
-        self.timings.kernel_seconds += time.perf_counter() - began
-        self.worker.enter("start of a copy to the device", bucket.name)
-        with lane.to_device:
-            for piece, view, has in zip(bucket.pieces, views, has_gradient, strict=True):
-                if has:
-                    piece.of(piece.owner.local.data).copy_(view, non_blocking=True)
-                    self.timings.to_device_bytes += view.nbytes
-            lane.sent[weight_slot].record(lane.to_device)
-            self.sent[bucket.index].record(lane.to_device)
-        lane.sending.add(weight_slot)
-        self.sent_pass[bucket.index] = current.number
-        self.worker.notify()
+    def _check_unchanged(self, work: BucketWork, versions: Mapping[Tensor, int]) -> None:
+        """Raise a RuntimeError if a gradient was changed in place while it was copied."""
+        for row, gradient in (work.gradients or {}).items():
+            if gradient._version != versions[gradient]:
+                raise RuntimeError(
+                    f"the gradient of {work.bucket.pieces[row].owner.name} was changed after "
+                    "step(), before its copy had left: call zero_grad(set_to_none=True), or "
+                    "synchronize() before you change it"
+                )
 
-    def _free_weight_slot(self, lane: _Lane, bucket: Bucket) -> int:
-        """Return the slot that was used longest ago, after its copies have ended."""
-        slot = self._next_weight_slot
-        self._next_weight_slot = (slot + 1) % self._slot_count
-        self.worker.enter("copy to the device", bucket.name)
-        for each in self._lanes.values():
-            if slot in each.sending:
-                began = time.perf_counter()
-                each.sent[slot].synchronize()
-                self.timings.copy_wait_seconds += time.perf_counter() - began
-                each.sending.discard(slot)
-        return slot
-
-    def _finish(self, current: Pass) -> None:
-        """Wait until all weights are on the device, and show the states that the pass has made."""
-        self.worker.enter("copies to the device", "the last buckets")
-        for lane in self._lanes.values():
-            lane.to_device.synchronize()
-            lane.sending.clear()
-        for work in current.works:
-            for piece, gradient in zip(work.bucket.pieces, work.gradients, strict=False):
-                if gradient is not None and piece.owner.unmade:
-                    piece.owner.show_made()
+    def show_made(self, work: BucketWork) -> None:
+        """Show the states that a first step has made."""
+        for row in work.stepped:
+            owner = work.bucket.pieces[row].owner
+            if owner.unmade:
+                owner.show_made()
 
 
-def _views(bucket: Bucket, slots: Sequence[Tensor]) -> list[list[Tensor]]:
-    return [[piece.in_slot(slot) for piece in bucket.pieces] for slot in slots]
-
-
-def _check_unchanged(work: BucketWork, versions: Mapping[Tensor, int]) -> None:
-    """Raise a RuntimeError if a gradient was changed in place while it was copied."""
-    for piece, gradient in zip(work.bucket.pieces, work.gradients, strict=True):
-        if gradient is not None and gradient._version != versions[gradient]:
-            raise RuntimeError(
-                f"the gradient of {piece.owner.name} was changed after step(), before its copy had "
-                "left: call zero_grad(set_to_none=True), or synchronize() before you change it"
-            )
-
-
-def _parts(work: BucketWork) -> Iterator[BucketWork]:
-    """Yield the copies of a bucket: of the weights that are compared, then of the gradients."""
-    if work.refreshed:
-        yield BucketWork(work.bucket, (), work.refreshed)
-    if work.steps:
-        yield BucketWork(work.bucket, work.gradients)
-
-
-def master_of(piece: Piece) -> Tensor:
+def _master(piece: Piece) -> Tensor:
     """Return the float32 weights of a piece."""
     return piece.of(to_local(piece.owner.states[MASTER]))
-
-
-def follow(master: Tensor, weights: Tensor) -> None:
-    """Overwrite float32 weights where they no longer round to the weights of the parameter."""
-    master.copy_(torch.where(master.to(weights.dtype) == weights, master, weights.to(master.dtype)))

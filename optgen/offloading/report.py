@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from optgen.offloading.pipeline import Timings
+from optgen.offloading.ring import Timings
 from optgen.runtime.tensors.dtensor import to_local
 
 
