@@ -23,7 +23,7 @@ LAW: dict[str, set[str]] = {
     "jit": {"spec", "emit", "runtime", "ir", "templates", "specs"},
     "compositions": {"jit", "spec", "runtime", "ir", "specs"},
     "modifiers": {"compositions", "spec"},
-    "offloading": {"compositions", "jit", "runtime", "spec", "ir", "contract"},
+    "offloading": {"compositions", "jit", "keyed", "runtime", "spec", "ir", "contract"},
     "amp": {"runtime"},
     "bench": TRAINING,
     "verification": {"ir", "spec", "jit", "__version__", *TRAINING},

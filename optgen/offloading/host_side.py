@@ -93,6 +93,13 @@ class HostSide:
         self.pipeline.step(work, self.ring.weight_slot(bucket), load.slot, self._hypers)
         self.pipeline.show_made(work)
 
+    def begin_anew(self, number: int) -> None:
+        """Forget what is under way: pass `number` counts as ended. No job runs."""
+        self.pipeline.ended_pass = number
+        if self.collector is not None:
+            self.collector.abandon()
+        self.ring.empty()
+
     def squared_norm(self, params: Mapping[Tensor, int]) -> float:
         """Return the sum of squares of the gradients of these parameters that are on the host."""
         return self.stored.squared_norm(self.buckets, params) if self.stored else 0.0

@@ -188,6 +188,12 @@ class Collector:
         counts, self.counts = self.counts, {}
         return counts
 
+    def abandon(self) -> None:
+        """Forget all gradients, also those in slots."""
+        with self._lock:
+            self._open.clear()
+            self.counts = {}
+
     def remove(self) -> None:
         """Remove the hooks."""
         for handle in self._handles:

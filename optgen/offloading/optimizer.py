@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 from torch.optim.optimizer import ParamsT
 
+from optgen.keyed.apply_optimizer_in_backward import after_backward, backward_pass
 from optgen.offloading.checkpoint import check_loaded, copy_loaded, loaded_by
 from optgen.offloading.checks import check_any_on_device, check_gradient, check_param
 from optgen.offloading.clipping import clip_factor, gradient_norm
@@ -56,6 +57,7 @@ class OffloadedOptimizer(LightOptimizer):
         self._host_params: dict[Tensor, HostParam] = {}
         self._versions: dict[Tensor, int] = {}  # of the parameters, as the last step left them
         self._pass_number = 0
+        self._backward_runs = False  # it stays true if a pass fails that takes steps
         self._needed_pass: dict[Tensor, int] = {}  # the last pass that steps each parameter
         self._host: HostSide | None = None
         self._waits: ForwardWaits | None = None
@@ -223,6 +225,7 @@ class OffloadedOptimizer(LightOptimizer):
         """Wait for the last step, unless gradients that came after it are queued behind it."""
         if self._options.gradients == "stay":
             self.synchronize()
+        self._check_backward()
         self._worker.check()
 
     def _step(self) -> None:
@@ -324,7 +327,10 @@ class OffloadedOptimizer(LightOptimizer):
         gradients = [each for work in works for each in (work.gradients or {}).values()]
         versions = {gradient: gradient._version for gradient in gradients}
         touched = {piece.owner.param: None for work in works for piece in work.bucket.pieces}
-        increment_version([to_local(param) for param in touched])
+        stepped = {
+            work.bucket.pieces[row].owner.param: None for work in works for row in work.stepped
+        }
+        increment_version([to_local(param) for param in stepped])
         for param in touched:
             self._versions[param] = memory_version(param)
             self._needed_pass[param] = self._pass_number
@@ -339,6 +345,20 @@ class OffloadedOptimizer(LightOptimizer):
         if any(work.refreshed for work in changed):
             self._submit(changed, None)
         self._side.set_hypers(self._packed_hypers(1.0))
+        if backward_pass() != -1:  # else `step` found a gradient that no hook has taken
+            self._backward_runs = True
+            after_backward(self._end_backward)
+
+    def _end_backward(self) -> None:
+        self._backward_runs = False
+
+    def _check_backward(self) -> None:
+        """Raise the error of a backward pass that failed after it had begun to step."""
+        if self._backward_runs:
+            self._worker.refuse(
+                "the last backward pass failed after it had begun to step parameters, so their "
+                "states are of two steps: load a checkpoint into the model and this optimizer"
+            )
 
     def _wait_for(self, params: Iterable[Tensor] | None) -> None:
         """Let the device wait for the new weights of parameters; None stands for all."""
@@ -411,7 +431,9 @@ class OffloadedOptimizer(LightOptimizer):
         Raises:
             ValueError: The groups or the shapes of states differ.
         """
-        self._worker.recover()
+        if self._worker.recover() or self._backward_runs:
+            self._backward_runs = False
+            self._side.begin_anew(self._pass_number)
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             replacement = hook(self, state_dict)
             state_dict = state_dict if replacement is None else replacement

@@ -48,8 +48,19 @@ class _Lane:
 
 
 def pinned_slots(count: int, slot_bytes: int) -> list[Tensor]:
-    """Return pinned memory: `count` slots of uint8."""
-    return [torch.empty(slot_bytes, dtype=torch.uint8, pin_memory=True) for _ in range(count)]
+    """Return pinned memory: `count` slots of uint8.
+
+    Raises:
+        MemoryError: The host cannot pin so much.
+    """
+    try:
+        return [torch.empty(slot_bytes, dtype=torch.uint8, pin_memory=True) for _ in range(count)]
+    except RuntimeError as error:
+        raise MemoryError(
+            f"the host cannot pin {count * slot_bytes:,} bytes, which are {count} slots (half of "
+            f"them for each direction) of {slot_bytes:,} bytes: pass a smaller slots= or "
+            "bucket_bytes="
+        ) from error
 
 
 class Ring:
@@ -78,6 +89,13 @@ class Ring:
             )
             for device in dict.fromkeys(bucket.device for bucket in buckets)
         }
+
+    def empty(self) -> None:
+        """Make all slots free, after an error and when no job runs."""
+        self.free.clear()
+        self.free.extend(range(self._count))
+        for lane in self.lanes.values():
+            lane.sending.clear()
 
     def copies_wait(self, device: torch.device) -> None:
         """Let copies from and to a device wait for its current stream."""

@@ -127,8 +127,12 @@ class Worker:
         if self._failure is not None:
             raise OffloadError(*self._failure.args) from self._failure.__cause__
 
-    def recover(self) -> None:
-        """Forget a failure, once all jobs have ended.
+    def refuse(self, reason: str) -> None:
+        """Let every later call raise an error with this reason, until `recover`."""
+        self._failure = self._failure or OffloadError(reason)
+
+    def recover(self) -> bool:
+        """Forget a failure, once all jobs have ended; return whether there was one.
 
         Raises:
             OffloadError: A job still runs.
@@ -139,6 +143,7 @@ class Worker:
         except OffloadError:
             self._failure = self._failure or failure
             raise
+        return failure is not None
 
     def close(self) -> None:
         """End the thread after the jobs that are queued, or leave it if its job does not end."""
