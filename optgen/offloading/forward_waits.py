@@ -36,23 +36,38 @@ class ForwardWaits:
         self._params = {id(param) for param in module.parameters()}
         self._is_checked = False
         self._calls: dict[nn.Module, int] = {}  # by module, when it was first called
+        self._called: set[nn.Module] = set()  # since `restart`
         self._params_of: dict[nn.Module, list[Tensor]] | None = None  # by the module that waits
-        self._handles: list[RemovableHandle] = [
-            module.register_state_dict_pre_hook(self._before_state_dict),
-            module.register_load_state_dict_pre_hook(self._before_load),
-            module.register_forward_pre_hook(self._before_model),
-        ]
-        if not hasattr(module, "_orig_mod"):
+        self._handles: list[RemovableHandle] = []
+        is_compiled = hasattr(module, "_orig_mod")
+        for each in [module] if is_compiled else module.modules():
             self._handles += [
-                each.register_forward_pre_hook(self._before_module) for each in module.modules()
+                each.register_forward_pre_hook(self._before_forward),
+                each.register_state_dict_pre_hook(self._before_all),
+                each.register_load_state_dict_pre_hook(self._before_all),
             ]
 
     def order(self) -> dict[Tensor, int]:
-        """Return when the last forward pass reads each parameter: smaller numbers are earlier."""
+        """Return when a forward pass reads each parameter: smaller numbers are earlier."""
         calls = self._calls
         return {
             param: calls[module] for module, params in self._assigned().items() for param in params
         }
+
+    def restart(self) -> None:
+        """Begin to note calls anew, for `unseen`."""
+        self._called.clear()
+
+    def unseen(self, params: Iterable[Tensor]) -> Tensor | None:
+        """Return a parameter whose modules were not called since `restart`; None if all were.
+
+        Such a parameter was used, but no hook has waited for it. Code that `torch.compile` has
+        compiled before there were hooks runs without them.
+        """
+        waited_for = {
+            param for module in self._called for param in self._assigned().get(module, ())
+        }
+        return next((param for param in params if param not in waited_for), None)
 
     def remove(self) -> None:
         """Remove all hooks."""
@@ -81,30 +96,28 @@ class ForwardWaits:
             self._assign(child, caller)
 
     @outside_dynamo
-    def _before_model(self, module: nn.Module, args: Any) -> None:
+    def _before_forward(self, module: nn.Module, args: Any) -> None:
         if not self._is_checked:
-            missing = self._params - {id(param) for param in module.parameters()}
-            if missing:
-                raise RuntimeError(
-                    f"{len(missing)} parameters of the model were replaced after offload was "
-                    "called, and would not be stepped: call it after fully_shard and other calls "
-                    "that replace parameters"
-                )
-            self._is_checked = True
-        if hasattr(module, "_orig_mod"):
-            self._wait(None)
-
-    @outside_dynamo
-    def _before_module(self, module: nn.Module, args: Any) -> None:
+            self._check_params()
         if module not in self._calls:
             self._calls[module] = len(self._calls)
             self._params_of = None
+        self._called.add(module)
         self._wait(self._assigned().get(module, ()))
 
-    def _before_state_dict(self, *_: Any) -> None:
-        self._wait(None)
+    def _check_params(self) -> None:
+        """Raise a RuntimeError if parameters of the model were replaced."""
+        root = self._module()
+        missing = self._params - {id(param) for param in root.parameters()} if root else set()
+        if missing:
+            raise RuntimeError(
+                f"{len(missing)} parameters of the model were replaced after offload was called, "
+                "and would not be stepped: call it after fully_shard and other calls that replace "
+                "parameters"
+            )
+        self._is_checked = True
 
-    def _before_load(self, *_: Any) -> None:
+    def _before_all(self, *_: Any) -> None:
         self._wait(None)
 
     def _wait(self, params: Iterable[Tensor] | None) -> None:

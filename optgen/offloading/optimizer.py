@@ -57,6 +57,7 @@ class OffloadedOptimizer(LightOptimizer):
         self._host_params: dict[Tensor, HostParam] = {}
         self._versions: dict[Tensor, int] = {}  # of the parameters, as the last step left them
         self._pass_number = 0
+        self._is_hidden = False  # whether nobody has waited for the end of the last step
         self._backward_runs = False  # it stays true if a pass fails that takes steps
         self._needed_pass: dict[Tensor, int] = {}  # the last pass that steps each parameter
         self._host: HostSide | None = None
@@ -212,7 +213,8 @@ class OffloadedOptimizer(LightOptimizer):
             RuntimeError: A gradient does not fit its parameter.
             ValueError: A hyperparameter is invalid.
         """
-        self._finish_hidden_step()
+        self._worker.check()
+        self._check_backward()
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -220,13 +222,6 @@ class OffloadedOptimizer(LightOptimizer):
         with torch.no_grad():
             self._step()
         return loss
-
-    def _finish_hidden_step(self) -> None:
-        """Wait for the last step, unless gradients that came after it are queued behind it."""
-        if self._options.gradients == "stay":
-            self.synchronize()
-        self._check_backward()
-        self._worker.check()
 
     def _step(self) -> None:
         host = self._side
@@ -240,6 +235,9 @@ class OffloadedOptimizer(LightOptimizer):
             counts = host.collector.counts
         if not (grads or counts):
             return
+        is_hidden = self._may_hide([*grads, *counts])
+        if host.collector is None:
+            self.synchronize()
         factor = self._factor(grads, counts)
         hypers = self._packed_hypers(factor)
         if self._present_states() != self._present:
@@ -251,6 +249,29 @@ class OffloadedOptimizer(LightOptimizer):
             host.collector.restart()
         sends_only = self._options.hide == "backward"
         self._submit(works, None if sends_only else hypers)
+        if is_hidden:
+            self._is_hidden = True
+        else:
+            self.synchronize()
+
+    def _may_hide(self, params: Iterable[Tensor]) -> bool:
+        """Tell whether the next forward pass will wait for the weights of a step.
+
+        Raises:
+            OffloadError: The last forward pass should have waited, and did not.
+        """
+        if self._waits is None:
+            return False
+        unseen = self._waits.unseen(param for param in params if param in self._host_params)
+        self._waits.restart()
+        if unseen is not None and self._is_hidden:
+            self._worker.refuse(
+                f"{self._host_params[unseen].name} was used while its new value was on its way: "
+                "its module has not run the hook that waits, as code that was compiled before "
+                "offload was called. Load a checkpoint, and call synchronize() before such a use"
+            )
+            self._worker.check()
+        return unseen is None
 
     @property
     def _side(self) -> HostSide:
@@ -319,7 +340,7 @@ class OffloadedOptimizer(LightOptimizer):
         return sorted(self._side.buckets, key=first_use)
 
     def _submit(self, works: Sequence[BucketWork], hypers: Sequence[array[float]] | None) -> None:
-        """Queue a pass, and wait for as much of it as is not hidden."""
+        """Queue a pass."""
         works = [work for work in works if work.stepped or work.refreshed]
         for device in dict.fromkeys(work.bucket.device for work in works):
             self._side.ring.copies_wait(device)
@@ -336,14 +357,13 @@ class OffloadedOptimizer(LightOptimizer):
             self._needed_pass[param] = self._pass_number
         current = Pass(self._pass_number, works, hypers, versions)
         self._worker.submit(partial(self._side.pipeline.run, current))
-        if self._waits is None:
-            self.synchronize()
 
     def _begin_backward(self) -> None:
         """Prepare steps during a backward pass, before its first gradient is taken."""
         changed = [BucketWork(b, frozenset(), None, self._changed(b)) for b in self._side.buckets]
         if any(work.refreshed for work in changed):
             self._submit(changed, None)
+            self.synchronize()
         self._side.set_hypers(self._packed_hypers(1.0))
         if backward_pass() != -1:  # else `step` found a gradient that no hook has taken
             self._backward_runs = True
@@ -359,6 +379,7 @@ class OffloadedOptimizer(LightOptimizer):
                 "the last backward pass failed after it had begun to step parameters, so their "
                 "states are of two steps: load a checkpoint into the model and this optimizer"
             )
+            self._worker.check()
 
     def _wait_for(self, params: Iterable[Tensor] | None) -> None:
         """Let the device wait for the new weights of parameters; None stands for all."""
@@ -373,18 +394,21 @@ class OffloadedOptimizer(LightOptimizer):
             for index in host.buckets_of.get(param, ()):
                 number = self._needed_pass.get(param, 0)
                 self._worker.wait(partial(host.pipeline.has_sent, index, number))
-                event = host.pipeline.sent[index]
-                event.wait(torch.accelerator.current_stream(host.buckets[index].device))
+                host.pipeline.let_device_wait(index)
         host.ring.timings.caller_wait_seconds += time.perf_counter() - began
 
     def synchronize(self) -> None:
         """Wait until all weights are on the device and all states are those of the last step.
+
+        Call it before something other than the forward pass of `module` reads or changes weights or
+        states, and after an interrupt in `step`: the step that it interrupted is taken.
 
         Raises:
             OffloadError: A step failed on the host.
         """
         began = time.perf_counter()
         self._worker.drain()
+        self._is_hidden = False
         if self._host:
             self._host.ring.timings.caller_wait_seconds += time.perf_counter() - began
 
@@ -399,6 +423,7 @@ class OffloadedOptimizer(LightOptimizer):
             all_rows = [frozenset(range(len(bucket.pieces))) for bucket in self._side.buckets]
             pairs = zip(self._side.buckets, all_rows, strict=True)
             self._submit([BucketWork(b, frozenset(), None, rows) for b, rows in pairs], None)
+            self.synchronize()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset all gradients, also those that are kept on the host."""
@@ -432,7 +457,7 @@ class OffloadedOptimizer(LightOptimizer):
             ValueError: The groups or the shapes of states differ.
         """
         if self._worker.recover() or self._backward_runs:
-            self._backward_runs = False
+            self._backward_runs = self._is_hidden = False
             self._side.begin_anew(self._pass_number)
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             replacement = hook(self, state_dict)

@@ -85,7 +85,7 @@ class Pipeline:
         for bucket, weights, gradients in zip(buckets, ring.weights, ring.gradients, strict=True):
             places = [*gradients, stored[bucket.index]] if stored else gradients
             self._kernels.append(BucketKernel(kernel, bucket, weights, places, group_count))
-        self.sent = [torch.Event(device=bucket.device) for bucket in buckets]
+        self._sent = [torch.Event(device=bucket.device) for bucket in buckets]
         self._sent_pass = [0] * len(buckets)  # the last pass whose weights are on their way
         self.ended_pass = 0  # the last pass whose weights have all arrived
 
@@ -97,6 +97,11 @@ class Pipeline:
     def has_sent(self, index: int, number: int) -> bool:
         """Tell whether the weights of a bucket are on their way in this pass, or in a later one."""
         return self._sent_pass[index] >= number
+
+    def let_device_wait(self, index: int) -> None:
+        """Let the current stream of a bucket's device wait for weights that are on their way."""
+        device = self.buckets[index].device
+        self._sent[index].wait(torch.accelerator.current_stream(device))
 
     def run(self, current: Pass) -> None:
         """Run a pass; the worker's thread calls this."""
@@ -111,7 +116,7 @@ class Pipeline:
                 self._round_weights(work, slot)
             else:
                 self.step(work, slot, place, current.hypers)
-            self.ring.send(work.bucket, slot, sorted(work.stepped), self.sent[work.bucket.index])
+            self.ring.send(work.bucket, slot, sorted(work.stepped), self._sent[work.bucket.index])
             self._sent_pass[work.bucket.index] = current.number
             self.worker.notify()
         self.ring.wait_all_sent()

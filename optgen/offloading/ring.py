@@ -91,10 +91,12 @@ class Ring:
         }
 
     def empty(self) -> None:
-        """Make all slots free, after an error and when no job runs."""
+        """Make all slots free, after an error and when no job runs; wait for copies to end."""
         self.free.clear()
         self.free.extend(range(self._count))
         for lane in self.lanes.values():
+            lane.to_host.synchronize()
+            lane.to_device.synchronize()
             lane.sending.clear()
 
     def copies_wait(self, device: torch.device) -> None:

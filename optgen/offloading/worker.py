@@ -50,12 +50,19 @@ class Worker:
         self._stage = _IDLE
         self._unfinished = 0
         self._failure: OffloadError | None = None
+        self._abandons = False  # whether jobs end at once, because a caller has given up
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="optgen-offload", daemon=True)
         self._thread.start()
 
     def enter(self, stage: str, tensor: str) -> None:
-        """Note the stage that the calling job enters, and the tensor that it is about."""
+        """Note the stage that the calling job enters, and the tensor that it is about.
+
+        Raises:
+            OffloadError: A caller has given up waiting, so the job must end.
+        """
+        if self._failure is not None or self._abandons:
+            raise OffloadError("a caller has given up waiting for this job")
         self._stage = Stage(stage, tensor, time.monotonic())
 
     def notify(self) -> None:
@@ -138,11 +145,14 @@ class Worker:
             OffloadError: A job still runs.
         """
         failure, self._failure = self._failure, None
+        self._abandons = failure is not None
+        self._stage = self._stage._replace(since=time.monotonic())
         try:
             self.drain()
         except OffloadError:
             self._failure = self._failure or failure
             raise
+        self._abandons = False
         return failure is not None
 
     def close(self) -> None:
@@ -158,10 +168,11 @@ class Worker:
         with torch.no_grad():
             while (job := self._jobs.get()) is not None:
                 try:
-                    if self._failure is None:
+                    if self._failure is None and not self._abandons:
                         job()
                 except BaseException as error:
-                    self._fail(error)
+                    if not self._abandons:
+                        self._fail(error)
                 del job  # a job may keep the optimizer alive
                 with self._changed:
                     self._unfinished -= 1
