@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 import math
-import time
 import weakref
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import increment_version
 from torch.optim.optimizer import ParamsT
 
 from optgen.keyed.apply_optimizer_in_backward import after_backward, backward_pass
 from optgen.offloading.checkpoint import check_loaded, copy_loaded, loaded_by
 from optgen.offloading.checks import check_any_on_device, check_gradient, check_param
 from optgen.offloading.clipping import clip_factor, gradient_norm
-from optgen.offloading.forward_waits import ForwardWaits
 from optgen.offloading.host_memory import bytes_by_state, check_room, create_states
 from optgen.offloading.host_rule import FACTOR, OffloadRule
 from optgen.offloading.host_side import HostSide
-from optgen.offloading.layout import Bucket, HostParam
+from optgen.offloading.layout import HostParam
 from optgen.offloading.options import Options
-from optgen.offloading.pipeline import BucketWork, Pass
 from optgen.offloading.report import Report, make_report
 from optgen.offloading.ring import pinned_slots
 from optgen.offloading.small_params import SmallParams
+from optgen.offloading.stepper import Stepper
 from optgen.offloading.worker import Worker
 from optgen.runtime.batch.hyperparameters import HyperConverter
 from optgen.runtime.light_optimizer import LightOptimizer, with_step_hooks
 from optgen.runtime.state.checkpoint import portable_state_dict
-from optgen.runtime.tensors.dtensor import memory_version, to_local
+from optgen.runtime.tensors.dtensor import to_local
 
 Group = dict[str, Any]
 
@@ -55,13 +52,8 @@ class OffloadedOptimizer(LightOptimizer):
         self._rule, self._options, self._hyper = rule, options, hyper
         self.rule = rule.public.rule
         self._host_params: dict[Tensor, HostParam] = {}
-        self._versions: dict[Tensor, int] = {}  # of the parameters, as the last step left them
-        self._pass_number = 0
-        self._is_hidden = False  # whether nobody has waited for the end of the last step
         self._backward_runs = False  # it stays true if a pass fails that takes steps
-        self._needed_pass: dict[Tensor, int] = {}  # the last pass that steps each parameter
-        self._host: HostSide | None = None
-        self._waits: ForwardWaits | None = None
+        self._is_built = False
         self._public_converter = HyperConverter(rule.public)
         self._host_converter = HyperConverter(rule.host)
         example = rule.public([nn.Parameter(torch.zeros(1))], **hyper)
@@ -72,13 +64,14 @@ class OffloadedOptimizer(LightOptimizer):
             self._check_group(index)
         self._check_room(all_params)
         self._worker = Worker(options.time_limit)
+        self._stepper = Stepper(self._worker)
         self._finalizer = weakref.finalize(self, self._worker.close)
         try:
             self._slots = pinned_slots(2 * options.slots, options.bucket_bytes)
             self._build()
             if options.hide == "forward":
                 assert options.module is not None
-                self._waits = ForwardWaits(options.module, self._wait_for)
+                self._stepper.hide_behind(options.module)
         except BaseException:
             self.close()
             raise
@@ -92,7 +85,7 @@ class OffloadedOptimizer(LightOptimizer):
             ValueError: A parameter cannot be offloaded; the message says why.
             MemoryError: The host has no room for the states.
         """
-        if self._host is None:  # the constructor checks all groups together
+        if not self._is_built:  # the constructor checks all groups together
             super().add_param_group(param_group)
             return
         self.synchronize()
@@ -147,7 +140,7 @@ class OffloadedOptimizer(LightOptimizer):
                 elements = [p.numel() for p in on_host]
                 stored = sum(map(int.__mul__, sizes, elements))
                 rows["gradients"] = rows.get("gradients", 0) + stored
-        check_room(rows, 0 if self._host else self._options.ring_bytes)
+        check_room(rows, 0 if self._is_built else self._options.ring_bytes)
 
     def _is_large(self, param: Tensor) -> bool:
         """Tell whether the host steps a parameter; by its whole size, so that ranks agree."""
@@ -155,13 +148,13 @@ class OffloadedOptimizer(LightOptimizer):
 
     def _build(self) -> None:
         """Make all states that are missing, and what steps them."""
-        if self._host is not None:
-            self._host.remove()
+        if self._is_built:
+            self._stepper.host.remove()
         for index, group in enumerate(self.param_groups):
             for param, name in zip(group["params"], self._names(index), strict=True):
                 if self._is_large(param) and param not in self._host_params:
                     self._host_params[param] = HostParam(param, name, index, self.state[param])
-                    self._versions[param] = memory_version(param)
+                    self._stepper.note_weights(param)
         # The worker touches the memory first, so it is near the cores that step.
         self._worker.call(self._create_states)
         self._small = SmallParams(
@@ -172,7 +165,7 @@ class OffloadedOptimizer(LightOptimizer):
             self._hyper,
         )
         self._present = self._present_states()
-        self._host = HostSide(
+        host = self._stepper.host = HostSide(
             self._worker,
             self._slots,
             self._rule,
@@ -181,8 +174,9 @@ class OffloadedOptimizer(LightOptimizer):
             len(self.param_groups),
         )
         if self._options.hide == "backward":
-            assert self._host.collector is not None
-            self._host.collector.begin = weakref.WeakMethod(self._begin_backward)
+            assert host.collector is not None
+            host.collector.begin = weakref.WeakMethod(self._begin_backward)
+        self._is_built = True
 
     def _create_states(self) -> None:
         for owner in self._host_params.values():
@@ -224,59 +218,32 @@ class OffloadedOptimizer(LightOptimizer):
         return loss
 
     def _step(self) -> None:
-        host = self._side
         grads = self._checked_gradients()
         counts: Mapping[Tensor, int] = {}
-        if host.collector is not None:
+        collector = self._stepper.host.collector
+        if collector is not None:
             for param in [each for each in grads if each in self._host_params]:
-                host.collector.take(param)  # of a parameter without a hook
+                collector.take(param)  # of a parameter without a hook
                 del grads[param]
-            host.collector.flush()
-            counts = host.collector.counts
+            collector.flush()
+            counts = collector.counts
         if not (grads or counts):
             return
-        is_hidden = self._may_hide([*grads, *counts])
-        if host.collector is None:
+        stepped = [each for each in (*grads, *counts) if each in self._host_params]
+        is_hidden = self._stepper.may_hide(self._host_params[param] for param in stepped)
+        if collector is None:
             self.synchronize()
         factor = self._factor(grads, counts)
         hypers = self._packed_hypers(factor)
         if self._present_states() != self._present:
             self.synchronize()
             self._build()  # an option asks for a state that was not there
-        works = [self._work(bucket, grads, counts) for bucket in self._ordered_buckets()]
+        works = self._stepper.works(grads, counts)
         self._small.step(self.param_groups, factor)
-        if host.collector is not None:
-            host.collector.restart()
+        if collector is not None:
+            collector.restart()
         sends_only = self._options.hide == "backward"
-        self._submit(works, None if sends_only else hypers)
-        if is_hidden:
-            self._is_hidden = True
-        else:
-            self.synchronize()
-
-    def _may_hide(self, params: Iterable[Tensor]) -> bool:
-        """Tell whether the next forward pass will wait for the weights of a step.
-
-        Raises:
-            OffloadError: The last forward pass should have waited, and did not.
-        """
-        if self._waits is None:
-            return False
-        unseen = self._waits.unseen(param for param in params if param in self._host_params)
-        self._waits.restart()
-        if unseen is not None and self._is_hidden:
-            self._worker.refuse(
-                f"{self._host_params[unseen].name} was used while its new value was on its way: "
-                "its module has not run the hook that waits, as code that was compiled before "
-                "offload was called. Load a checkpoint, and call synchronize() before such a use"
-            )
-            self._worker.check()
-        return unseen is None
-
-    @property
-    def _side(self) -> HostSide:
-        assert self._host is not None
-        return self._host
+        self._stepper.submit(works, None if sends_only else hypers, is_hidden)
 
     def _checked_gradients(self) -> dict[Tensor, Tensor]:
         """Return the gradients on the device by their parameters, after all checks."""
@@ -295,7 +262,7 @@ class OffloadedOptimizer(LightOptimizer):
         norm = gradient_norm(list(grads.values()))
         if counts:
             self.synchronize()
-            norm = math.sqrt(norm**2 + self._side.squared_norm(counts))
+            norm = math.sqrt(norm**2 + self._stepper.host.squared_norm(counts))
         self.grad_norm = norm
         return clip_factor(norm, self._options.max_norm)
 
@@ -304,67 +271,10 @@ class OffloadedOptimizer(LightOptimizer):
         rule, pack = self._rule.host.rule, self._host_converter.row
         return [pack(rule.hyper_values({**group, FACTOR: factor})) for group in self.param_groups]
 
-    def _work(
-        self, bucket: Bucket, grads: Mapping[Tensor, Tensor], counts: Mapping[Tensor, int]
-    ) -> BucketWork:
-        """Return a bucket's part of a step."""
-        params = [piece.owner.param for piece in bucket.pieces]
-        if self._side.collector is not None:
-            stepped = frozenset(row for row, param in enumerate(params) if param in counts)
-            return BucketWork(bucket, stepped, None, self._changed(bucket))
-        found = {
-            row: to_local(grads[param].detach())
-            for row, param in enumerate(params)
-            if param in grads
-        }
-        return BucketWork(bucket, frozenset(found), found, self._changed(bucket))
-
-    def _changed(self, bucket: Bucket) -> frozenset[int]:
-        """Return the rows of a bucket whose parameters have changed since the last step."""
-        return frozenset(
-            row
-            for row, piece in enumerate(bucket.pieces)
-            if memory_version(piece.owner.param) != self._versions[piece.owner.param]
-        )
-
-    def _ordered_buckets(self) -> list[Bucket]:
-        """Return the buckets in the order in which the next forward pass needs them."""
-        if self._waits is None:
-            return self._side.buckets
-        order = self._waits.order()
-        last = len(order)
-
-        def first_use(bucket: Bucket) -> int:
-            return min(order.get(piece.owner.param, last) for piece in bucket.pieces)
-
-        return sorted(self._side.buckets, key=first_use)
-
-    def _submit(self, works: Sequence[BucketWork], hypers: Sequence[array[float]] | None) -> None:
-        """Queue a pass."""
-        works = [work for work in works if work.stepped or work.refreshed]
-        for device in dict.fromkeys(work.bucket.device for work in works):
-            self._side.ring.copies_wait(device)
-        self._pass_number += 1
-        gradients = [each for work in works for each in (work.gradients or {}).values()]
-        versions = {gradient: gradient._version for gradient in gradients}
-        touched = {piece.owner.param: None for work in works for piece in work.bucket.pieces}
-        stepped = {
-            work.bucket.pieces[row].owner.param: None for work in works for row in work.stepped
-        }
-        increment_version([to_local(param) for param in stepped])
-        for param in touched:
-            self._versions[param] = memory_version(param)
-            self._needed_pass[param] = self._pass_number
-        current = Pass(self._pass_number, works, hypers, versions)
-        self._worker.submit(partial(self._side.pipeline.run, current))
-
     def _begin_backward(self) -> None:
         """Prepare steps during a backward pass, before its first gradient is taken."""
-        changed = [BucketWork(b, frozenset(), None, self._changed(b)) for b in self._side.buckets]
-        if any(work.refreshed for work in changed):
-            self._submit(changed, None)
-            self.synchronize()
-        self._side.set_hypers(self._packed_hypers(1.0))
+        self._stepper.follow_weights(only_changed=True)
+        self._stepper.host.set_hypers(self._packed_hypers(1.0))
         if backward_pass() != -1:  # else `step` found a gradient that no hook has taken
             self._backward_runs = True
             after_backward(self._end_backward)
@@ -381,22 +291,6 @@ class OffloadedOptimizer(LightOptimizer):
             )
             self._worker.check()
 
-    def _wait_for(self, params: Iterable[Tensor] | None) -> None:
-        """Let the device wait for the new weights of parameters; None stands for all."""
-        host = self._side
-        if host.pipeline.ended_pass == self._pass_number:
-            return
-        if params is None:
-            self.synchronize()
-            return
-        began = time.perf_counter()
-        for param in params:
-            for index in host.buckets_of.get(param, ()):
-                number = self._needed_pass.get(param, 0)
-                self._worker.wait(partial(host.pipeline.has_sent, index, number))
-                host.pipeline.let_device_wait(index)
-        host.ring.timings.caller_wait_seconds += time.perf_counter() - began
-
     def synchronize(self) -> None:
         """Wait until all weights are on the device and all states are those of the last step.
 
@@ -406,11 +300,7 @@ class OffloadedOptimizer(LightOptimizer):
         Raises:
             OffloadError: A step failed on the host.
         """
-        began = time.perf_counter()
-        self._worker.drain()
-        self._is_hidden = False
-        if self._host:
-            self._host.ring.timings.caller_wait_seconds += time.perf_counter() - began
+        self._stepper.synchronize()
 
     def refresh_masters(self) -> None:
         """Let the float32 weights follow the parameters, wherever they no longer round to them.
@@ -420,18 +310,15 @@ class OffloadedOptimizer(LightOptimizer):
         """
         self.synchronize()
         with torch.no_grad():
-            all_rows = [frozenset(range(len(bucket.pieces))) for bucket in self._side.buckets]
-            pairs = zip(self._side.buckets, all_rows, strict=True)
-            self._submit([BucketWork(b, frozenset(), None, rows) for b, rows in pairs], None)
-            self.synchronize()
+            self._stepper.follow_weights(only_changed=False)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset all gradients, also those that are kept on the host."""
         if not set_to_none:
             self.synchronize()  # the gradients may be on their way to the host
-        if self._side.collector is not None:
-            self._side.collector.flush()
-            self._side.collector.restart()
+        if (collector := self._stepper.host.collector) is not None:
+            collector.flush()
+            collector.restart()
         super().zero_grad(set_to_none)
 
     # Checkpoints.
@@ -457,8 +344,8 @@ class OffloadedOptimizer(LightOptimizer):
             ValueError: The groups or the shapes of states differ.
         """
         if self._worker.recover() or self._backward_runs:
-            self._backward_runs = self._is_hidden = False
-            self._side.begin_anew(self._pass_number)
+            self._backward_runs = False
+            self._stepper.begin_anew()
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             replacement = hook(self, state_dict)
             state_dict = state_dict if replacement is None else replacement
@@ -491,10 +378,10 @@ class OffloadedOptimizer(LightOptimizer):
             owner = self._host_params[own]
             if lacking := copy_loaded(owner, states, self.rule.fresh):
                 self._begin_anew(owner, lacking)
-            self._versions[own] = -1  # the weights may have been loaded, too
+            self._stepper.doubt_weights(own)  # they may have been loaded, too
         if self._present_states() != self._present:
             self._build()
-        self._side.pipeline.copy_cells()
+        self._stepper.host.pipeline.copy_cells()
 
     def _begin_anew(self, owner: HostParam, keys: Sequence[str]) -> None:
         """Give states that a checkpoint lacks the values that they begin with."""
@@ -509,14 +396,13 @@ class OffloadedOptimizer(LightOptimizer):
     def report(self) -> Report:
         """Return the bytes on each side, and what steps have taken, in milliseconds."""
         small = set(self._small.params)
-        return make_report(self.state, small, self._options.ring_bytes, self._side.ring.timings)
+        return make_report(
+            self.state, small, self._options.ring_bytes, self._stepper.host.ring.timings
+        )
 
     def close(self) -> None:
         """End the worker's thread; later steps raise a RuntimeError. States can still be read."""
-        if self._waits is not None:
-            self._waits.remove()
-        if self._host is not None:
-            self._host.remove()
+        self._stepper.close()
         self._finalizer()
 
     def __enter__(self) -> Self:

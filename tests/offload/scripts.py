@@ -52,7 +52,7 @@ def loss(model: nn.Module, batch: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Script:
-    """What a training does.
+    """A training as data.
 
     Each entry of `steps` has the number of backward passes of a step, and what happens before it:
     "drop" takes a gradient away, "weights" changes weights in place, "rate" a learning rate, and

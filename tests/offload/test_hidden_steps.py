@@ -55,7 +55,7 @@ def test_buckets_are_stepped_in_the_order_of_the_forward_pass(sim: Any) -> None:
     backwards = nn.Sequential(*reversed(model))
     with offloaded(backwards, module=model) as optimizer:
         train(model, optimizer, 2)
-        first, *_, last = optimizer._ordered_buckets()
+        first, *_, last = optimizer._stepper._ordered_buckets()
         in_last_layer = {*backwards[1].parameters()}
 
         assert {piece.owner.param for piece in last.pieces} & in_last_layer

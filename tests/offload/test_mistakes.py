@@ -20,6 +20,7 @@ from optgen.offloading.bucket_kernel import BucketKernel
 from optgen.offloading.optimizer import OffloadedOptimizer
 from optgen.offloading.pipeline import Pipeline
 from optgen.offloading.ring import Ring
+from optgen.offloading.stepper import Stepper
 
 Patch = pytest.MonkeyPatch
 MAX_SCHEDULES = 40
@@ -83,7 +84,7 @@ def weight_slots_are_used_again_early(patch: Patch) -> None:
 
 
 def modules_do_not_wait(patch: Patch) -> None:
-    patch.setattr(OffloadedOptimizer, "_wait_for", lambda optimizer, params: None)
+    patch.setattr(Stepper, "_wait_for", lambda stepper, params: None)
 
 
 def modules_wait_for_the_start_of_a_copy(patch: Patch) -> None:
@@ -91,24 +92,20 @@ def modules_wait_for_the_start_of_a_copy(patch: Patch) -> None:
 
 
 def a_hidden_step_reads_options_late(patch: Patch) -> None:
-    submit_original = OffloadedOptimizer._submit
-
-    def submit(optimizer: Any, works: Any, hypers: Any) -> None:
-        late = Late(optimizer)
-        submit_original(optimizer, works, late if hypers is not None else None)
+    original = OffloadedOptimizer._packed_hypers
 
     class Late(list[Any]):
         def __init__(self, optimizer: Any) -> None:
             self._optimizer = optimizer
 
         def __iter__(self) -> Iterator[Any]:
-            return iter(self._optimizer._packed_hypers(1.0))
+            return iter(original(self._optimizer, 1.0))
 
-    patch.setattr(OffloadedOptimizer, "_submit", submit)
+    patch.setattr(OffloadedOptimizer, "_packed_hypers", lambda optimizer, factor: Late(optimizer))
 
 
 def changed_weights_are_not_noticed(patch: Patch) -> None:
-    patch.setattr(OffloadedOptimizer, "_changed", lambda optimizer, bucket: frozenset())
+    patch.setattr(Stepper, "_changed", lambda stepper, bucket: frozenset())
 
 
 def every_piece_counts_the_step(patch: Patch) -> None:
