@@ -1,23 +1,25 @@
-"""A simulated accelerator for torch, the device "sim": what offloading needs of a GPU, on any machine.
+"""A simulated accelerator for torch, the device "sim": what offloading needs of a GPU, anywhere.
 
 It has its own memory, streams, events and pinned memory, and it has them as a GPU has them:
 
 - A stream is a thread. Copies *and operators* run there, so they read and write when their stream
-  comes to them. Weights that are overwritten while the backward pass still reads them give other bits.
+  comes to them: weights that are written while a backward pass still reads them give other bits.
 - The host faults (SIGSEGV) if it reads or writes device memory.
 - Freed memory is overwritten in the order of its stream and used again at once, unless
   `record_stream` tells of another stream.
-- A copy takes `latency` seconds, its bytes divided by `to_host` or `to_device` bytes per second, and a
-  part of `jitter` that is drawn from the `seed`. Pageable memory is staged, as in CUDA.
+- A copy takes `latency` seconds, its bytes divided by `to_host` or `to_device` bytes per second,
+  and a part of `jitter` that is drawn from the `seed`. Pageable memory is staged, as in CUDA.
 - Limits: bytes of device memory and of pinned memory. Faults: the nth copy or operator fails, and
-  every later wait raises; a stalled device begins nothing. Counters: bytes held, their peaks, bytes copied.
+  every later wait raises; a stalled device begins nothing. Counters: bytes held, their peaks, bytes
+  copied, and the sum of all delays.
 
 It cannot show: the speed of a GPU, several devices, graphs, NCCL, memory that is rounded up or
-fragmented, two copies that share a bus. An operator whose result's shape depends on values, and
-one without a meta kernel, runs on the host after a wait, so it hides races: `counts()` tells how many.
+fragmented, two copies that share a bus. An operator whose result's shape depends on values, or
+that has no meta kernel, runs on the host after a wait, and so hides races; `counts()` tells how
+many did, and DEVICE_TRACE=1 in the environment prints their names.
 
-`device.load()` builds the extension in about a minute, once for each version of its sources and of
-torch, and registers the device. The registration holds for the whole process.
+`device.load()` builds the extension, once for each version of its sources and of torch, and
+registers the device for the whole process.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ COUNTS = (
     "pinned_peak",
     "copied_to_host",
     "copied_to_device",
+    "delayed_microseconds",
     "in_stream",
     "on_host",
 )

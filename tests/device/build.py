@@ -31,7 +31,7 @@ FLAGS = [
 
 @cache
 def library() -> Path:
-    """Return the path of the library; processes that need it at once wait for the one that builds it.
+    """Return the path of the library. Of several processes one builds it, and the others wait.
 
     Raises:
         RuntimeError: The compiler failed; the message is its output.

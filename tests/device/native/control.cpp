@@ -47,6 +47,7 @@ int64_t device_count(const char* name) {
       {"pinned_peak", &counters.pinned_peak},
       {"copied_to_host", &counters.copied_to_host},
       {"copied_to_device", &counters.copied_to_device},
+      {"delayed_microseconds", &counters.delayed},
       {"in_stream", &counters.in_stream},
       {"on_host", &counters.on_host},
   };
@@ -58,7 +59,7 @@ int64_t device_count(const char* name) {
 void device_reset_counters() {
   counters.device_peak = counters.device.load();
   counters.pinned_peak = counters.pinned.load();
-  counters.copied_to_host = counters.copied_to_device = counters.in_stream = counters.on_host = 0;
+  counters.copied_to_host = counters.copied_to_device = counters.delayed = counters.in_stream = counters.on_host = 0;
 }
 
 void device_clear_failure() { device::failure.clear(); }

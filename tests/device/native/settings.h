@@ -22,6 +22,7 @@ struct Settings {
 struct Counters {
   std::atomic<int64_t> device{0}, device_peak{0}, pinned{0}, pinned_peak{0};  // bytes that are held
   std::atomic<int64_t> copied_to_host{0}, copied_to_device{0};                // bytes, by copies of the program
+  std::atomic<int64_t> delayed{0};  // microseconds that copies were told to sleep
   std::atomic<int64_t> in_stream{0}, on_host{0};  // operators: in a stream's thread, or on the host after a wait
 };
 

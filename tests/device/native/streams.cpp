@@ -69,6 +69,7 @@ void Stream::pause_for_copy(int64_t bytes, double bytes_per_second) {
   double seconds = settings.latency;
   if (bytes_per_second > 0) seconds += static_cast<double>(bytes) / bytes_per_second;
   if (double most = settings.jitter; most > 0) seconds += std::uniform_real_distribution<double>(0, most)(draws_);
+  counters.delayed += static_cast<int64_t>(seconds * 1e6);
   if (seconds > 0) std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 
