@@ -7,21 +7,13 @@ from typing import Any
 
 import pytest
 
-device_module: Any = pytest.importorskip("device").load()
+import device
 
 
 @pytest.fixture
 def sim() -> Iterator[Any]:
-    """Return the simulated device; take all settings and errors back after the test."""
-    yield device_module
-    device_module.configure(
-        latency=0,
-        jitter=0,
-        d2h=0,
-        h2d=0,
-        compute=0,
-        fail_after=-1,
-        pinned_limit=-1,
-        stalled=False,
-    )
-    device_module.clear_error()
+    """Return the simulated device; take settings and failures back after the test."""
+    device.load()
+    device.reset()
+    yield device
+    device.reset()

@@ -13,8 +13,8 @@ def drawn(seed: int) -> tuple[dict[str, float], dict[str, Any]]:
         "compute": rng.choice([0, 0.0005]),
         "latency": rng.choice([0, 0.0002, 0.001]),
         "jitter": rng.choice([0.0005, 0.002]),
-        "d2h": rng.choice([0, 5e5]),
-        "h2d": rng.choice([0, 5e5]),
+        "to_host": rng.choice([0, 5e5]),
+        "to_device": rng.choice([0, 5e5]),
         "seed": seed,
     }
     return settings, {"slots": rng.choice([1, 2, 4]), "bucket_bytes": rng.choice([2048, 8192])}

@@ -74,7 +74,7 @@ def test_a_copy_fails(copies: int, mode: str, sim: Any) -> None:
     with pytest.raises(RuntimeError, match="injected fault"):
         fail_in_step(optimizer, value, sim, copies, "gradients" in MODES[mode])
     sim.configure(fail_after=-1)
-    sim.clear_error()
+    sim.reset()
     if "gradients" not in MODES[mode]:  # else an operator of the backward pass told the error
         for call in (optimizer.step, optimizer.state_dict, optimizer.synchronize):
             with pytest.raises(OffloadError, match=r"in the stage '.*cop.* at .*(weight|bias)"):
@@ -181,18 +181,18 @@ def test_a_forgotten_optimizer_gives_all_back(mode: str, sim: Any) -> None:
 SCRIPT = """
 import os, sys
 import device
-sim = device.load()
+device.load()
 from offload.scripts import network
 from offload.training import backward, offloaded
 model = network("sim")
 optimizer = offloaded(model, module=model)
 backward(model)
-sim.configure(latency=0.01)
+device.configure(latency=0.01)
 optimizer.step()
 {end}
 """
 FORK = """
-sim.configure(latency=0)
+device.configure(latency=0)
 optimizer.synchronize()
 child = os.fork()
 if not child:
