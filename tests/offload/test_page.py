@@ -11,9 +11,7 @@ import pytest
 PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "offload.md"
 
 
-def test_the_code_of_the_page_lowers_the_loss(
-    sim: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_code_of_the_page_lowers_the_loss(sim: Any, capsys: pytest.CaptureFixture[str]) -> None:
     (code,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     exec(compile(code, "offload.md", "exec"), {})
 
