@@ -24,7 +24,11 @@ from torch import Tensor, nn
 import optgen
 from optgen.runtime.fused_cpu.kernel import thread_pool
 
-SHAPES = {"25M": [(25_000_000,)], "2,000 x 256": [(256,)] * 2000, "16 x 256": [(256,)] * 16}
+SHAPES: dict[str, list[tuple[int, ...]]] = {
+    "25M": [(25_000_000,)],
+    "2,000 x 256": [(256,)] * 2000,
+    "16 x 256": [(256,)] * 16,
+}
 ROUNDS = 7
 COPY_SECONDS = 0.04
 BUCKETS, BUCKET_ELEMENTS = 24, 1_000_000
@@ -69,13 +73,14 @@ def bucket_call(shapes: list[tuple[int, ...]], **options: Any) -> Callable[[], N
 def torch_with_casts(shapes: list[tuple[int, ...]]) -> Callable[[], None]:
     """Return what people write by hand: casts around torch's fused optimizer."""
     params = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
-    grads, weights = ([torch.zeros(s, dtype=torch.bfloat16) for s in shapes] for _ in range(2))
-    for param in params:
-        param.grad = torch.zeros_like(param)
+    arrived, weights = ([torch.zeros(s, dtype=torch.bfloat16) for s in shapes] for _ in range(2))
+    grads = [torch.zeros_like(param) for param in params]
+    for param, grad in zip(params, grads, strict=True):
+        param.grad = grad
     optimizer = torch.optim.AdamW(params, fused=True)
 
     def step() -> None:
-        torch._foreach_copy_([param.grad for param in params], grads)  # type: ignore[arg-type]
+        torch._foreach_copy_(grads, arrived)
         optimizer.step()
         torch._foreach_copy_(weights, [param.data for param in params])
 
