@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import prod
 
 import torch
 from torch import Tensor
 
-from optgen.runtime.tensors.dtensor import is_dtensor, same_sharding
+from optgen.offloading.layout import HostParam
+from optgen.runtime.rule import Rule
+from optgen.runtime.tensors.dtensor import is_dtensor, same_sharding, to_local
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -68,3 +71,19 @@ def check_gradient(param: Tensor, grad: Tensor, name_of: Callable[[], str]) -> N
         )
     if is_dtensor(type(param)) and not (is_dtensor(type(grad)) and same_sharding(param, grad)):
         raise RuntimeError(f"the gradient of {name_of()} has other placements than it")
+
+
+def check_states(rule: Rule, owner: HostParam) -> None:
+    """Raise a ValueError for a state that the kernel cannot use: someone has replaced it."""
+    like = owner.local
+    for state in rule.states:
+        value = owner.tensor(state.key)
+        if value is None:
+            continue
+        local = to_local(value)
+        count = 1 if state.shape == "scalar" else prod(state.shape_for(like))
+        if local.device.type != "cpu" or not local.is_contiguous() or local.numel() != count:
+            raise ValueError(
+                f"the state {state.key!r} of {owner.name} was replaced by a tensor of the shape "
+                f"{tuple(local.shape)} on {local.device}, which the host cannot use"
+            )

@@ -15,7 +15,12 @@ from torch.optim.optimizer import ParamsT
 
 from optgen.keyed.apply_optimizer_in_backward import after_backward, backward_pass
 from optgen.offloading.checkpoint import check_loaded, copy_loaded, loaded_by
-from optgen.offloading.checks import check_any_on_device, check_gradient, check_param
+from optgen.offloading.checks import (
+    check_any_on_device,
+    check_gradient,
+    check_param,
+    check_states,
+)
 from optgen.offloading.clipping import clip_factor, gradient_norm
 from optgen.offloading.host_memory import bytes_by_state, check_room, create_states
 from optgen.offloading.host_rule import FACTOR, OffloadRule
@@ -164,7 +169,9 @@ class OffloadedOptimizer(LightOptimizer):
             self.state,
             self._hyper,
         )
-        self._present = self._present_states()
+        for owner in self._host_params.values():
+            check_states(self.rule, owner)
+        self._used_states = self._states_to_use()
         host = self._stepper.host = HostSide(
             self._worker,
             self._slots,
@@ -183,10 +190,11 @@ class OffloadedOptimizer(LightOptimizer):
             self._worker.enter("creation of states", owner.name)
             create_states(self.rule, owner, self.param_groups, self.defaults)
 
-    def _present_states(self) -> list[list[bool]]:
-        """Return which states the options of each group ask for."""
-        states = self.rule.states
-        return [[state.is_present(group) for state in states] for group in self.param_groups]
+    def _states_to_use(self) -> tuple[list[bool], list[int]]:
+        """Return which states the options of groups ask for, and the identities of all states."""
+        present = [s.is_present(group) for group in self.param_groups for s in self.rule.states]
+        owners = self._host_params.values()
+        return present, [id(owner.tensor(key)) for owner in owners for key in owner.order]
 
     # Steps.
 
@@ -235,9 +243,9 @@ class OffloadedOptimizer(LightOptimizer):
             self.synchronize()
         factor = self._factor(grads, counts)
         hypers = self._packed_hypers(factor)
-        if self._present_states() != self._present:
+        if self._states_to_use() != self._used_states:
             self.synchronize()
-            self._build()  # an option asks for a state that was not there
+            self._build()  # an option asks for another state, or a state was replaced
         works = self._stepper.works(grads, counts)
         self._small.step(self.param_groups, factor)
         if collector is not None:
@@ -379,7 +387,7 @@ class OffloadedOptimizer(LightOptimizer):
             if lacking := copy_loaded(owner, states, self.rule.fresh):
                 self._begin_anew(owner, lacking)
             self._stepper.doubt_weights(own)  # they may have been loaded, too
-        if self._present_states() != self._present:
+        if self._states_to_use() != self._used_states:
             self._build()
         self._stepper.host.pipeline.copy_cells()
 

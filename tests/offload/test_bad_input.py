@@ -135,21 +135,12 @@ def test_too_little_pinned_memory(sim: Any) -> None:
     assert sim.counts()["pinned"] == before
 
 
-@pytest.mark.parametrize(
-    ("grad", "message"),
-    [
-        (torch.ones(64, dtype=torch.float32), "the gradient of"),
-        (torch.ones(64).to_sparse(), "is sparse"),
-    ],
-)
-def test_gradients_that_are_refused(grad: Any, message: str, sim: Any) -> None:
+def test_a_gradient_of_another_dtype_is_refused(sim: Any) -> None:
     param = one_param(dtype=torch.bfloat16)
     with offload("adamw", [param], **OPTIONS) as optimizer:
         param.grad_dtype = None  # type: ignore[attr-defined]
-        param.grad = grad.to("sim") if not grad.is_sparse else None
-        if grad.is_sparse:
-            pytest.skip("the simulated device has no sparse tensors")
-        with pytest.raises(TypeError, match=message):
+        param.grad = torch.ones(64, device="sim")
+        with pytest.raises(TypeError, match=r"the gradient of .* is of torch\.float32"):
             optimizer.step()
 
 

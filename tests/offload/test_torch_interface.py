@@ -126,6 +126,34 @@ def test_a_state_that_an_option_asks_for_is_made(sim: Any) -> None:
     assert [*optimizer.state[next(ours.parameters())]] == ["momentum_buffer", "master"]
 
 
+def test_a_state_that_is_replaced_counts(sim: Any) -> None:
+    ours, optimizer, theirs, reference = pair()
+    for model, each in ((ours, optimizer), (theirs, reference)):
+        train(model, each, 2)
+        states = each.state[next(model.parameters())]
+        states["exp_avg"] = torch.full_like(states["exp_avg"], 0.25)
+        del states["exp_avg_sq"]
+        train(model, each, 2, first=2)
+
+    assert_equal(ours, theirs)
+    states = optimizer.state[next(ours.parameters())]
+    states["exp_avg"] = states["exp_avg"].to("sim")
+    backward(ours)
+    with pytest.raises(ValueError, match=r"'exp_avg' of 0\.weight was replaced by a tensor"):
+        optimizer.step()
+
+
+def test_the_count_of_threads_changes_no_bit(sim: Any) -> None:
+    params = [nn.Parameter(torch.ones(3_000_000, device="sim")) for _ in range(2)]
+    for threads, param in enumerate(params, 1):
+        with optgen.offload("adamw", [param], threads=threads, lr=0.1) as optimizer:
+            for index in range(2):
+                param.grad = torch.linspace(-1, index, param.numel()).to("sim")
+                optimizer.step()
+
+    assert torch.equal(params[0].cpu(), params[1].cpu())
+
+
 def test_gradients_that_stay_can_be_clipped_and_accumulated(sim: Any) -> None:
     ours, optimizer, theirs, reference = pair()
     for model, each in ((ours, optimizer), (theirs, reference)):
