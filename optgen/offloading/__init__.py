@@ -54,14 +54,18 @@ def offload(
         params: Parameters or groups, named or not, as optimizers take them. They are on a device,
             and of bfloat16, float16 or float32.
         gradients: "stay": they stay in `.grad` until `step`, so clipping, scaling and accumulation
-            work as in torch.
+            work as in torch. "leave": hooks copy each gradient into the ring during the backward
+            pass, and free it. Then `clip_norm` must be said. Several passes are summed on the host,
+            in float32 unless `accumulation=1`.
         hide: "forward": `step` returns when the factor of clipping is known. Parameters are stepped
             in the order in which the next forward pass reads them, and each module waits for its
             own. This is the default with `module`. "nothing": `step` returns when the new weights
-            are on the device. This is the default without it.
+            are on the device. This is the default without it. "backward": gradients that leave are
+            stepped as they come, and the weights are sent by `step`. It cannot clip or accumulate.
         clip_norm: Gradients are scaled so that the norm of all of them is at most this. The scaling
             is exact. Default: no clipping.
-        accumulation: How many backward passes make a step.
+        accumulation: How many gradients of a parameter a step takes at most; one more is an error.
+            Only with gradients="leave". Default: any number.
         bucket_bytes: The bytes of a slot of the pinned ring. A multiple of 64.
         slots: The slots of each direction. The ring is exactly 2 * slots * bucket_bytes.
         threads: The threads of a kernel's call, apart from torch's. Default: the cores that this

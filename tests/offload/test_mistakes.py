@@ -144,6 +144,7 @@ MISTAKES: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize(
     ("mistake", "options"), MISTAKES, ids=[mistake.__name__ for mistake, _ in MISTAKES]
 )

@@ -47,7 +47,7 @@ def check(script: Script, **options: Any) -> None:
     assert not different(reference_of(script, norms), got), options
 
 
-@pytest.mark.one_case_in(20)
+@pytest.mark.one_case_in(40)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", range(40))
 def test_random_scripts(seed: int, mode: str, sim: Any) -> None:
