@@ -99,9 +99,11 @@ void* allocate(size_t bytes) {
 void release(void* shown) {
   Block* block = block_of(shown);
   if (!block) return;
-  if (block->users.empty()) return give_back(block);
-  auto left = std::make_shared<std::atomic<size_t>>(block->users.size());
-  for (StreamId user : block->users) {
+  // A copy: the last task gives the block back, perhaps while this loop runs.
+  const std::set<StreamId> users = block->users;
+  if (users.empty()) return give_back(block);
+  auto left = std::make_shared<std::atomic<size_t>>(users.size());
+  for (StreamId user : users) {
     stream(user).push([block, left] {
       if (--*left == 0) give_back(block);
     });
