@@ -57,6 +57,7 @@ class StoredGradients:
             [torch.zeros(piece.count, dtype=dtype or piece.owner.local.dtype) for piece in b.pieces]
             for b in buckets
         ]
+        self._chunk = torch.zeros(_CHUNK, dtype=dtype)
         self._squares = [[0.0] * len(bucket.pieces) for bucket in buckets]
 
     def add(self, bucket: Bucket, row: int, gradient: Tensor, begins: bool) -> None:
@@ -64,7 +65,11 @@ class StoredGradients:
         total, new = self.pieces[bucket.index][row], gradient.reshape(-1)
         square = 0.0
         for part, added in zip(total.split(_CHUNK), new.split(_CHUNK), strict=True):
-            part.copy_(added) if begins else part.add_(added)
+            if begins:
+                part.copy_(added)
+            else:
+                # torch adds tensors of two dtypes several times slower than a copy and a sum.
+                part.add_(self._chunk[: part.numel()].copy_(added))
             if self._wants_norm:
                 square += float(torch.linalg.vector_norm(part, dtype=torch.float32)) ** 2
         self._squares[bucket.index][row] = square

@@ -55,8 +55,9 @@ class Script:
     """A training as data.
 
     Each entry of `steps` has the number of backward passes of a step, and what happens before it:
-    "drop" takes a gradient away, "weights" changes weights in place, "rate" a learning rate, and
-    "reload" goes on with a new optimizer that loads the state of the last one.
+    "drop" takes a gradient away, "weights" changes weights in place, "rate" a learning rate,
+    "average" reads all weights, and "reload" goes on with a new optimizer that loads the state of
+    the last one.
     """
 
     rule: str
@@ -69,7 +70,7 @@ class Script:
     @classmethod
     def drawn(cls, seed: int, passes: tuple[int, ...] = (1, 1, 2)) -> Script:
         rng = random.Random(seed)
-        events = ["", "", "", "drop", "weights", "rate", "reload"]
+        events = ["", "", "", "drop", "weights", "rate", "average", "reload"]
         steps = tuple((rng.choice(passes), rng.choice(events)) for _ in range(6))
         clip_norm = rng.choice([None, 0.01, 10.0])
         rule, groups = rng.choice(list(RULES)), rng.random() < 0.5
@@ -93,9 +94,10 @@ class Run:
     model: nn.Module
     make: Callable[[Any, nn.Module], Optimizer]
     optimizer: Optimizer = field(init=False)
+    averages: list[Tensor] = field(default_factory=list)
 
     def run(self, script: Script, device: str) -> list[Tensor]:
-        """Run a script; return the weights."""
+        """Run a script; return the weights, and averages of them."""
         self.optimizer = self.make(script.params(self.model), self.model)
         scheduler = StepLR(self.optimizer, 2, 0.7) if script.schedules else None
         batches = iter(inputs(sum(passes for passes, _ in script.steps), script.seed))
@@ -109,7 +111,8 @@ class Run:
             self.optimizer.zero_grad()
         if hasattr(self.optimizer, "synchronize"):
             self.optimizer.synchronize()
-        return [param.detach().cpu() for param in self.model.parameters()]
+        left = [*self.model.parameters(), *self.averages]
+        return [each.detach().cpu() for each in left]
 
     def _do(self, event: str, script: Script) -> None:
         first = next(self.model.parameters())
@@ -118,6 +121,10 @@ class Run:
         elif event == "weights":
             with torch.no_grad():
                 first.mul_(0.5)
+        elif event == "average":
+            now = [param.detach() for param in self.model.parameters()]
+            before = self.averages or [torch.zeros_like(param) for param in now]
+            self.averages = [a.lerp(b, 0.5) for a, b in zip(before, now, strict=True)]
         elif event == "rate":
             self.optimizer.param_groups[-1]["lr"] *= 0.5
         elif event == "reload" and not script.schedules:

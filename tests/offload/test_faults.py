@@ -71,7 +71,7 @@ def test_a_copy_fails(copies: int, mode: str, sim: Any) -> None:
     saved = after_a_step(model, optimizer)
     value = loss(model, BATCHES[1].to("sim"))
     torch.accelerator.synchronize()
-    with pytest.raises(RuntimeError, match="injected fault"):
+    with pytest.raises(RuntimeError, match="a copy failed, as the test asked"):
         fail_in_step(optimizer, value, sim, copies, "gradients" in MODES[mode])
     sim.configure(fail_after=-1)
     sim.reset()

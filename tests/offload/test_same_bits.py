@@ -27,7 +27,9 @@ def script_for(mode: str, seed: int) -> Script:
     script = Script.drawn(seed, (1,) if "leave" in MODES[mode].get("gradients", "") else (1, 1, 2))
     if MODES[mode].get("gradients") != "leave":
         return script
-    kept = ("rate", "weights") if mode != "backward" else ()  # it reads both before the pass
+    kept = ["average"]
+    if mode != "backward":  # it reads the others before the pass
+        kept += ["rate", "weights"]
     steps = tuple((passes, event if event in kept else "") for passes, event in script.steps)
     clip_norm = None if mode == "backward" else script.clip_norm
     return replace(script, clip_norm=clip_norm, steps=steps)
