@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import device
 import torch
 from device import collectives
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-import device
 import optgen
 from optgen.offloading.clipping import clip_factor
 from optgen.offloading.host_rule import FACTOR, offload_rule
@@ -97,7 +97,7 @@ def bits(rank: int, rule: str, settings: dict[str, Any], options: dict[str, Any]
     own_norms = list[float]()
 
     def clip(own: Any, *_: Any) -> None:
-        grads = [param.grad for param in theirs.parameters()]
+        grads = [param.grad.float() for param in theirs.parameters() if param.grad is not None]
         own_norms.append(float(nn.utils.get_total_norm(grads).full_tensor()))
         for group in own.param_groups:
             group[FACTOR] = clip_factor(norms[len(own_norms) - 1], options["clip_norm"])
