@@ -10,7 +10,12 @@ from torch import Tensor
 
 from optgen.offloading.layout import HostParam
 from optgen.runtime.rule import Rule
-from optgen.runtime.tensors.dtensor import is_dtensor, same_sharding, to_local
+from optgen.runtime.tensors.dtensor import (
+    check_not_partial,
+    is_dtensor,
+    same_sharding,
+    to_local,
+)
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -20,6 +25,25 @@ def check_param(param: Tensor, name: str) -> None:
     reason = _why_not(param)
     if reason:
         raise ValueError(f"offload cannot take {name}: {reason}")
+
+
+def check_sharding(param: Tensor, name: str, rule: Rule) -> None:
+    """Raise a ValueError for a parameter of several ranks that the rule cannot step in parts."""
+    if not is_dtensor(type(param)):
+        return
+    check_not_partial([param])
+    reason = (
+        "the rule sums over whole parameters"
+        if not rule.elementwise
+        else "the rule draws random numbers by the positions of elements"
+        if rule.draws
+        else ""
+    )
+    if reason:
+        raise ValueError(
+            f"offload cannot take {name}: it is sharded, {reason}, and the host steps the shard of "
+            "its rank alone; give it an optimizer on the device"
+        )
 
 
 def check_any_on_device(params: Iterable[Tensor]) -> None:

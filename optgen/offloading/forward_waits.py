@@ -4,6 +4,10 @@ Hooks before the forward pass of modules note which modules are called, and in w
 are stepped in this order. A module waits for the parameters that it has itself, and for those of
 modules below it that no call reaches: `nn.MultiheadAttention` reads the weights of its `out_proj`
 without calling it.
+
+A module of FSDP2 gathers the weights of all modules below it that are none of FSDP2's. It does so
+before its forward pass, on streams of its own. So it waits for all of them, before FSDP2's own
+hook, and on the host.
 """
 
 from __future__ import annotations
@@ -15,10 +19,13 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from optgen.runtime.torch_private import outside_dynamo
+from optgen.runtime.torch_private import fsdp_gathers_with, outside_dynamo
 
-WaitFor = Callable[[Iterable[Tensor] | None], None]
-"""Waits until these parameters have their new weights; None stands for all parameters."""
+WaitFor = Callable[[Iterable[Tensor] | None, bool], None]
+"""Waits until these parameters have their new weights; None stands for all parameters.
+
+The device's current stream waits, or if the second argument is true, the host.
+"""
 
 
 class ForwardWaits:
@@ -34,6 +41,8 @@ class ForwardWaits:
         self._module = weakref.ref(module)
         self._wait_for: Any = weakref.WeakMethod(wait_for)
         self._params = {id(param) for param in module.parameters()}
+        # During a forward pass, FSDP2's modules have other parameters.
+        self._own = {each: list(each.parameters(recurse=False)) for each in module.modules()}
         self._is_checked = False
         self._calls: dict[nn.Module, int] = {}  # by module, when it was first called
         self._called: set[nn.Module] = set()  # since `restart`
@@ -42,7 +51,7 @@ class ForwardWaits:
         is_compiled = hasattr(module, "_orig_mod")
         for each in [module] if is_compiled else module.modules():
             self._handles += [
-                each.register_forward_pre_hook(self._before_forward),
+                each.register_forward_pre_hook(self._before_forward, prepend=True),
                 each.register_state_dict_pre_hook(self._before_all),
                 each.register_load_state_dict_pre_hook(self._before_all),
             ]
@@ -84,16 +93,20 @@ class ForwardWaits:
             self._params_of = {}
             root = self._module()
             if root is not None:
-                self._assign(root, root if root in self._calls else None)
+                self._assign(root, root if root in self._calls else None, None)
         return self._params_of
 
-    def _assign(self, module: nn.Module, caller: nn.Module | None) -> None:
+    def _assign(
+        self, module: nn.Module, caller: nn.Module | None, gatherer: nn.Module | None
+    ) -> None:
         caller = module if module in self._calls else caller
-        if caller is not None:
+        gatherer = module if fsdp_gathers_with(module) else gatherer
+        waiting = gatherer if gatherer in self._calls else caller
+        if waiting is not None:
             assert self._params_of is not None
-            self._params_of.setdefault(caller, []).extend(module.parameters(recurse=False))
+            self._params_of.setdefault(waiting, []).extend(self._own.get(module, ()))
         for child in module.children():
-            self._assign(child, caller)
+            self._assign(child, caller, gatherer)
 
     @outside_dynamo
     def _before_forward(self, module: nn.Module, args: Any) -> None:
@@ -103,7 +116,10 @@ class ForwardWaits:
             self._calls[module] = len(self._calls)
             self._params_of = None
         self._called.add(module)
-        self._wait(self._assigned().get(module, ()))
+        gathered = fsdp_gathers_with(module)
+        modules = dict.fromkeys((module, *gathered))
+        params = [param for each in modules for param in self._assigned().get(each, ())]
+        self._wait(params, bool(gathered))
 
     def _check_params(self) -> None:
         """Raise a RuntimeError if parameters of the model were replaced."""
@@ -120,10 +136,10 @@ class ForwardWaits:
     def _before_all(self, *_: Any) -> None:
         self._wait(None)
 
-    def _wait(self, params: Iterable[Tensor] | None) -> None:
+    def _wait(self, params: Iterable[Tensor] | None, on_host: bool = False) -> None:
         wait_for = self._wait_for()
         if wait_for is not None:
-            wait_for(params)
+            wait_for(params, on_host)
 
 
 class _NoWaits(ForwardWaits):
@@ -134,5 +150,5 @@ class _NoWaits(ForwardWaits):
         self.remove()
         self._params = set()
 
-    def _never(self, params: Iterable[Tensor] | None) -> None:
+    def _never(self, params: Iterable[Tensor] | None, on_host: bool) -> None:
         pass

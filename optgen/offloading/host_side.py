@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -100,9 +100,9 @@ class HostSide:
             self.collector.abandon()
         self.ring.empty()
 
-    def squared_norm(self, params: Mapping[Tensor, int]) -> float:
-        """Return the sum of squares of the gradients of these parameters that are on the host."""
-        return self.stored.squared_norm(self.buckets, params) if self.stored else 0.0
+    def squares(self, params: Container[Tensor]) -> dict[Tensor, float]:
+        """Return the squares of norms of the gradients of these parameters that are on the host."""
+        return self.stored.squares(self.buckets, params) if self.stored else {}
 
     def remove(self) -> None:
         """Remove the hooks of parameters."""

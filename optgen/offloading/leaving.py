@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -74,17 +74,18 @@ class StoredGradients:
                 square += float(torch.linalg.vector_norm(part, dtype=torch.float32)) ** 2
         self._squares[bucket.index][row] = square
 
-    def squared_norm(self, buckets: Sequence[Bucket], params: Mapping[Tensor, int]) -> float:
-        """Return the sum of squares of the gradients of some parameters.
+    def squares(self, buckets: Sequence[Bucket], params: Container[Tensor]) -> dict[Tensor, float]:
+        """Return the squares of norms of the gradients of some parameters.
 
-        The order of the sum is that of the buckets, whatever arrived first.
+        Their order is that of the buckets, whatever arrived first.
         """
-        return sum(
-            square
-            for bucket in buckets
-            for piece, square in zip(bucket.pieces, self._squares[bucket.index], strict=True)
-            if piece.owner.param in params
-        )
+        found: dict[Tensor, float] = {}
+        for bucket, squares in zip(buckets, self._squares, strict=True):
+            for piece, square in zip(bucket.pieces, squares, strict=True):
+                param = piece.owner.param
+                if param in params:
+                    found[param] = found.get(param, 0.0) + square
+        return found
 
 
 class Collector:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import weakref
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from optgen.offloading.checks import (
     check_any_on_device,
     check_gradient,
     check_param,
+    check_sharding,
     check_states,
 )
 from optgen.offloading.clipping import clip_factor, gradient_norm
@@ -118,6 +118,7 @@ class OffloadedOptimizer(LightOptimizer):
         group.update(self.rule.fixed_values(group["params"]))
         for param, name in zip(group["params"], self._names(index), strict=True):
             check_param(param, name)
+            check_sharding(param, name, self.rule)
             self._rule.public._check_param(param)
 
     def _names(self, index: int) -> list[str]:
@@ -267,11 +268,12 @@ class OffloadedOptimizer(LightOptimizer):
         """Return the number that clips all gradients; wait until it is known."""
         if self._options.max_norm is None:
             return 1.0
-        norm = gradient_norm(list(grads.values()))
+        squares: Mapping[Tensor, float] = {}
         if counts:
             self.synchronize()
-            norm = math.sqrt(norm**2 + self._stepper.host.squared_norm(counts))
-        self.grad_norm = norm
+            squares = self._stepper.host.squares(counts)
+        params = [param for group in self.param_groups for param in group["params"]]
+        norm = self.grad_norm = gradient_norm(list(grads.values()), squares, params)
         return clip_factor(norm, self._options.max_norm)
 
     def _packed_hypers(self, factor: float) -> list[array[float]]:

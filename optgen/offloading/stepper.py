@@ -147,8 +147,8 @@ class Stepper:
             self.worker.check()
         return unseen is None
 
-    def _wait_for(self, params: Iterable[Tensor] | None) -> None:
-        """Let the device wait for the new weights of parameters; None stands for all."""
+    def _wait_for(self, params: Iterable[Tensor] | None, on_host: bool) -> None:
+        """Let the device, or the host, wait for new weights of parameters; None stands for all."""
         host = self.host
         if host.pipeline.ended_pass == self._pass_number:
             return
@@ -160,7 +160,7 @@ class Stepper:
             for index in host.buckets_of.get(param, ()):
                 number = self._needed_pass.get(param, 0)
                 self.worker.wait(partial(host.pipeline.has_sent, index, number))
-                host.pipeline.let_device_wait(index)
+                host.pipeline.wait_for_weights(index, on_host)
         host.ring.timings.caller_wait_seconds += time.perf_counter() - began
 
     def synchronize(self) -> None:

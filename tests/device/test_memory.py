@@ -35,11 +35,12 @@ def test_the_host_faults_on_device_memory(access: str) -> None:
 
 
 def test_freed_memory_holds_rubbish_and_is_used_again_at_once() -> None:
-    first = torch.ones(8, device="sim")
+    count = 123 * PAGE // 4  # a size that no other test has freed
+    first = torch.ones(count, device="sim")
     address = first.data_ptr()
     del first
 
-    second = torch.empty(8, device="sim")
+    second = torch.empty(count, device="sim")
 
     assert second.data_ptr() == address
     assert second.cpu().view(torch.int32).eq(0x7F7F7F7F).all()

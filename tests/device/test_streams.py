@@ -102,10 +102,12 @@ def test_a_copy_to_pageable_memory_waits() -> None:
 
 @pytest.mark.parametrize("fault", ["fail_after", "fail_operator_after"])
 def test_a_fault_is_raised_at_every_wait(fault: str) -> None:
-    x = torch.ones(4, device="sim")
+    x, target, pinned = torch.ones(4, device="sim"), torch.ones(4, device="sim"), torch.ones(4)
+    pinned = pinned.pin_memory()
+    torch.accelerator.synchronize()
     with device.configured(**{fault: 0}):
         if fault == "fail_after":
-            x.clone().copy_(torch.ones(4).pin_memory(), non_blocking=True)
+            target.copy_(pinned, non_blocking=True)
         else:
             x.neg()
         for _ in range(2):

@@ -171,6 +171,7 @@ def test_a_forgotten_optimizer_gives_all_back(mode: str, sim: Any) -> None:
     del optimizer
     gc.collect()
     thread.join(10)  # the collector may have run in this thread, which then ends by itself
+    gc.collect()
 
     assert reference() is None
     assert not thread.is_alive()

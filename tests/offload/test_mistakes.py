@@ -84,11 +84,11 @@ def weight_slots_are_used_again_early(patch: Patch) -> None:
 
 
 def modules_do_not_wait(patch: Patch) -> None:
-    patch.setattr(Stepper, "_wait_for", lambda stepper, params: None)
+    patch.setattr(Stepper, "_wait_for", lambda *arguments: None)
 
 
 def modules_wait_for_the_start_of_a_copy(patch: Patch) -> None:
-    patch.setattr(Pipeline, "let_device_wait", lambda pipeline, index: None)
+    patch.setattr(Pipeline, "wait_for_weights", lambda pipeline, index, on_host: None)
 
 
 def a_hidden_step_reads_options_late(patch: Patch) -> None:
