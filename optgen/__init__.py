@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from optgen import amp, keyed, modifiers, optim, spec
     from optgen.compositions import compose
     from optgen.jit import load
+    from optgen.offloading import offload
     from optgen.runtime import GeneratedOptimizer
     from optgen.runtime.explain import explain
     from optgen.runtime.lowerings import use_lowering
@@ -27,6 +28,7 @@ __all__ = [
     "keyed",
     "load",
     "modifiers",
+    "offload",
     "optim",
     "spec",
     "use_lowering",
@@ -37,6 +39,7 @@ _MODULE_OF_NAME = {
     "compose": "optgen.compositions",
     "explain": "optgen.runtime.explain",
     "load": "optgen.jit",
+    "offload": "optgen.offloading",
     "use_lowering": "optgen.runtime.lowerings",
 }
 _SUBMODULES = ("amp", "keyed", "modifiers", "optim", "spec")
