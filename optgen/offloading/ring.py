@@ -44,7 +44,8 @@ class _Lane:
     ready: torch.Event
     received: list[torch.Event]
     sent: list[torch.Event]
-    sending: set[int] = field(default_factory=set)  # weight slots whose copy may be under way
+    sending: dict[int, Bucket] = field(default_factory=dict)
+    """The weight slots whose copies may be under way, in the order of the copies."""
 
 
 def pinned_slots(count: int, slot_bytes: int) -> list[Tensor]:
@@ -129,7 +130,7 @@ class Ring:
         for lane in self.lanes.values():
             if slot in lane.sending:
                 self._wait(lane.sent[slot])
-                lane.sending.discard(slot)
+                del lane.sending[slot]
         return slot
 
     def fetch_weights(self, bucket: Bucket, rows: Iterable[int]) -> list[Tensor]:
@@ -157,13 +158,14 @@ class Ring:
                 self.timings.to_device_bytes += views[row].nbytes
             lane.sent[slot].record(lane.to_device)
             sent.record(lane.to_device)
-        lane.sending.add(slot)
+        lane.sending[slot] = bucket
 
     def wait_all_sent(self) -> None:
         """Wait until all weights are on their devices."""
-        self._worker.enter("copies of weights to the device", "the last buckets")
         for lane in self.lanes.values():
-            lane.to_device.synchronize()
+            for slot, bucket in lane.sending.items():
+                self._worker.enter("copy of weights to the device", bucket.name)
+                self._wait(lane.sent[slot])
             lane.sending.clear()
 
     def _wait(self, event: torch.Event) -> None:
