@@ -95,6 +95,8 @@ def bits(
     device.load()
     device.configure(**settings)
     ours, norms = network("sim", gathered_alone=gathered_alone), list[float]()
+    if "hide" in options:
+        ours[0].set_modules_to_forward_prefetch([ours[2]])
     optimizer = offloaded(ours, rule, **options)
     optimizer.register_step_post_hook(lambda *_: norms.append(optimizer.grad_norm or 0.0))
     train(ours, optimizer, rank, range(4))
