@@ -36,6 +36,7 @@ def ranks() -> Iterator[Ranks]:
         yield run
 
 
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize("mode", MODES)
 def test_bits_of_unoffloaded_fsdp(mode: str, ranks: Ranks) -> None:
     """Copies are slow, so that a missing wait would show."""
@@ -51,11 +52,13 @@ def test_the_group_refuses_cpu_tensors(ranks: Ranks) -> None:
     assert all("a collective on cpu" in text for text in ranks(sharded.group_refuses_the_cpu))
 
 
+@pytest.mark.thorough
 def test_a_forward_pass_that_does_not_wait_on_the_host_is_seen(ranks: Ranks) -> None:
     """FSDP2 gathers weights on a stream that does not wait for the current one."""
     assert all(ranks(sharded.bits_without_waits, 5))
 
 
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("rule", ["adamw", "sgd"])
 @pytest.mark.parametrize(("saving", "loading"), [(2, 1), (1, 2), (2, 2)])
 def test_distributed_checkpoints(
