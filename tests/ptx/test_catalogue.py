@@ -43,7 +43,7 @@ The kernels round a product and a sum once, and C++ rounds both. Numbers of 16 b
 from float32, so they may then differ by one unit in the last place in each step.
 """
 BFLOAT16_ROUNDINGS = 1
-"""The same in bfloat16 roundings, for rules whose matrix products torch computes in bfloat16.
+"""The difference in bfloat16 roundings, for rules whose matrix products are in bfloat16.
 
 An operand that differs by a float32 rounding may be rounded to its neighbour. None was.
 """
