@@ -148,23 +148,24 @@ def _network() -> torch.nn.Sequential:
     return torch.nn.Sequential(linear(16, 32), torch.nn.Tanh(), linear(32, 8), torch.nn.ReLU())
 
 
-def _train(model: torch.nn.Module, where: str, steps: int = 3) -> list[Tensor]:
-    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+def _train(model: torch.nn.Module, where: str, foreach: bool, steps: int = 3) -> list[Tensor]:
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=foreach)
     batches = torch.randn(steps, 4, 16, generator=torch.Generator().manual_seed(1)).to(where)
     for batch in batches:
         model(batch).square().mean().backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1, foreach=False)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1, foreach=foreach)
         optimizer.step()
         optimizer.zero_grad()
     return [param.detach().cpu() for param in model.parameters()]
 
 
-def test_training_has_the_bits_of_the_cpu_and_runs_in_streams() -> None:
+@pytest.mark.parametrize("foreach", [False, True])
+def test_training_has_the_bits_of_the_cpu_and_runs_in_streams(foreach: bool) -> None:
     model = _network()
     theirs = copy.deepcopy(model).to("sim")
     device.reset_counts()
 
-    assert all(map(torch.equal, _train(model, "cpu"), _train(theirs, "sim")))
+    assert all(map(torch.equal, _train(model, "cpu", foreach), _train(theirs, "sim", foreach)))
     assert device.counts()["in_stream"] > 100
     assert device.counts()["on_host"] == 0
 

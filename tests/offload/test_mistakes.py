@@ -118,17 +118,6 @@ def every_piece_counts_the_step(patch: Patch) -> None:
     patch.setattr(BucketKernel, "_state", state)
 
 
-def the_second_gradient_replaces_the_first(patch: Patch) -> None:
-    from optgen.offloading.leaving import StoredGradients
-
-    original = StoredGradients.add
-    patch.setattr(
-        StoredGradients,
-        "add",
-        lambda self, bucket, row, gradient, begins: original(self, bucket, row, gradient, True),
-    )
-
-
 MISTAKES: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
     (copies_to_host_do_not_wait, STAY),
     (copies_to_the_device_do_not_wait, LEAVE),
