@@ -4,7 +4,10 @@ In torchrec, the classes SGD, Adagrad and Adam only say how embedding tables are
 are the classes of optgen.optim.
 """
 
+import sys
+
 from optgen.generated.row_wise_adagrad import RowWiseAdagrad
+from optgen.keyed import checkpoint, keyed, update_in_backward, warmup
 from optgen.keyed.apply_optimizer_in_backward import (
     apply_optimizer_in_backward,
     in_backward_optimizer_filter,
@@ -51,4 +54,18 @@ __all__ = [
     "in_backward_optimizer_filter",
 ]
 
+for _name in __all__:
+    if getattr(globals()[_name], "__module__", "").startswith(f"{__name__}."):
+        globals()[_name].__module__ = __name__  # so a pickle does not depend on the files
 RowWiseAdagrad.__module__ = __name__
+
+# Pickles of earlier versions name these modules.
+for _earlier, _present in {
+    "combined": keyed,
+    "keyed_optimizer": keyed,
+    "wrappers": keyed,
+    "extended_state": checkpoint,
+    "warmup_stages": warmup,
+    "embedding": update_in_backward,
+}.items():
+    sys.modules[f"{__name__}.{_earlier}"] = _present

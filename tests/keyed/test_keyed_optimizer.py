@@ -10,6 +10,7 @@ import pytest
 import torch
 from keyed.models import IDS, LIBRARIES, NoOpOptimizer, content, keyed_adamw, parameters, train
 
+import optgen.keyed
 from optgen.keyed import (
     CombinedOptimizer,
     KeyedOptimizer,
@@ -257,3 +258,22 @@ def test_a_grad_scaler_skips_steps_of_a_keyed_optimizer() -> None:
     params["bias"].grad = None
     scaler.step(optimizer)
     assert not torch.equal(params["weight"], before)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("combined", "CombinedOptimizer"),
+        ("keyed_optimizer", "KeyedOptimizer"),
+        ("wrappers", "KeyedOptimizerWrapper"),
+        ("wrappers", "OptimizerWrapper"),
+        ("warmup_stages", "WarmupStage"),
+        ("embedding", "FusedEmbedding"),
+        ("clipping", "GradientClippingOptimizer"),
+    ],
+)
+def test_pickles_of_earlier_versions_find_the_classes(module: str, name: str) -> None:
+    cls = pickle.loads(f"coptgen.keyed.{module}\n{name}\n.".encode())
+
+    assert cls is getattr(optgen.keyed, name)
+    assert cls.__module__ == "optgen.keyed"
