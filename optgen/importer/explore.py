@@ -1,0 +1,334 @@
+"""Run a step until all sides of its branches are seen, and merge the runs into one rule.
+
+Each branch of a run is turned once, with the earlier ones as they were. So the number of runs grows
+with the branches and not with their combinations; the proof compares combinations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from optgen.importer.recording import NotImportedError, Record
+from optgen.importer.run import Path, Run, Subject, letter
+from optgen.importer.statements import (
+    Choice,
+    Event,
+    HazardError,
+    If,
+    Item,
+    events_of,
+    folded,
+    merged,
+    without_dead,
+)
+from optgen.importer.values import Value
+
+MAX_RUNS = 200
+MATRIX, VECTOR = (4, 3), (5,)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A bound of an argument: `name`, one of ge, gt, le, lt, and the number."""
+
+    name: str
+    kind: str
+    number: float
+
+
+@dataclass(frozen=True)
+class FoundState:
+    """A state: its key, its first value, its shape, and when it exists."""
+
+    key: str
+    init: str
+    shape: str
+    when: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What was found: the merged code, the states, the bounds, and how many runs it took."""
+
+    items: tuple[Item, ...]
+    states: tuple[FoundState, ...]
+    bounds: tuple[Bound, ...]
+    aliases: Mapping[str, str]
+    num_runs: int
+
+
+@dataclass
+class Explorer:
+    """Runs a class with forced outcomes, and keeps the runs."""
+
+    subject: Subject
+    shape: tuple[int, ...]
+    is_fresh: bool
+    names: dict[tuple[str, int, int], str]
+    nonnegative: frozenset[str] = frozenset()
+    paths: dict[tuple[tuple[str, bool], ...], tuple[Path, list[Event]]] = field(default_factory=dict)
+    conditions: dict[str, Value] = field(default_factory=dict)
+    raising: set[tuple[str, bool]] = field(default_factory=set)
+
+    def run(self, forced: Mapping[str, bool]) -> tuple[Path, list[Event]]:
+        """Run with forced outcomes, or return the earlier run with them."""
+        key = tuple(sorted(forced.items()))
+        if key not in self.paths:
+            if len(self.paths) >= MAX_RUNS:
+                raise NotImportedError(f"more than {MAX_RUNS} paths", hint="--set some arguments")
+            record = Record(forced, self.nonnegative)
+            run = Run(self.subject, record, self.shape, self.names)
+            path = run.take(is_fresh=self.is_fresh)
+            self.conditions |= {
+                event.condition.key: event.condition
+                for event in path.events
+                if not isinstance(event, Value)
+            }
+            self.paths[key] = path, self._events(path)
+        return self.paths[key]
+
+    def _events(self, path: Path) -> list[Event]:
+        for _ in range(50):
+            try:
+                return events_of(path.events)
+            except HazardError as error:
+                _give_name(path, error.value)
+        raise NotImportedError("values are overwritten before they are read")
+
+    def code(self) -> list[Item]:
+        """Return the merged code of all paths."""
+        events = self.run({})[1]
+        return self._structure(events, {}, 0, len(events), frozenset())[0]
+
+    def _structure(
+        self,
+        events: Sequence[Event],
+        before: Mapping[str, bool],
+        start: int,
+        stop: int,
+        known: frozenset[str],
+    ) -> tuple[list[Item], list[tuple[int, int]]]:
+        """Return the code of a part of a run's events, with the part that each item covers."""
+        items: list[Item] = []
+        spans: list[tuple[int, int]] = []
+        for i in range(stop - 1, start - 1, -1):
+            event = events[i]
+            if not isinstance(event, Choice):
+                items.insert(0, event)
+                spans.insert(0, (i, i + 1))
+                continue
+            if event.key in known or (event.key, not event.outcome) in self.raising:
+                continue
+            self._turn(events, i, stop, known, items, spans)
+        return items, spans
+
+    def _turn(
+        self,
+        events: Sequence[Event],
+        i: int,
+        stop: int,
+        known: frozenset[str],
+        items: list[Item],
+        spans: list[tuple[int, int]],
+    ) -> None:
+        """Take the other side of a branch, and put an `if` in front of the items."""
+        choice = events[i]
+        assert isinstance(choice, Choice)
+        first = next(
+            n for n, e in enumerate(events) if isinstance(e, Choice) and e.key == choice.key
+        )
+        forced = {e.key: e.outcome for e in events[:first] if isinstance(e, Choice)}
+        forced[choice.key] = not choice.outcome
+        try:
+            other = self.run(forced)[1]
+        except NotImportedError:
+            raise
+        except Exception:
+            self.raising.add((choice.key, not choice.outcome))
+            return
+        occurrence = sum(isinstance(e, Choice) and e.key == choice.key for e in events[:i])
+        parts, other_parts = _parts(events, choice.key), _parts(other, choice.key)
+        if len(parts) == len(other_parts):
+            end, (b0, b1) = parts[occurrence][1], other_parts[occurrence]
+        elif occurrence == 0:
+            end, (b0, b1) = len(events), (other_parts[0][0], len(other))
+        else:
+            return
+        length = _common_end(events[i + 1 : end], other[b0:b1])
+        join = end - length
+        if join > stop:
+            join = stop
+        join = next((b for a, b in spans if a < join < b), join)
+        inside = [n for n, (a, b) in enumerate(spans) if b <= join]
+        count = len(inside)
+        mine = tuple(items[:count])
+        shift = b1 - (end - join)
+        theirs = tuple(
+            self._structure(other, forced, b0, max(b0, shift), known | {choice.key})[0]
+        )
+        then, otherwise = (mine, theirs) if choice.outcome else (theirs, mine)
+        del items[:count], spans[:count]
+        if then != otherwise:
+            items.insert(0, If(choice.condition, then, otherwise))
+            spans.insert(0, (i, join))
+        else:
+            items[:0] = mine
+            spans[:0] = [(i, join)] * len(mine)
+
+
+def _parts(events: Sequence[Event], key: str) -> list[tuple[int, int]]:
+    """Return the parts of events after each occurrence of a branch."""
+    at = [n for n, e in enumerate(events) if isinstance(e, Choice) and e.key == key]
+    return [(a + 1, b) for a, b in zip(at, [*at[1:], len(events)], strict=True)]
+
+
+def _common_end(a: Sequence[Event], b: Sequence[Event]) -> int:
+    """Return how many events at the end of both are equal."""
+    n = 0
+    while n < min(len(a), len(b)) and a[-1 - n] == b[-1 - n]:
+        n += 1
+    return n
+
+
+def _give_name(path: Path, value: Value) -> None:
+    """Give a value that is read too late a name of its own."""
+    taken = {e.name for e in path.events if isinstance(e, Value) and e.name}
+    base = value.name or "x"
+    number = next(n for n in range(1, 1000) if f"{base}_{n}" not in taken)
+    if value.op == "atom":
+        copy = Value("copy", (Value("atom", name=value.name, reads_tensors=True),))
+        copy.name = f"{base}_{number}"
+        path.events.insert(0, copy)
+    value.name = f"{base}_{number}"
+    if value.op == "atom":
+        value.op, value.args = "copy", ()
+
+
+def find_rule(subject: Subject) -> Rule:
+    """Explore a class for matrices and vectors, in first and later steps, and merge the code."""
+    bounds = _bounds(subject)
+    nonnegative = frozenset(
+        each.name for each in bounds if each.kind in ("ge", "gt") and each.number >= 0
+    )
+    explorers: dict[tuple[tuple[int, ...], bool], Explorer] = {
+        (shape, fresh): Explorer(subject, shape, fresh, {}, nonnegative)
+        for shape in (MATRIX, VECTOR)
+        for fresh in (True, False)
+    }
+    codes = {key: folded(each.code()) for key, each in explorers.items()}
+    states = _states(subject, explorers)
+    by_shape = []
+    for shape in (MATRIX, VECTOR):
+        first, later = codes[shape, True], codes[shape, False]
+        if first != later:
+            word = _fresh_word(states, shape)
+            first = merged(f"fresh({word})", first, later)
+        by_shape.append(first)
+    items = by_shape[0]
+    if by_shape[0] != by_shape[1]:
+        items = merged("factored(p)", by_shape[0], by_shape[1])
+    live = {"p", *(letter(each.key) for each in states)}
+    aliases: dict[str, str] = {}
+    for each in explorers.values():
+        for path, _ in each.paths.values():
+            aliases |= path.aliases
+    runs = sum(len(each.paths) for each in explorers.values())
+    return Rule(without_dead(items, live), states, bounds, aliases, runs)
+
+
+def _fresh_word(states: Sequence[FoundState], shape: tuple[int, ...]) -> str:
+    for each in states:
+        if each.shape != "scalar" and (each.when != "factored" or shape == MATRIX):
+            return letter(each.key)
+    raise NotImportedError("the first step is another one, but there is no state to tell it by")
+
+
+def _bounds(subject: Subject) -> tuple[Bound, ...]:
+    """Return the bounds that the constructor checks."""
+    explorer = Explorer(subject, MATRIX, True, {})
+    path, events = explorer.run({})
+    found: list[Bound] = []
+    names = {f"{a.name}" for a in subject.arguments if not isinstance(a.default, tuple)}
+    names |= {
+        f"{a.name}[{i}]"
+        for a in subject.arguments
+        if isinstance(a.default, tuple)
+        for i in range(len(a.default))
+    }
+    for n, event in enumerate(events):
+        if not isinstance(event, Choice):
+            continue
+        condition = explorer.conditions[event.key]
+        if condition.op not in ("lt", "gt") or condition.args[0].name not in names:
+            continue
+        number = condition.args[1].constant
+        if not isinstance(number, int | float):
+            continue
+        forced = {e.key: e.outcome for e in events[:n] if isinstance(e, Choice)}
+        try:
+            explorer.run({**forced, event.key: not event.outcome})
+        except NotImportedError:
+            continue
+        except Exception:
+            opposite = {"lt": "ge", "gt": "le"}[condition.op]
+            kind = condition.op if event.outcome else opposite
+            bound = Bound(str(condition.args[0].name), kind, number)
+            if bound not in found:
+                found.append(bound)
+    return tuple(found)
+
+
+def _states(
+    subject: Subject, explorers: Mapping[tuple[tuple[int, ...], bool], Explorer]
+) -> tuple[FoundState, ...]:
+    """Return the states of all runs."""
+    keys: dict[str, None] = {}
+    for each in explorers.values():
+        for path, _ in each.paths.values():
+            keys |= dict.fromkeys(path.states)
+    return tuple(_state(key, subject, explorers) for key in keys)
+
+
+def _state(
+    key: str, subject: Subject, explorers: Mapping[tuple[tuple[int, ...], bool], Explorer]
+) -> FoundState:
+    shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
+    init = "0"
+    present: list[tuple[bool, dict[str, bool]]] = []
+    for (shape, fresh), each in explorers.items():
+        for path, _ in each.paths.values():
+            if key in path.states:
+                shapes[shape] = path.states[key][0]
+            if fresh and key in path.inits:
+                init = path.inits[key].key
+            present.append((key in path.states, path.decided))
+    when = ""
+    if set(shapes) != {MATRIX, VECTOR}:
+        when = "factored" if MATRIX in shapes else "not factored"
+    elif not all(is_there for is_there, _ in present):
+        when = _flag_of(present, key, {a.name for a in subject.arguments})
+    return FoundState(key, init, _shape_word(key, shapes), when)
+
+
+def _flag_of(
+    present: Sequence[tuple[bool, dict[str, bool]]], key: str, names: set[str]
+) -> str:
+    """Return the argument that decides if a state exists."""
+    for name in names:
+        if all(decided.get(name, not there) == there for there, decided in present):
+            return name
+        if all(decided.get(name, there) != there for there, decided in present):
+            return f"not {name}"
+    raise NotImportedError(f"the state {key!r} exists only sometimes, and no flag says when")
+
+
+def _shape_word(key: str, shapes: Mapping[tuple[int, ...], tuple[int, ...]]) -> str:
+    if all(shape == mine for shape, mine in shapes.items()):
+        return "like"
+    if all(mine in ((), (1,)) for mine in shapes.values()):
+        return "scalar"
+    words = {(4, 1): "row", (1, 3): "col"}
+    if (word := words.get(shapes.get(MATRIX, ()))) is not None:
+        return word
+    raise NotImportedError(f"the state {key!r} has the shape {shapes.get(MATRIX)} for {MATRIX}")

@@ -1,0 +1,229 @@
+"""Code of a rule: assignments and ifs, made from one run's events, and merged from several."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+
+from optgen.importer.recording import Branch
+from optgen.importer.values import Value, expression, text
+
+
+@dataclass(frozen=True)
+class Assign:
+    """`name = source`, from the author's line `place`."""
+
+    name: str
+    source: str
+    place: tuple[str, int] = ("", 0)
+
+    def __eq__(self, other: object) -> bool:
+        same = isinstance(other, Assign)
+        return same and (self.name, self.source) == (other.name, other.source)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.source))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A branch of one run: the condition, its key, and the side that was taken."""
+
+    condition: str
+    key: str
+    outcome: bool
+
+
+@dataclass(frozen=True)
+class If:
+    """A condition with the code of both sides."""
+
+    condition: str
+    then: tuple[Item, ...]
+    other: tuple[Item, ...]
+
+
+Item = Assign | If
+Event = Assign | Choice
+
+
+class HazardError(Exception):
+    """A value is read after its name got another one, so it needs a name of its own."""
+
+    def __init__(self, value: Value) -> None:
+        super().__init__(text(value))
+        self.value = value
+
+
+def events_of(events: Sequence[Value | Branch]) -> list[Event]:
+    """Return a run's events as assignments and choices. Unnamed values stand inside others.
+
+    Raises:
+        HazardError: a name is overwritten before its value is read.
+    """
+    made: list[Event] = []
+    holds: dict[str, Value] = {}
+    for event in events:
+        if isinstance(event, Branch):
+            _check(event.condition, holds)
+            made.append(Choice(text(event.condition), event.condition.key, event.outcome))
+        elif event.name is not None and event.op != "atom":
+            for each in event.args:
+                _check(each, holds)
+            source = ast.unparse(expression(event, is_definition=True))
+            if source != event.name:
+                made.append(Assign(event.name, source, event.place))
+            holds[event.name] = event
+    return made
+
+
+def _check(value: Value, holds: dict[str, Value]) -> None:
+    """Raise an error if a name in a value's text no longer holds the value."""
+    if value.name is not None:
+        held = holds.get(value.name)
+        if held is not None and held is not value and not _is_same_copy(held, value):
+            raise HazardError(value)
+        return
+    for each in value.args:
+        _check(each, holds)
+
+
+def _is_same_copy(held: Value, value: Value) -> bool:
+    return held.op == "copy" and held.args[0] is value
+
+
+def names_in(source: str) -> set[str]:
+    """Return the names that an expression reads."""
+    return {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+
+
+def without_dead(items: Sequence[Item], live: set[str]) -> tuple[Item, ...]:
+    """Return code without assignments that nothing reads. `live` is changed to what it reads."""
+    kept: list[Item] = []
+    for item in reversed(items):
+        if isinstance(item, Assign):
+            if item.name in live:
+                live.discard(item.name)
+                live |= names_in(item.source)
+                kept.append(item)
+            continue
+        then_live, other_live = set(live), set(live)
+        then = without_dead(item.then, then_live)
+        other = without_dead(item.other, other_live)
+        if then or other:
+            live |= then_live | other_live
+            live |= names_in(item.condition)
+            kept.append(If(item.condition, then, other))
+    return tuple(reversed(kept))
+
+
+def merged(condition: str, then: Sequence[Item], other: Sequence[Item]) -> list[Item]:
+    """Return code that is `then` if a lasting condition is true, else `other`."""
+    made: list[Item] = []
+    matcher = SequenceMatcher(None, list(then), list(other), autojunk=False)
+    for tag, a1, a2, b1, b2 in matcher.get_opcodes():
+        if tag == "equal":
+            made += then[a1:a2]
+            continue
+        left, right = list(then[a1:a2]), list(other[b1:b2])
+        if _are_alike(left, right):
+            for a, b in zip(left, right, strict=True):
+                assert isinstance(a, If)
+                assert isinstance(b, If)
+                inside = [merged(condition, x, y) for x, y in ((a.then, b.then), (a.other, b.other))]
+                made.append(If(a.condition, tuple(inside[0]), tuple(inside[1])))
+            continue
+        made.append(If(condition, tuple(left), tuple(right)))
+    return made
+
+
+def _are_alike(left: Sequence[Item], right: Sequence[Item]) -> bool:
+    """Tell if both are ifs with the same conditions."""
+    return len(left) == len(right) and all(
+        isinstance(a, If) and isinstance(b, If) and a.condition == b.condition
+        for a, b in zip(left, right, strict=True)
+    )
+
+
+def folded(items: Sequence[Item]) -> list[Item]:
+    """Return code in which two neighbouring assignments to one name are one.
+
+    `m = beta1 * m` and `m = m + (1 - beta1) * g` become `m = beta1 * m + (1 - beta1) * g`.
+    """
+    made: list[Item] = []
+    for item in items:
+        if isinstance(item, If):
+            made.append(If(item.condition, tuple(folded(item.then)), tuple(folded(item.other))))
+            continue
+        before = made[-1] if made else None
+        if (
+            isinstance(before, Assign)
+            and before.name == item.name
+            and _reads(item.source, item.name) == 1
+        ):
+            made[-1] = replace(item, source=_substitute(item.source, item.name, before.source))
+            continue
+        made.append(item)
+    return made
+
+
+def _reads(source: str, name: str) -> int:
+    nodes = ast.walk(ast.parse(source))
+    return sum(isinstance(node, ast.Name) and node.id == name for node in nodes)
+
+
+def _substitute(source: str, name: str, by: str) -> str:
+    class Substitution(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.expr:
+            return ast.parse(by, mode="eval").body if node.id == name else node
+
+    return ast.unparse(Substitution().visit(ast.parse(source, mode="eval")).body)
+
+
+def renamed(items: Sequence[Item], name: str, by: str) -> list[Item]:
+    """Return code with an expression, such as `betas[0]`, written as a name."""
+    made: list[Item] = []
+    for item in items:
+        if isinstance(item, Assign):
+            made.append(replace(item, source=item.source.replace(name, by)))
+        else:
+            then, other = renamed(item.then, name, by), renamed(item.other, name, by)
+            made.append(If(item.condition.replace(name, by), tuple(then), tuple(other)))
+    return made
+
+
+def printed(items: Sequence[Item], indent: str = "    ") -> Iterator[str]:
+    """Yield the lines of code."""
+    for item in items:
+        if isinstance(item, Assign):
+            yield f"{indent}{item.name} = {item.source}"
+            continue
+        then, other, condition = item.then, item.other, item.condition
+        if not then:
+            then, other, condition = other, (), negated(condition)
+        yield f"{indent}if {condition}:"
+        yield from printed(then, indent + "    ")
+        if other:
+            yield f"{indent}else:"
+            yield from printed(other, indent + "    ")
+
+
+def negated(condition: str) -> str:
+    """Return the opposite of a condition."""
+    node = ast.parse(condition, mode="eval").body
+    opposite: dict[type[ast.cmpop], ast.cmpop] = {
+        ast.Eq: ast.NotEq(),
+        ast.NotEq: ast.Eq(),
+        ast.Lt: ast.GtE(),
+        ast.GtE: ast.Lt(),
+        ast.Gt: ast.LtE(),
+        ast.LtE: ast.Gt(),
+    }
+    match node:
+        case ast.Compare(left=left, ops=[op], comparators=others):
+            return ast.unparse(ast.Compare(left, [opposite[type(op)]], others))
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return ast.unparse(operand)
+    return ast.unparse(ast.UnaryOp(ast.Not(), node))
