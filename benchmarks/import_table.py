@@ -1,8 +1,8 @@
 """Import every optimizer class of a package, and print what became of each.
 
-    python benchmarks/import_table.py pytorch_optimizer [NAME ...] [--seconds 60]
+    python benchmarks/import_table.py pytorch_optimizer [NAME ...] [--seconds 60] [--markdown]
 
-One child process for each class: name, verdict, reason, seconds.
+Each class is imported in a fork of this process: name, verdict, reason, seconds.
 """
 
 from __future__ import annotations
@@ -11,44 +11,80 @@ import argparse
 import collections
 import importlib
 import inspect
-import json
-import subprocess
-import sys
+import multiprocessing
+import os
+import re
 import time
+import traceback
+import warnings
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
 
-CHILD = """
-import importlib, json, sys, warnings
-warnings.filterwarnings("ignore")
+import torch
+
 from optgen.importer import NotImportedError, import_optimizer
-module, name = sys.argv[1:]
-cls = getattr(importlib.import_module(module), name)
-try:
-    made = import_optimizer(cls)
-    lines = sum(bool(line.strip()) for line in made.text.splitlines())
-    print(json.dumps(["proven", f"{made.proof.largest:.0e}, {made.proof.num_settings} settings", lines]))
-except NotImportedError as error:
-    print(json.dumps(["refused", str(error), 0]))
-except Exception as error:
-    import traceback
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    where = f"{last.filename.split('/')[-1]}:{last.lineno}"
-    print(json.dumps(["DEFECT", f"{type(error).__name__}: {error} ({where})", 0]))
-"""
 
 
-def classes(package: str) -> list[str]:
-    """Return the names of a package's optimizer classes."""
-    import torch
+@dataclass(frozen=True)
+class Row:
+    """What became of one class."""
 
+    name: str
+    verdict: str
+    reason: str
+    seconds: float
+
+
+def classes(package: str) -> dict[str, Any]:
+    """Return a package's optimizer classes."""
     module = importlib.import_module(package)
-    return sorted(
-        name
-        for name, each in vars(module).items()
+    return {
+        name: each
+        for name, each in sorted(vars(module).items())
         if inspect.isclass(each)
         and issubclass(each, torch.optim.Optimizer)
         and not inspect.isabstract(each)
         and each is not torch.optim.Optimizer
-    )
+    }
+
+
+def _answer(cls: Any, pipe: Connection) -> None:
+    """Import a class, and send the verdict and the reason."""
+    warnings.filterwarnings("ignore")
+    try:
+        made = import_optimizer(cls)
+        pipe.send(("proven", f"{made.proof.largest:.0e}, {made.proof.num_settings} settings"))
+    except NotImportedError as error:
+        pipe.send(("refused", str(error)))
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{os.path.basename(last.filename)}:{last.lineno}"
+        pipe.send(("DEFECT", f"{type(error).__name__}: {error} ({where})"))
+
+
+def row(name: str, cls: Any, seconds: float) -> Row:
+    """Import a class in a fork, which is ended after some seconds."""
+    began = time.perf_counter()
+    fork = multiprocessing.get_context("fork")
+    receiver, sender = fork.Pipe(duplex=False)
+    child = fork.Process(target=_answer, args=(cls, sender))
+    child.start()
+    sender.close()
+    try:
+        answer = receiver.recv() if receiver.poll(seconds) else ("refused", "too slow")
+    except EOFError:
+        answer = ("DEFECT", "the process ended")
+    if child.is_alive():
+        child.join(0.5)
+        child.kill()
+    child.join()
+    return Row(name, *answer, time.perf_counter() - began)
+
+
+def _short(reason: str) -> str:
+    """Return a reason in one line, with file names instead of paths."""
+    return re.sub(r"/\S*/", "", " ".join(reason.split()))
 
 
 def main() -> None:
@@ -57,26 +93,21 @@ def main() -> None:
     parser.add_argument("package")
     parser.add_argument("names", nargs="*")
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--markdown", action="store_true")
     options = parser.parse_args()
+    torch.set_num_threads(1)
+    import_optimizer(torch.optim.AdamW)  # what torch imports late is imported once
     counts: collections.Counter[str] = collections.Counter()
-    for name in options.names or classes(options.package):
-        began = time.perf_counter()
-        try:
-            done = subprocess.run(
-                [sys.executable, "-c", CHILD, options.package, name],
-                capture_output=True,
-                text=True,
-                timeout=options.seconds,
-                check=False,
-            )
-            lines = done.stdout.strip().splitlines() or ['["DEFECT", "no answer", 0]']
-            verdict, reason, _ = json.loads(lines[-1])
-        except subprocess.TimeoutExpired:
-            verdict, reason = "refused", f"more than {options.seconds:.0f} s"
-        counts[verdict] += 1
-        seconds = time.perf_counter() - began
-        first = reason.replace("\n", " ")[:230]
-        print(f"{name:24} {verdict:8} {seconds:5.1f} s  {first}", flush=True)
+    for name, cls in classes(options.package).items():
+        if options.names and name not in options.names:
+            continue
+        each = row(name, cls, options.seconds)
+        counts[each.verdict] += 1
+        reason = _short(each.reason)
+        if options.markdown:
+            print(f"| {name} | {each.verdict} | {reason} |", flush=True)
+        else:
+            print(f"{name:24} {each.verdict:8} {each.seconds:5.1f} s  {reason[:200]}", flush=True)
     print(dict(counts))
 
 

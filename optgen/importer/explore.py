@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
+
 from optgen.importer.recording import NotImportedError, Record
 from optgen.importer.run import Path, Run, Subject, letter
 from optgen.importer.statements import (
@@ -39,12 +41,13 @@ class Bound:
 
 @dataclass(frozen=True)
 class FoundState:
-    """A state: its key, its first value, its shape, and when it exists."""
+    """A state: its key, its first value, its shape, when it exists, and its dtype or ""."""
 
     key: str
     init: str
     shape: str
     when: str
+    dtype: str = ""
 
 
 @dataclass(frozen=True)
@@ -192,17 +195,22 @@ def _common_end(a: Sequence[Event], b: Sequence[Event]) -> int:
 
 
 def _give_name(path: Path, value: Value) -> None:
-    """Give a value that is read too late a name of its own."""
+    """Give a value that is read too late a name of its own.
+
+    If it had a name, then a copy of it has that name, until the name gets its next value.
+    """
     taken = {e.name for e in path.events if isinstance(e, Value) and e.name}
     base = value.name or "x"
-    number = next(n for n in range(1, 1000) if f"{base}_{n}" not in taken)
+    new = next(f"{base}_{n}" for n in range(1, 1000) if f"{base}_{n}" not in taken)
     if value.op == "atom":
-        copy = Value("copy", (Value("atom", name=value.name, reads_tensors=True),))
-        copy.name = f"{base}_{number}"
-        path.events.insert(0, copy)
-    value.name = f"{base}_{number}"
-    if value.op == "atom":
-        value.op, value.args = "copy", ()
+        before = Value("atom", name=value.name, reads_tensors=value.reads_tensors)
+        value.op, value.args, at = "copy", (before,), 0
+        path.events.insert(0, value)
+    elif value.name is not None:
+        at = next(n for n, e in enumerate(path.events) if e is value) + 1
+        copy = Value("copy", (value,), name=value.name, place=value.place)
+        path.events.insert(at, copy)
+    value.name = new
 
 
 def find_rule(subject: Subject) -> Rule:
@@ -222,8 +230,7 @@ def find_rule(subject: Subject) -> Rule:
     for shape in (MATRIX, VECTOR):
         first, later = codes[shape, True], codes[shape, False]
         if first != later:
-            word = _fresh_word(states, shape)
-            first = merged(f"fresh({word})", first, later)
+            first = merged(_first_step(states, shape), first, later)
         by_shape.append(first)
     items = by_shape[0]
     if by_shape[0] != by_shape[1]:
@@ -237,11 +244,13 @@ def find_rule(subject: Subject) -> Rule:
     return Rule(without_dead(items, live), states, bounds, aliases, runs)
 
 
-def _fresh_word(states: Sequence[FoundState], shape: tuple[int, ...]) -> str:
+def _first_step(states: Sequence[FoundState], shape: tuple[int, ...]) -> str:
+    """Return the condition of a parameter's first step."""
+    own = "factored" if shape == MATRIX else "not factored"
     for each in states:
-        if each.shape != "scalar" and (each.when != "factored" or shape == MATRIX):
-            return letter(each.key)
-    raise NotImportedError("the first step is another one, but there is no state to tell it by")
+        if each.shape != "scalar" and each.when in ("", own):
+            return f"fresh({letter(each.key)})"
+    return "t == 1"
 
 
 def _bounds(subject: Subject) -> tuple[Bound, ...]:
@@ -308,7 +317,10 @@ def _state(
         when = "factored" if MATRIX in shapes else "not factored"
     elif not all(is_there for is_there, _ in present):
         when = _flag_of(present, key, {a.name for a in subject.arguments})
-    return FoundState(key, init, _shape_word(key, shapes), when)
+    shape = _shape_word(key, shapes)
+    dtypes = {path.states[key][1] for e in explorers.values() for path, _ in e.paths.values() if key in path.states}
+    is_default = shape == "scalar" and torch.get_default_dtype() in dtypes
+    return FoundState(key, init, shape, when, "torch" if is_default else "")
 
 
 def _flag_of(
@@ -328,7 +340,7 @@ def _shape_word(key: str, shapes: Mapping[tuple[int, ...], tuple[int, ...]]) -> 
         return "like"
     if all(mine in ((), (1,)) for mine in shapes.values()):
         return "scalar"
-    words = {(4, 1): "row", (1, 3): "col"}
+    words = {(4, 1): "row", (1, 3): "col", (4,): "row", (3,): "col"}
     if (word := words.get(shapes.get(MATRIX, ()))) is not None:
         return word
     raise NotImportedError(f"the state {key!r} has the shape {shapes.get(MATRIX)} for {MATRIX}")

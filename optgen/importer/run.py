@@ -159,10 +159,16 @@ class Run:
 
     def _construct(self) -> Any:
         arguments = {a.name: _argument(a) for a in self.subject.arguments}
-        with self._naming():
+        self.recorder = TensorRecorder(self.record, self.shape)
+        self.recorder.declare(self.param, "p")
+        with self._naming(), self.recorder:
             optimizer = self.subject.cls([self.param], **arguments, **self.subject.settings)
+        created = optimizer.state.get(self.param, {})
         optimizer.param_groups[:] = [_Group(self, each) for each in optimizer.param_groups]
         optimizer.state = _States(self)
+        if created:
+            with self.recorder:
+                optimizer.state[self.param] = created
         return optimizer
 
     def _step(self, optimizer: Any) -> None:
@@ -272,7 +278,7 @@ class _Holder(dict[Any, Any]):
                 continue
             elif isinstance(x, Tensor):
                 self.run.words.add(letter(key))
-                self.run.recorder.declare(x, letter(key))
+                self.run.recorder.declare(x, letter(key), _state_atom(key, x))
             elif type(plain(x)) in (int, float):
                 atom = Value("atom", name=letter(key))
                 super().__setitem__(key, recorded(plain(x), atom))
@@ -305,9 +311,9 @@ class _Holder(dict[Any, Any]):
         run.words.add(word)
         memory = run.recorder.memory_of(x)
         value = memory.value if memory else run.recorder.value_of(x)
-        if key not in self and (is_constant(value) or value.key == "p"):
+        if key not in self and self._is_first_value(value):
             run.inits[key] = value
-            run.recorder.declare(x, word)
+            run.recorder.declare(x, word, _state_atom(key, x))
             return
         if memory is not None and memory.word == word:
             return
@@ -322,11 +328,16 @@ class _Holder(dict[Any, Any]):
         copy.name = word
         run.recorder.declare(x, word, copy)
 
+    def _is_first_value(self, value: Value) -> bool:
+        """Tell if a state may be declared with a first value: a number, an argument, or p."""
+        names = {a.name for a in self.run.subject.arguments}
+        return is_constant(value) or (value.op == "atom" and value.name in {"p", *names})
+
     def _store_number(self, key: Any, x: Any) -> Any:
         run, word = self.run, letter(key)
         run.words.add(word)
         value = x.value if isinstance(x, Float | Int | Flag) else constant(x)
-        if key not in self and is_constant(value):
+        if key not in self and self._is_first_value(value):
             run.inits[key] = value
             return recorded(plain(x), Value("atom", name=word))
         if key not in self:
@@ -356,6 +367,11 @@ class _States(dict[Any, Any]):
         made = _Holder(self.run)
         super().__setitem__(key, made)
         made.update(value)
+
+
+def _state_atom(key: Any, x: Tensor) -> Value:
+    """Return the value of a state before a step. A state of one number is a number."""
+    return Value("atom", name=letter(key), reads_tensors=x.ndim > 0)
 
 
 def _memory_key(run: Run, x: Tensor) -> Any:

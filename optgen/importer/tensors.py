@@ -29,13 +29,14 @@ class Memory:
 
 _SAME = frozenset(
     "detach clone contiguous to float double type type_as view_as data real requires_grad_ "
-    "__get__ alias positive cpu expand_as".split()
+    "alias positive cpu conj resolve_conj resolve_neg reshape view flatten ravel squeeze "
+    "unsqueeze expand expand_as unsqueeze_ squeeze_ to".split()
 )
 _PLAIN = frozenset(
-    "size dim stride numel is_complex is_floating_point is_contiguous element_size is_same_size "
-    "__len__ is_inference nelement is_storage _is_zerotensor is_tensor data_ptr "
+    "dim stride is_complex is_floating_point is_contiguous element_size is_same_size "
+    "__len__ is_inference is_storage _is_zerotensor is_tensor data_ptr "
     "__hash__ __repr__ __format__ is_sparse get_device has_names storage_offset __reversed__ "
-    "__array__ untyped_storage _has_compatible_shallow_copy_type ndimension".split()
+    "__array__ untyped_storage ndimension".split()
 )
 _UNARY = {
     **{word: word for word in "sqrt exp log abs sign sin cos tanh floor ceil round".split()},
@@ -191,9 +192,11 @@ class TensorRecorder(TorchFunctionMode):
         name = getattr(func, "__name__", str(func))
         if name == "__get__":
             return self._property(func, args, kwargs)
-        if name in ("dim", "ndimension"):
-            return self._ndim(func(*args, **kwargs), args[0])
-        if name in _PLAIN or name in ("__set__", "backward", "is_nonzero"):
+        if name in ("numel", "size", "nelement"):
+            return self._size(name, func(*args, **kwargs), args)
+        if name == "__setitem__":
+            return self._set_item(func, *args)
+        if name in _PLAIN or name in ("__set__", "backward", "_set_grad_enabled"):
             return func(*args, **kwargs)
         if name in ("item", "__float__", "__int__", "tolist"):
             return self._item(func, args)
@@ -206,23 +209,30 @@ class TensorRecorder(TorchFunctionMode):
     def _property(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return a property of a tensor. `data` and `T` are tensors; `ndim` is recorded."""
         result = func(*args, **kwargs)
-        if func is Tensor.ndim.__get__ or (
-            isinstance(result, int)
-            and not isinstance(result, bool)
-            and result == args[0].dim()
-            and "ndim" in repr(func)
-        ):
-            return self._ndim(result, args[0])
         if isinstance(result, Tensor) and self.memory_of(result) is None:
             source = self.value_of(args[0])
             op = "transpose" if "'T'" in repr(func) or "'mT'" in repr(func) else None
             self._keep(result, Value(op, (source,)) if op else source)
         return result
 
-    def _ndim(self, number: int, tensor: Tensor) -> Any:
-        if tuple(tensor.shape) == self.shape:
-            return recorded(number, Value("ndim", (Value("atom", name="p"),)))
-        return number
+    def _size(self, name: str, result: Any, args: tuple[Any, ...]) -> Any:
+        """Return a number of elements, rows or columns that records."""
+        p = Value("atom", name="p", reads_tensors=False)
+        if tuple(args[0].shape) != self.shape or not isinstance(result, int):
+            return result
+        if name != "size" or len(self.shape) == 1:
+            return recorded(result, Value("numel", (p,)))
+        axis = args[1] % len(self.shape) - len(self.shape)
+        word = {-1: "cols", -2: "rows"}.get(axis)
+        return recorded(result, Value(word, (p,))) if word else result
+
+    def _set_item(self, func: Any, x: Tensor, mask: Any, new: Any) -> None:
+        """Record `x[mask] = new`."""
+        if not (isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.shape == x.shape):
+            raise NotImportedError("a part of a tensor is assigned", author_line())
+        value = Value("where", (self.value_of(mask), self._operand(new), self.value_of(x)))
+        func(x, mask, plain(new))
+        self._assign(x, value)
 
     def _item(self, func: Any, args: tuple[Any, ...]) -> Any:
         value = self.value_of(args[0])
@@ -282,11 +292,12 @@ class TensorRecorder(TorchFunctionMode):
     def _create(
         self, func: Any, base: str, args: tuple[Any, ...], kwargs: dict[str, Any], in_place: bool
     ) -> Any:
-        result = func(*map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
-        if in_place or not isinstance(result, Tensor):
+        result = func(*map(_plain_all, args), **{k: plain(v) for k, v in kwargs.items()})
+        if not isinstance(result, Tensor):
             return result
         if base in _SAME:
             value = self.value_of(args[0])
+            self._check_layout(base, args[0], result)
         else:
             number = _CREATIONS[base]
             fill = kwargs.get("fill_value", args[-1] if args else 0)
@@ -300,6 +311,12 @@ class TensorRecorder(TorchFunctionMode):
         if known is None:
             self._keep(result, value)
         return result
+
+    def _check_layout(self, base: str, x: Tensor, result: Tensor) -> None:
+        """Raise an error if a new shape of a tensor cannot be said."""
+        before, after = (tuple(n for n in each.shape if n != 1) for each in (x, result))
+        if before != after and x.numel() != 1:
+            raise NotImportedError(f"`{base}` to another shape", author_line())
 
     def _operand(self, x: Any) -> Operand:
         if isinstance(x, Tensor):
@@ -328,6 +345,10 @@ class TensorRecorder(TorchFunctionMode):
         options = {renamed.get(k, k): v for k, v in options.items() if k not in _IGNORED}
         if options.pop("b", None) is not None and len(operands) == 1:
             operands.append(self._operand(kwargs.get("other", kwargs.get("exponent"))))
+        if base in ("matmul", "mm") and args[0].shape[-1] == 1:
+            base = "mul"
+        if base in ("dot", "inner", "vdot"):
+            return Value("sum", (apply("mul", *operands),))
         if (builder := _BUILDERS.get(base)) is not None:
             return builder(*operands, **options)
         if (word := _UNARY.get(base)) is not None and len(operands) == 1:
@@ -344,10 +365,9 @@ class TensorRecorder(TorchFunctionMode):
             raise NotImportedError("a norm that is not the Euclidean one", author_line())
         value = self.value_of(x)
         sizes = [size for axis, size in enumerate(x.shape) if axis in axes]
-        kept = kwargs.get("keepdim", False)
         if len(axes) == x.ndim or all(s == 1 for a, s in enumerate(x.shape) if a not in axes):
             return Value(word, (value,))
-        if len(axes) == 1 and sizes and kept and x.ndim >= 2:
+        if len(axes) == 1 and sizes and x.ndim >= 2:
             if axes == {x.ndim - 1}:
                 return Value(f"row_{word}", (value,))
             if axes == {x.ndim - 2}:
@@ -404,9 +424,12 @@ def _base_name(name: str) -> tuple[str, bool]:
     return name.removeprefix("linalg_"), False
 
 
+def _plain_all(x: Any) -> Any:
+    """Return an argument without records, in lists too."""
+    return type(x)(map(plain, x)) if type(x) in (list, tuple) else plain(x)
+
+
 def _key(tensor: Tensor) -> Key:
     with torch._C.DisableTorchFunction():
         return tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride())
 
-
-assert is_constant

@@ -70,6 +70,8 @@ def _signature(
             options.append(f'init="{each.init}"' if each.init.isidentifier() else f"init={each.init}")
         if each.shape != "like":
             options.append(f'shape="{each.shape}"')
+        if each.dtype:
+            options.append(f'dtype="{each.dtype}"')
         if each.when:
             options.append(f'when="{each.when}"')
         yield f"{letter(each.key)}=state({', '.join(options)}),"
