@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from optgen.importer.recording import NotImportedError, Record
+from optgen.importer.recording import NotImportedError, Record, failed
 from optgen.importer.run import Path, Run, Subject, letter
 from optgen.importer.statements import (
     Choice,
@@ -22,6 +22,7 @@ from optgen.importer.statements import (
     events_of,
     folded,
     merged,
+    with_wheres,
     without_dead,
 )
 from optgen.importer.values import Value
@@ -101,7 +102,12 @@ class Explorer:
 
     def code(self) -> list[Item]:
         """Return the merged code of all paths."""
-        events = self.run({})[1]
+        try:
+            events = self.run({})[1]
+        except NotImportedError:
+            raise
+        except Exception as error:
+            raise failed(error) from error
         return self._structure(events, {}, 0, len(events), frozenset())[0]
 
     def _structure(
@@ -160,24 +166,35 @@ class Explorer:
             return
         length = _common_end(events[i + 1 : end], other[b0:b1])
         join = end - length
-        if join > stop:
-            join = stop
-        join = next((b for a, b in spans if a < join < b), join)
-        inside = [n for n, (a, b) in enumerate(spans) if b <= join]
-        count = len(inside)
+        inner = known | {choice.key}
+        while True:
+            join = next((b for a, b in spans if a < join < b), join)
+            if join > stop:
+                raise _JoinsLaterError(join)
+            upto = b1 - (end - join)
+            try:
+                theirs = tuple(self._structure(other, forced, b0, max(b0, upto), inner)[0])
+                break
+            except _JoinsLaterError as later:
+                join = later.join + end - b1
+        count = sum(b <= join for _, b in spans)
         mine = tuple(items[:count])
-        shift = b1 - (end - join)
-        theirs = tuple(
-            self._structure(other, forced, b0, max(b0, shift), known | {choice.key})[0]
-        )
         then, otherwise = (mine, theirs) if choice.outcome else (theirs, mine)
         del items[:count], spans[:count]
         if then != otherwise:
-            items.insert(0, If(choice.condition, then, otherwise))
+            items.insert(0, If(choice.condition, then, otherwise, choice.is_tensor))
             spans.insert(0, (i, join))
         else:
             items[:0] = mine
             spans[:0] = [(i, join)] * len(mine)
+
+
+class _JoinsLaterError(Exception):
+    """Two sides of an inner branch join after the sides of the outer one."""
+
+    def __init__(self, join: int) -> None:
+        super().__init__(join)
+        self.join = join
 
 
 def _parts(events: Sequence[Event], key: str) -> list[tuple[int, int]]:
@@ -236,6 +253,8 @@ def find_rule(subject: Subject) -> Rule:
     if by_shape[0] != by_shape[1]:
         items = merged("factored(p)", by_shape[0], by_shape[1])
     live = {"p", *(letter(each.key) for each in states)}
+    items = without_dead(items, set(live))
+    items = folded(with_wheres(items))
     aliases: dict[str, str] = {}
     for each in explorers.values():
         for path, _ in each.paths.values():
@@ -256,7 +275,12 @@ def _first_step(states: Sequence[FoundState], shape: tuple[int, ...]) -> str:
 def _bounds(subject: Subject) -> tuple[Bound, ...]:
     """Return the bounds that the constructor checks."""
     explorer = Explorer(subject, MATRIX, True, {})
-    path, events = explorer.run({})
+    try:
+        _, events = explorer.run({})
+    except NotImportedError:
+        raise
+    except Exception as error:
+        raise failed(error) from error
     found: list[Bound] = []
     names = {f"{a.name}" for a in subject.arguments if not isinstance(a.default, tuple)}
     names |= {

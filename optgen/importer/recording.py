@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import FrameType
@@ -65,13 +66,10 @@ class Record:
         """Record a condition, and return the side to take."""
         if condition.op == "constant":
             return outcome
-        if condition.reads_tensors:
-            reason = "a branch on a value that is computed from tensors"
-            raise NotImportedError(reason, author_line(), "write torch.where(condition, a, b)")
         truth, is_negated = self._canonical(condition)
         natural = outcome != is_negated
         if self.is_silent:
-            if "t" not in set(truth.atoms()):
+            if "t" not in set(truth.atoms()) and not truth.reads_tensors:
                 natural = self.decided.get(truth.key, self.forced.get(truth.key, natural))
             return natural != is_negated
         if truth.key not in self.decided:
@@ -93,6 +91,15 @@ class Record:
         if op in ("ge", "le"):
             return Value(NEGATED[op], args), True
         return condition, False
+
+
+def failed(error: Exception) -> NotImportedError:
+    """Return an error of the author's code as a refusal at the author's line."""
+    place = ("", 0)
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if is_author_file(frame.f_code.co_filename):
+            place = frame.f_code.co_filename, line
+    return NotImportedError(f"the class fails here: {type(error).__name__}: {error}", place)
 
 
 _current: list[Record] = []

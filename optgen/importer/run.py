@@ -19,6 +19,7 @@ from optgen.importer.recording import (
     Branch,
     NotImportedError,
     Record,
+    failed,
     is_author_file,
     set_current,
 )
@@ -80,7 +81,13 @@ def find_subject(cls: Any, settings: Mapping[str, Any]) -> Subject:
             )
         if _is_number_like(each.default):
             arguments.append(Argument(each.name, each.default))
-    return Subject(cls, tuple(arguments), fixed, _count(cls, fixed))
+    try:
+        counters = _count(cls, fixed)
+    except NotImportedError:
+        raise
+    except Exception as error:
+        raise failed(error) from error
+    return Subject(cls, tuple(arguments), fixed, counters)
 
 
 def _is_number_like(default: Any) -> bool:
@@ -97,6 +104,8 @@ def _count(cls: Any, settings: Mapping[str, Any]) -> dict[str, int]:
     for _ in range(3):
         p.grad = torch.full_like(p, 0.5)
         optimizer.step()
+        if any(not isinstance(key, Tensor) for key in optimizer.state):
+            raise NotImportedError("states that belong to no parameter")
         for key, value in [*optimizer.param_groups[0].items(), *optimizer.state[p].items()]:
             if type(value) in (int, float) or (isinstance(value, Tensor) and value.ndim == 0):
                 seen[str(key)].append(float(value))
@@ -165,7 +174,10 @@ class Run:
             optimizer = self.subject.cls([self.param], **arguments, **self.subject.settings)
         created = optimizer.state.get(self.param, {})
         optimizer.param_groups[:] = [_Group(self, each) for each in optimizer.param_groups]
-        optimizer.state = _States(self)
+        try:
+            optimizer.state = _States(self)
+        except AttributeError:
+            raise NotImportedError("`state` is a property: a wrapper of another optimizer") from None
         if created:
             with self.recorder:
                 optimizer.state[self.param] = created

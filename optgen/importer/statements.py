@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
-from optgen.importer.recording import Branch
+from optgen.importer.recording import Branch, NotImportedError
 from optgen.importer.values import Value, expression, text
 
 
@@ -34,6 +34,7 @@ class Choice:
     condition: str
     key: str
     outcome: bool
+    is_tensor: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class If:
     condition: str
     then: tuple[Item, ...]
     other: tuple[Item, ...]
+    is_tensor: bool = False
 
 
 Item = Assign | If
@@ -68,7 +70,9 @@ def events_of(events: Sequence[Value | Branch]) -> list[Event]:
     for event in events:
         if isinstance(event, Branch):
             _check(event.condition, holds)
-            made.append(Choice(text(event.condition), event.condition.key, event.outcome))
+            condition = event.condition
+            choice = Choice(text(condition), condition.key, event.outcome, condition.reads_tensors)
+            made.append(choice)
         elif event.name is not None and event.op != "atom":
             for each in event.args:
                 _check(each, holds)
@@ -115,7 +119,7 @@ def without_dead(items: Sequence[Item], live: set[str]) -> tuple[Item, ...]:
         if then or other:
             live |= then_live | other_live
             live |= names_in(item.condition)
-            kept.append(If(item.condition, then, other))
+            kept.append(If(item.condition, then, other, item.is_tensor))
     return tuple(reversed(kept))
 
 
@@ -133,7 +137,7 @@ def merged(condition: str, then: Sequence[Item], other: Sequence[Item]) -> list[
                 assert isinstance(a, If)
                 assert isinstance(b, If)
                 inside = [merged(condition, x, y) for x, y in ((a.then, b.then), (a.other, b.other))]
-                made.append(If(a.condition, tuple(inside[0]), tuple(inside[1])))
+                made.append(If(a.condition, tuple(inside[0]), tuple(inside[1]), a.is_tensor))
             continue
         made.append(If(condition, tuple(left), tuple(right)))
     return made
@@ -155,7 +159,8 @@ def folded(items: Sequence[Item]) -> list[Item]:
     made: list[Item] = []
     for item in items:
         if isinstance(item, If):
-            made.append(If(item.condition, tuple(folded(item.then)), tuple(folded(item.other))))
+            sides = tuple(folded(item.then)), tuple(folded(item.other))
+            made.append(If(item.condition, *sides, item.is_tensor))
             continue
         before = made[-1] if made else None
         if (
@@ -167,6 +172,60 @@ def folded(items: Sequence[Item]) -> list[Item]:
             continue
         made.append(item)
     return made
+
+
+def with_wheres(items: Sequence[Item]) -> list[Item]:
+    """Return code in which an `if` on a tensor's value is computed on both sides."""
+    made: list[Item] = []
+    for item in items:
+        if isinstance(item, Assign):
+            made.append(item)
+            continue
+        then, other = with_wheres(item.then), with_wheres(item.other)
+        if item.is_tensor:
+            made += _both_sides(item.condition, then, other)
+        else:
+            made.append(If(item.condition, tuple(then), tuple(other)))
+    return made
+
+
+def _both_sides(condition: str, then: Sequence[Item], other: Sequence[Item]) -> Iterator[Assign]:
+    """Yield both sides, with names of their own, and the choice between their results."""
+    condition = condition if _is_answer(condition) else f"{condition} != 0"
+    names = dict.fromkeys(item.name for item in (*then, *other) if isinstance(item, Assign))
+    if names_in(condition) & set(names):
+        yield Assign("is_taken", condition)
+        condition = "is_taken"
+    results: list[dict[str, str]] = []
+    for side, ending in ((then, "then"), (other, "else")):
+        last: dict[str, str] = {}
+        for number, item in enumerate(side):
+            if isinstance(item, If):
+                raise NotImportedError("branches inside a branch on a tensor's value", item_place(side))
+            source = item.source
+            for name, by in last.items():
+                source = _substitute(source, name, by)
+            later = side[number + 1 :]
+            if any(isinstance(x, If) or item.name in names_in(x.source) for x in later):
+                yield Assign(f"{item.name}_{ending}", source, item.place)
+                source = f"{item.name}_{ending}"
+            last[item.name] = source
+        results.append(last)
+    for name in names:
+        a, b = (result.get(name, name) for result in results)
+        yield Assign(name, f"where({condition}, {a}, {b})")
+
+
+def item_place(items: Sequence[Item]) -> tuple[str, int]:
+    """Return the author's line of the first assignment."""
+    return next((x.place for x in items if isinstance(x, Assign)), ("", 0))
+
+
+def _is_answer(condition: str) -> bool:
+    node = ast.parse(condition, mode="eval").body
+    return isinstance(node, ast.Compare | ast.BoolOp) or (
+        isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+    )
 
 
 def _reads(source: str, name: str) -> int:

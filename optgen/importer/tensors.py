@@ -137,6 +137,9 @@ _BUILDERS: dict[str, Callable[..., Value]] = {
     "where": _where,
     "logical_not": _not,
     "bitwise_not": _not,
+    "sigmoid": lambda a: apply(
+        "div", constant(1), apply("add", apply("exp", apply("neg", a)), constant(1))
+    ),
     "copy": lambda a, b, **_: b,
     "zero": lambda a: constant(0),
     "fill": lambda a, b: b,
@@ -196,7 +199,7 @@ class TensorRecorder(TorchFunctionMode):
             return self._size(name, func(*args, **kwargs), args)
         if name == "__setitem__":
             return self._set_item(func, *args)
-        if name in _PLAIN or name in ("__set__", "backward", "_set_grad_enabled"):
+        if name in _PLAIN or name in ("__set__", "backward", "_set_grad_enabled", "device", "set_"):
             return func(*args, **kwargs)
         if name in ("item", "__float__", "__int__", "tolist"):
             return self._item(func, args)
@@ -286,7 +289,7 @@ class TensorRecorder(TorchFunctionMode):
         if value.op in ("constant", "atom") or value.name is not None:
             value = Value("copy", (value,))
         memory.value = self.record.add(value)
-        value.name = memory.word or previous.name
+        value.name = memory.word or (None if previous.op == "atom" else previous.name)
         memory.versions.append(value)
 
     def _create(
@@ -361,9 +364,13 @@ class TensorRecorder(TorchFunctionMode):
         """Return a sum, a mean or a norm: of all elements, of rows or of columns."""
         x: Tensor = args[0]
         axes, order = _axes(word, args, kwargs)
-        if order != 2:
-            raise NotImportedError("a norm that is not the Euclidean one", author_line())
         value = self.value_of(x)
+        if order in (float("inf"), "inf"):
+            word = "max_abs"
+        elif order == 1:
+            word, value = "sum", apply("abs", value)
+        elif order != 2:
+            raise NotImportedError(f"a norm of order {order}", author_line())
         sizes = [size for axis, size in enumerate(x.shape) if axis in axes]
         if len(axes) == x.ndim or all(s == 1 for a, s in enumerate(x.shape) if a not in axes):
             return Value(word, (value,))
@@ -396,7 +403,7 @@ class TensorRecorder(TorchFunctionMode):
 _IGNORED = ("dtype", "device", "memory_format", "non_blocking", "keepdim", "dim", "copy", "layout")
 
 
-def _axes(word: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[set[int], float]:
+def _axes(word: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[set[int], Any]:
     """Return the axes that a reduction goes over, and the order of a norm."""
     rest = list(args[1:])
     order: Any = 2
