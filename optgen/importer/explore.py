@@ -14,18 +14,20 @@ import torch
 from optgen.importer.recording import NotImportedError, Record, failed
 from optgen.importer.run import Path, Run, Subject, letter
 from optgen.importer.statements import (
+    Assign,
     Choice,
     Event,
     HazardError,
     If,
     Item,
+    assigned,
     events_of,
     folded,
     merged,
     with_wheres,
     without_dead,
 )
-from optgen.importer.values import Value
+from optgen.importer.values import Value, text
 
 MAX_RUNS = 200
 MATRIX, VECTOR = (4, 3), (5,)
@@ -100,6 +102,10 @@ class Explorer:
                 _give_name(path, error.value)
         raise NotImportedError("values are overwritten before they are read")
 
+    def _path_of(self, events: Sequence[Event]) -> Path:
+        """Return the run that has these events."""
+        return next(path for path, each in self.paths.values() if each is events)
+
     def code(self) -> list[Item]:
         """Return the merged code of all paths."""
         try:
@@ -169,6 +175,10 @@ class Explorer:
         inner = known | {choice.key}
         while True:
             join = next((b for a, b in spans if a < join < b), join)
+            if join > end:  # as of here, up to the end of both runs
+                end, b1 = len(events), len(other)
+                join = max(join, end - _common_end(events[i + 1 :], other[b0:]))
+                continue
             if join > stop:
                 raise _JoinsLaterError(join)
             upto = b1 - (end - join)
@@ -176,9 +186,16 @@ class Explorer:
                 theirs = tuple(self._structure(other, forced, b0, max(b0, upto), inner)[0])
                 break
             except _JoinsLaterError as later:
-                join = later.join + end - b1
+                if later.join > b1:
+                    end, b1 = len(events), len(other)
+                join = max(join + 1, later.join + end - b1)
         count = sum(b <= join for _, b in spans)
         mine = tuple(items[:count])
+        own_path, other_path = self._path_of(events), self.run(forced)[0]
+        mine, theirs = (
+            _with_bindings(mine, theirs, own_path),
+            _with_bindings(theirs, mine, other_path),
+        )
         then, otherwise = (mine, theirs) if choice.outcome else (theirs, mine)
         del items[:count], spans[:count]
         if then != otherwise:
@@ -187,6 +204,22 @@ class Explorer:
         else:
             items[:0] = mine
             spans[:0] = [(i, join)] * len(mine)
+
+
+def _with_bindings(
+    items: tuple[Item, ...], others: tuple[Item, ...], path: Path
+) -> tuple[Item, ...]:
+    """Return one side, with the variables that only the other side assigns as the run had them.
+
+    A variable may be another name of a value, `step_size = lr`, which no event says.
+    """
+    missing = assigned(others) - assigned(items)
+    bound = {
+        name: text(path.bindings[name])
+        for name in sorted(missing)
+        if name in path.bindings and path.bindings[name].name != name
+    }
+    return (*items, *(Assign(name, source) for name, source in bound.items()))
 
 
 class _JoinsLaterError(Exception):
@@ -356,7 +389,7 @@ def _flag_of(
             return name
         if all(decided.get(name, there) != there for there, decided in present):
             return f"not {name}"
-    raise NotImportedError(f"the state {key!r} exists only sometimes, and no flag says when")
+    return ""
 
 
 def _shape_word(key: str, shapes: Mapping[tuple[int, ...], tuple[int, ...]]) -> str:

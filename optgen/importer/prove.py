@@ -14,6 +14,7 @@ from torch import Tensor
 from optgen.importer.explore import Rule
 from optgen.importer.recording import NotImportedError
 from optgen.importer.run import Argument, Subject
+from optgen.importer.statements import asked_names
 
 STEPS = 30
 BOUND = 1e-12
@@ -50,7 +51,8 @@ class Proof:
 
 def settings_of(subject: Subject, rule: Rule) -> list[dict[str, Any]]:
     """Return settings that cover the sides of branches: defaults, each one changed, and mixtures."""
-    choices = {a.name: _choices(a, rule) for a in subject.arguments}
+    asked = asked_names(rule.items)
+    choices = {a.name: _choices(a, a.name in asked) for a in subject.arguments}
     found: list[dict[str, Any]] = [{}]
     for name, values in choices.items():
         found += [{name: value} for value in values]
@@ -65,15 +67,16 @@ def settings_of(subject: Subject, rule: Rule) -> list[dict[str, Any]]:
     return unique
 
 
-def _choices(argument: Argument, rule: Rule) -> list[Any]:
+def _choices(argument: Argument, is_asked: bool) -> list[Any]:
+    """Return other values of an argument; 0 is one if the rule asks for the argument."""
     default = argument.default
     if isinstance(default, bool):
         return [not default]
     if isinstance(default, tuple):
         return [tuple(type(x)(x * 0.9) if x * 0.9 != x else x for x in default)]
     if isinstance(default, int):
-        return [default + 1, *([0] if default else [])]
-    return [default * 0.7, 0.0] if default else [0.05]
+        return [default + 1, *([0] if default and is_asked else [])] if default else [0.05]
+    return [default * 0.7, 0.0 if is_asked else default * 0.5] if default else [0.05]
 
 
 def prove(subject: Subject, rule: Rule, ours: Any) -> Proof:

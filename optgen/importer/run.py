@@ -19,6 +19,7 @@ from optgen.importer.recording import (
     Branch,
     NotImportedError,
     Record,
+    as_value,
     failed,
     is_author_file,
     set_current,
@@ -59,6 +60,7 @@ class Path:
     states: dict[str, tuple[tuple[int, ...], Any]]
     inits: dict[str, Value]
     aliases: dict[str, str]
+    bindings: dict[str, Value]
 
 
 def find_subject(cls: Any, settings: Mapping[str, Any]) -> Subject:
@@ -136,6 +138,7 @@ class Run:
     recorder: TensorRecorder = field(init=False)
     inits: dict[str, Value] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
+    bindings: dict[str, Value] = field(default_factory=dict)
     words: set[str] = field(default_factory=set)
     param: Any = None
 
@@ -164,7 +167,7 @@ class Run:
             if key not in self.subject.counters
         }
         events, decided = self.record.events, self.record.decided
-        return Path(events, decided, states, self.inits, self.aliases)
+        return Path(events, decided, states, self.inits, self.aliases, self.bindings)
 
     def _construct(self) -> Any:
         arguments = {a.name: _argument(a) for a in self.subject.arguments}
@@ -207,8 +210,11 @@ class Run:
             memory = self.recorder.memory_of(x) if hasattr(self, "recorder") else None
             value = None if memory is None else memory.value
         else:
-            value = getattr(x, "value", None) if isinstance(x, Float | Int | Flag) else None
-        if not isinstance(value, Value) or value.op == "constant":
+            value = as_value(x)
+        if value is None:
+            return
+        self.bindings[self.local_name(name)] = value
+        if value.op == "constant":
             return
         if value.op == "atom":
             self.aliases.setdefault(str(value.name), name)
@@ -226,9 +232,11 @@ class Run:
 
 def _argument(argument: Argument) -> Any:
     default = argument.default
+    if type(default) is int and default == 0:
+        default = 0.0
     if isinstance(default, tuple):
         return tuple(
-            recorded(x, Value("atom", name=f"{argument.name}[{i}]")) for i, x in enumerate(default)
+            recorded(float(x) if x == 0 else x, Value("atom", name=f"{argument.name}[{i}]")) for i, x in enumerate(default)
         )
     return recorded(default, Value("atom", name=argument.name))
 
@@ -252,7 +260,7 @@ class _Naming:
     def _line(self, frame: FrameType, event: str, arg: object) -> Any:
         if event in ("line", "return"):
             for name, x in frame.f_locals.items():
-                if isinstance(x, Tensor | Float | Int | Flag):
+                if isinstance(x, Tensor | float | int):
                     with torch._C.DisableTorchFunction():
                         self.run.see(name, x)
         return self._line

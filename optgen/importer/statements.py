@@ -85,6 +85,8 @@ def events_of(events: Sequence[Value | Branch]) -> list[Event]:
 
 def _check(value: Value, holds: dict[str, Value]) -> None:
     """Raise an error if a name in a value's text no longer holds the value."""
+    if value.op in ("rows", "cols", "numel", "ndim"):
+        return
     if value.name is not None:
         held = holds.get(value.name)
         if held is not None and held is not value and not _is_same_copy(held, value):
@@ -101,6 +103,23 @@ def _is_same_copy(held: Value, value: Value) -> bool:
 def names_in(source: str) -> set[str]:
     """Return the names that an expression reads."""
     return {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+
+
+def assigned(items: Sequence[Item]) -> set[str]:
+    """Return the names that code assigns, in branches too."""
+    names: set[str] = set()
+    for item in items:
+        names |= {item.name} if isinstance(item, Assign) else assigned(item.then + item.other)
+    return names
+
+
+def asked_names(items: Sequence[Item]) -> set[str]:
+    """Return the names that conditions read."""
+    names: set[str] = set()
+    for item in items:
+        if isinstance(item, If):
+            names |= names_in(item.condition) | asked_names(item.then + item.other)
+    return names
 
 
 def without_dead(items: Sequence[Item], live: set[str]) -> tuple[Item, ...]:

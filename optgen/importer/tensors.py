@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,7 +24,8 @@ class Memory:
     tensor: Tensor
     value: Value
     word: str | None = None
-    versions: list[Value] = field(default_factory=list)
+    is_copy: bool = False
+    """The value is another memory's, such as a clone's. So its name is not this memory's."""
 
 
 _SAME = frozenset(
@@ -289,8 +290,9 @@ class TensorRecorder(TorchFunctionMode):
         if value.op in ("constant", "atom") or value.name is not None:
             value = Value("copy", (value,))
         memory.value = self.record.add(value)
-        value.name = memory.word or (None if previous.op == "atom" else previous.name)
-        memory.versions.append(value)
+        is_own = previous.op != "atom" and not memory.is_copy
+        value.name = memory.word or (previous.name if is_own else None)
+        memory.is_copy = False
 
     def _create(
         self, func: Any, base: str, args: tuple[Any, ...], kwargs: dict[str, Any], in_place: bool
@@ -313,6 +315,7 @@ class TensorRecorder(TorchFunctionMode):
         known = self.memory_of(result)
         if known is None:
             self._keep(result, value)
+            self.memories[_key(result)].is_copy = base in _SAME
         return result
 
     def _check_layout(self, base: str, x: Tensor, result: Tensor) -> None:
