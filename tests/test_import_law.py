@@ -26,7 +26,9 @@ LAW: dict[str, set[str]] = {
     "amp": {"runtime"},
     "bench": TRAINING,
     "verification": {"ir", "spec", "jit", "__version__", *TRAINING},
+    "importer": {"ir", "spec", "jit", "verification", *TRAINING},
     "cli": {
+        "importer",
         *("spec", "ir", "passes", "lowerings", "emit", "jit", "compositions", "modifiers"),
         *("bench", "verification", "specs", "__version__"),
         *TRAINING,
@@ -79,7 +81,7 @@ def may_import(part: str, name: str) -> bool:
         return bool(rest) and (rest[0] == part or rest[0] in LAW[part])
     if part in TRAINING - {"contract"}:
         return first in TRAINING_LIBRARIES
-    if part in {"amp", "verification"}:
+    if part in {"amp", "verification", "importer"}:
         return first == "torch"
     if part == "bench":
         return first in {"torch", "matplotlib"}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from optgen import jit
 from optgen.importer.explore import find_rule
-from optgen.importer.prove import Proof, prove
+from optgen.importer.prove import SHAPES, DiffersError, Proof, prove
 from optgen.importer.recording import NotImportedError
 from optgen.importer.run import find_subject
 from optgen.importer.write import spec_text
@@ -71,13 +71,24 @@ def import_optimizer(
     began = time.perf_counter()
     text, rule, subject = _write(cls, settings)
     try:
-        ours = jit.load(Spec(_file_name(cls), text, f"{_file_name(cls)}.py", 1))
-    except SpecError as error:
-        raise NotImportedError(f"the language does not take the rule: {error}") from error
-    proof = prove(subject, rule, ours)
+        ours = _loaded(cls, text)
+        proof = prove(subject, rule, ours)
+    except DiffersError as error:
+        if error.num_axes < 3:
+            raise
+        text = spec_text(subject, rule, is_for_matrices=True)
+        ours = _loaded(cls, text)
+        proof = prove(subject, rule, ours, tuple(s for s in SHAPES if len(s) < 3))
     if out is not None:
         Path(out).write_text(text, encoding="utf-8")
     return Imported(text, ours, proof, rule.num_runs, time.perf_counter() - began)
+
+
+def _loaded(cls: type, text: str) -> type[LoadedOptimizer]:
+    try:
+        return jit.load(Spec(_file_name(cls), text, f"{_file_name(cls)}.py", 1))
+    except SpecError as error:
+        raise NotImportedError(f"the language does not take the rule: {error}") from error
 
 
 def _write(cls: type, settings: Mapping[str, Any]) -> tuple[str, Any, Any]:

@@ -6,7 +6,7 @@ with the branches and not with their combinations; the proof compares combinatio
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -24,6 +24,7 @@ from optgen.importer.statements import (
     events_of,
     folded,
     merged,
+    names_read,
     with_wheres,
     without_dead,
 )
@@ -71,10 +72,11 @@ class Explorer:
     subject: Subject
     shape: tuple[int, ...]
     is_fresh: bool
-    names: dict[tuple[str, int, int], str]
     nonnegative: frozenset[str] = frozenset()
     paths: dict[tuple[tuple[str, bool], ...], tuple[Path, list[Event]]] = field(default_factory=dict)
     conditions: dict[str, Value] = field(default_factory=dict)
+    sites: dict[tuple[str, int, int], str] = field(default_factory=dict)
+    has_new_sites: bool = False
     raising: set[tuple[str, bool]] = field(default_factory=set)
 
     def run(self, forced: Mapping[str, bool]) -> tuple[Path, list[Event]]:
@@ -84,7 +86,7 @@ class Explorer:
             if len(self.paths) >= MAX_RUNS:
                 raise NotImportedError(f"more than {MAX_RUNS} paths", hint="--set some arguments")
             record = Record(forced, self.nonnegative)
-            run = Run(self.subject, record, self.shape, self.names)
+            run = Run(self.subject, record, self.shape)
             path = run.take(is_fresh=self.is_fresh)
             self.conditions |= {
                 event.condition.key: event.condition
@@ -95,12 +97,31 @@ class Explorer:
         return self.paths[key]
 
     def _events(self, path: Path) -> list[Event]:
+        """Return a run's events, with names for values that are read after their own name's end."""
         for _ in range(50):
+            self._name_sites(path)
             try:
                 return events_of(path.events)
             except HazardError as error:
-                _give_name(path, error.value)
+                if error.value.op == "atom":
+                    error.value.name = f"{error.value.name}_before"
+                    continue
+                site = next(site for site, v in _sites(path) if v is error.value)
+                self.sites[site] = f"{error.value.name or 'x'}_{len(self.sites) + 1}"
+                self.has_new_sites = True
         raise NotImportedError("values are overwritten before they are read")
+
+    def _name_sites(self, path: Path) -> None:
+        """Give the values of known sites names of their own; copies have the old names."""
+        named = [(site, v) for site, v in _sites(path) if site in self.sites]
+        for site, value in named:
+            if value.name == self.sites[site]:
+                continue
+            if value.name is not None:
+                at = next(n for n, e in enumerate(path.events) if e is value) + 1
+                copy = Value("copy", (value,), name=value.name, place=value.place)
+                path.events.insert(at, copy)
+            value.name = self.sites[site]
 
     def _path_of(self, events: Sequence[Event]) -> Path:
         """Return the run that has these events."""
@@ -108,13 +129,20 @@ class Explorer:
 
     def code(self) -> list[Item]:
         """Return the merged code of all paths."""
-        try:
-            events = self.run({})[1]
-        except NotImportedError:
-            raise
-        except Exception as error:
-            raise failed(error) from error
-        return self._structure(events, {}, 0, len(events), frozenset())[0]
+        for _ in range(20):
+            try:
+                events = self.run({})[1]
+            except NotImportedError:
+                raise
+            except Exception as error:
+                raise failed(error) from error
+            self.has_new_sites = False
+            items = self._structure(events, {}, 0, len(events), frozenset())[0]
+            if not self.has_new_sites:
+                break
+            self.paths.clear()  # all runs get the names that one of them needs
+        befores = sorted(n for n in names_read(items) if n.endswith("_before"))
+        return [*(Assign(n, n.removesuffix("_before")) for n in befores), *items]
 
     def _structure(
         self,
@@ -244,23 +272,13 @@ def _common_end(a: Sequence[Event], b: Sequence[Event]) -> int:
     return n
 
 
-def _give_name(path: Path, value: Value) -> None:
-    """Give a value that is read too late a name of its own.
-
-    If it had a name, then a copy of it has that name, until the name gets its next value.
-    """
-    taken = {e.name for e in path.events if isinstance(e, Value) and e.name}
-    base = value.name or "x"
-    new = next(f"{base}_{n}" for n in range(1, 1000) if f"{base}_{n}" not in taken)
-    if value.op == "atom":
-        before = Value("atom", name=value.name, reads_tensors=value.reads_tensors)
-        value.op, value.args, at = "copy", (before,), 0
-        path.events.insert(0, value)
-    elif value.name is not None:
-        at = next(n for n, e in enumerate(path.events) if e is value) + 1
-        copy = Value("copy", (value,), name=value.name, place=value.place)
-        path.events.insert(at, copy)
-    value.name = new
+def _sites(path: Path) -> Iterator[tuple[tuple[str, int, int], Value]]:
+    """Yield the values of a run with their sites: the author's line, and a number in this line."""
+    seen: dict[tuple[str, int], int] = {}
+    for event in path.events:
+        if isinstance(event, Value) and event.op != "copy":
+            seen[event.place] = seen.get(event.place, 0) + 1
+            yield (*event.place, seen[event.place]), event
 
 
 def find_rule(subject: Subject) -> Rule:
@@ -270,7 +288,7 @@ def find_rule(subject: Subject) -> Rule:
         each.name for each in bounds if each.kind in ("ge", "gt") and each.number >= 0
     )
     explorers: dict[tuple[tuple[int, ...], bool], Explorer] = {
-        (shape, fresh): Explorer(subject, shape, fresh, {}, nonnegative)
+        (shape, fresh): Explorer(subject, shape, fresh, nonnegative)
         for shape in (MATRIX, VECTOR)
         for fresh in (True, False)
     }
@@ -307,7 +325,7 @@ def _first_step(states: Sequence[FoundState], shape: tuple[int, ...]) -> str:
 
 def _bounds(subject: Subject) -> tuple[Bound, ...]:
     """Return the bounds that the constructor checks."""
-    explorer = Explorer(subject, MATRIX, True, {})
+    explorer = Explorer(subject, MATRIX, True)
     try:
         _, events = explorer.run({})
     except NotImportedError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -79,7 +80,19 @@ def _choices(argument: Argument, is_asked: bool) -> list[Any]:
     return [default * 0.7, 0.0 if is_asked else default * 0.5] if default else [0.05]
 
 
-def prove(subject: Subject, rule: Rule, ours: Any) -> Proof:
+class DiffersError(NotImportedError):
+    """The rule and the original differ.
+
+    Attributes:
+        num_axes: the number of axes of the parameter that differs.
+    """
+
+    num_axes: int = 0
+
+
+def prove(
+    subject: Subject, rule: Rule, ours: Any, shapes: tuple[tuple[int, ...], ...] = SHAPES
+) -> Proof:
     """Compare 30 closed-loop steps of both classes.
 
     Raises:
@@ -88,23 +101,25 @@ def prove(subject: Subject, rule: Rule, ours: Any) -> Proof:
     compared, largest, are_exchanged = 0, 0.0, False
     for setting in settings_of(subject, rule):
         try:
-            original = _Side(subject.cls, {**subject.settings, **setting}, SHAPES)
+            original = _Side(subject.cls, {**subject.settings, **setting}, shapes)
         except Exception:
             continue  # the original refuses the setting
-        difference = _compare(original, ours, setting)
+        difference = _compare(original, ours, setting, shapes)
         if difference is None:
             continue
         if not difference.error <= BOUND:
-            raise NotImportedError(
+            error = DiffersError(
                 f"the rule differs from the original: {difference.what} by {difference.error:.1e} "
                 f"in step {difference.step} with {dict(setting) or 'the defaults'}"
             )
+            error.num_axes = len(re.findall(r"\d+[,)]", difference.what.rpartition("(")[2]))
+            raise error
         compared += 1
         largest = max(largest, difference.error)
     if compared < 2:
         raise NotImportedError("the original takes no step with any setting")
-    are_exchanged = _exchange(subject, ours)
-    return Proof(compared, SHAPES, largest, are_exchanged)
+    are_exchanged = _exchange(subject, ours, shapes)
+    return Proof(compared, shapes, largest, are_exchanged)
 
 
 class _Side:
@@ -138,12 +153,14 @@ class _Side:
             yield f"parameter {tuple(p.shape)}", p.detach()
             for key, x in self.optimizer.state[p].items():
                 if isinstance(x, Tensor) and x.is_floating_point():
-                    yield f"state {key} of {tuple(p.shape)}, {n}", x.detach()
+                    yield f"state {key} of number {n}, {tuple(p.shape)}", x.detach()
 
 
-def _compare(original: _Side, ours: Any, setting: Mapping[str, Any]) -> Difference | None:
+def _compare(
+    original: _Side, ours: Any, setting: Mapping[str, Any], shapes: tuple[tuple[int, ...], ...]
+) -> Difference | None:
     """Return the first difference above the bound, else the largest one."""
-    mine = _Side(ours, _known(ours, setting), SHAPES)
+    mine = _Side(ours, _known(ours, setting), shapes)
     largest = Difference(setting, "nothing", 0, 0.0)
     for number in range(1, STEPS + 1):
         try:
@@ -180,10 +197,10 @@ def _error(a: Tensor, b: Tensor) -> float:
     return float((a - b).abs().max()) / max(scale, 1.0)
 
 
-def _exchange(subject: Subject, ours: Any) -> bool:
+def _exchange(subject: Subject, ours: Any, shapes: tuple[tuple[int, ...], ...]) -> bool:
     """Tell if each side goes on with the other's state dict as with its own."""
-    theirs = _Side(subject.cls, subject.settings, SHAPES)
-    mine = _Side(ours, {}, SHAPES)
+    theirs = _Side(subject.cls, subject.settings, shapes)
+    mine = _Side(ours, {}, shapes)
     for number in range(1, 4):
         theirs.step(number)
         mine.step(number)

@@ -26,6 +26,7 @@ from optgen.importer.recording import (
 )
 from optgen.importer.tensors import TensorRecorder
 from optgen.importer.values import Value, apply, constant, is_constant
+from optgen.ir.ops import OPS
 from optgen.spec.reserved_names import ADDED_ARGUMENTS, why_taken
 
 LETTERS = {"exp_avg": "m", "exp_avg_sq": "v", "max_exp_avg_sq": "v_max", "momentum_buffer": "m"}
@@ -49,6 +50,8 @@ class Subject:
     settings: Mapping[str, Any]
     counters: Mapping[str, int]
     """Keys of a group or a state that count steps, with the value before the first step."""
+    group_numbers: Mapping[str, float]
+    """Numbers of the group that steps change, with their first values."""
 
 
 @dataclass
@@ -83,13 +86,17 @@ def find_subject(cls: Any, settings: Mapping[str, Any]) -> Subject:
             )
         if _is_number_like(each.default):
             arguments.append(Argument(each.name, each.default))
+    names = {each.name for each in arguments}
     try:
-        counters = _count(cls, fixed)
+        counters, numbers = _count(cls, fixed)
     except NotImportedError:
         raise
     except Exception as error:
         raise failed(error) from error
-    return Subject(cls, tuple(arguments), fixed, counters)
+    if names & set(numbers):
+        changed = ", ".join(sorted(names & set(numbers)))
+        raise NotImportedError(f"steps change an argument of the constructor: {changed}")
+    return Subject(cls, tuple(arguments), fixed, counters, numbers)
 
 
 def _is_number_like(default: Any) -> bool:
@@ -98,23 +105,38 @@ def _is_number_like(default: Any) -> bool:
     return type(default) in (bool, int, float)
 
 
-def _count(cls: Any, settings: Mapping[str, Any]) -> dict[str, int]:
-    """Return the keys that count steps, with their value before the first."""
+def _count(
+    cls: Any, settings: Mapping[str, Any]
+) -> tuple[dict[str, int], dict[str, float]]:
+    """Return the keys that count steps, and the other numbers of the group that steps change."""
     p = torch.nn.Parameter(torch.ones(4, 3, dtype=torch.float64))
     optimizer = cls([p], **settings)
+    first = _numbers(optimizer.param_groups[0])
     seen: dict[str, list[float]] = defaultdict(list)
     for _ in range(3):
         p.grad = torch.full_like(p, 0.5)
         optimizer.step()
         if any(not isinstance(key, Tensor) for key in optimizer.state):
             raise NotImportedError("states that belong to no parameter")
-        for key, value in [*optimizer.param_groups[0].items(), *optimizer.state[p].items()]:
-            if type(value) in (int, float) or (isinstance(value, Tensor) and value.ndim == 0):
-                seen[str(key)].append(float(value))
-    return {
+        for holder in (optimizer.param_groups[0], optimizer.state[p]):
+            for key, value in _numbers(holder).items():
+                seen[key].append(value)
+    counters = {
         key: int(values[0]) - 1
         for key, values in seen.items()
         if values == [values[0], values[0] + 1, values[0] + 2] and values[0] in (0, 1, 2)
+    }
+    changed = {
+        key: x for key, x in first.items() if key not in counters and {x} != set(seen[key])
+    }
+    return counters, changed
+
+
+def _numbers(holder: Mapping[Any, Any]) -> dict[str, float]:
+    return {
+        str(key): float(value)
+        for key, value in holder.items()
+        if type(value) in (int, float) or (isinstance(value, Tensor) and value.ndim == 0)
     }
 
 
@@ -123,7 +145,8 @@ def letter(key: str) -> str:
     name = LETTERS.get(key, key)
     if not name.isidentifier() or keyword.iskeyword(name):
         raise NotImportedError(f"a state with the key {key!r}, which is no name")
-    return name if not why_taken(name) and name not in ("p", "g", "t", "sum") else f"{name}_state"
+    is_taken = why_taken(name) or name in OPS or name in ("p", "g", "t")
+    return f"{name}_state" if is_taken else name
 
 
 @dataclass
@@ -133,7 +156,6 @@ class Run:
     subject: Subject
     record: Record
     shape: tuple[int, ...]
-    names: Mapping[tuple[str, int, int], str]
     number: int = 1
     recorder: TensorRecorder = field(init=False)
     inits: dict[str, Value] = field(default_factory=dict)
@@ -166,6 +188,7 @@ class Run:
             for key, x in optimizer.state[self.param].items()
             if key not in self.subject.counters
         }
+        states |= dict.fromkeys(self.subject.group_numbers, ((), torch.float64))
         events, decided = self.record.events, self.record.decided
         return Path(events, decided, states, self.inits, self.aliases, self.bindings)
 
@@ -225,7 +248,7 @@ class Run:
         """Return the rule's name for an author's variable."""
         if name == self.aliases.get("g") or name in ("grad", "d_p"):
             return "g"
-        if name in self.words or why_taken(name) or name in ("sum", "mean", "norm"):
+        if name in self.words or name in OPS or why_taken(name):
             return f"{name}_t"
         return name
 
@@ -295,7 +318,11 @@ class _Holder(dict[Any, Any]):
                 else:
                     super().__setitem__(key, recorded(plain(x), count))
             elif self.is_group:
-                continue
+                if key in self.run.subject.group_numbers:
+                    word = letter(key)
+                    self.run.words.add(word)
+                    self.run.inits.setdefault(key, constant(self.run.subject.group_numbers[key]))
+                    super().__setitem__(key, recorded(float(plain(x)), Value("atom", name=word)))
             elif isinstance(x, Tensor):
                 self.run.words.add(letter(key))
                 self.run.recorder.declare(x, letter(key), _state_atom(key, x))
@@ -310,10 +337,7 @@ class _Holder(dict[Any, Any]):
         elif not self.is_group and isinstance(x, Tensor):
             self._store(key, x)
         elif isinstance(x, int | float) and not isinstance(x, bool):
-            if self.is_group and isinstance(x, Float | Int | Flag):
-                if x.value.reads_tensors or key not in self:
-                    raise NotImportedError(f"a number of the group, {key!r}, that steps change")
-            elif not self.is_group:
+            if not self.is_group or key in run.subject.group_numbers:
                 x = self._store_number(key, x)
         super().__setitem__(key, x)
 

@@ -113,6 +113,17 @@ def assigned(items: Sequence[Item]) -> set[str]:
     return names
 
 
+def names_read(items: Sequence[Item]) -> set[str]:
+    """Return the names that code reads."""
+    names: set[str] = set()
+    for item in items:
+        if isinstance(item, Assign):
+            names |= names_in(item.source)
+        else:
+            names |= names_in(item.condition) | names_read(item.then + item.other)
+    return names
+
+
 def asked_names(items: Sequence[Item]) -> set[str]:
     """Return the names that conditions read."""
     names: set[str] = set()

@@ -241,6 +241,8 @@ class TensorRecorder(TorchFunctionMode):
     def _item(self, func: Any, args: tuple[Any, ...]) -> Any:
         value = self.value_of(args[0])
         result = func(args[0])
+        if func is not Tensor.item:
+            return result  # Python takes no number that records here; the proof finds the loss
         return note(result, value) if value.op == "atom" else recorded(result, value)
 
     def _bool(self, func: Any, args: tuple[Any, ...]) -> bool:
@@ -257,6 +259,11 @@ class TensorRecorder(TorchFunctionMode):
         if base in _CREATIONS or base in _SAME:
             return self._create(func, base, args, kwargs, is_in_place)
         operands = [self._operand(a) for a in args]
+        if base not in _OF_ANSWERS:
+            operands = [
+                _as_number(v) if isinstance(a, Tensor) and a.dtype == torch.bool else v
+                for a, v in zip(args, operands, strict=True)
+            ]
         options = {k: self._operand(v) for k, v in kwargs.items() if k != "out" and v is not None}
         value = self._build(base, operands, options, args, kwargs)
         plain_options = {k: plain(v) for k, v in kwargs.items()}
@@ -302,6 +309,8 @@ class TensorRecorder(TorchFunctionMode):
             return result
         if base in _SAME:
             value = self.value_of(args[0])
+            if args[0].dtype == torch.bool and result.dtype != torch.bool:
+                value = self.record.add(_as_number(value))
             self._check_layout(base, args[0], result)
         else:
             number = _CREATIONS[base]
@@ -375,6 +384,10 @@ class TensorRecorder(TorchFunctionMode):
         elif order != 2:
             raise NotImportedError(f"a norm of order {order}", author_line())
         sizes = [size for axis, size in enumerate(x.shape) if axis in axes]
+        kind = {(4, 1): "col", (1, 3): "row", (4,): "col", (3,): "row"}.get(tuple(x.shape))
+        is_of_axis = args[1:] or "dim" in kwargs
+        if kind and is_of_axis and len(self.shape) == 2 and word in ("sum", "mean", "norm"):
+            return Value(f"{kind}_{word}", (value,))
         if len(axes) == x.ndim or all(s == 1 for a, s in enumerate(x.shape) if a not in axes):
             return Value(word, (value,))
         if len(axes) == 1 and sizes and x.ndim >= 2:
@@ -401,6 +414,16 @@ class TensorRecorder(TorchFunctionMode):
             options["value"] = singles.pop()
         result = self._call(function, base + "_" * is_in_place, tuple(singles), options)
         return None if is_in_place else [result]
+
+
+_OF_ANSWERS = frozenset(
+    "where masked_fill logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not".split()
+)
+
+
+def _as_number(answer: Value) -> Value:
+    """Return 1 where an answer is true, else 0."""
+    return Value("where", (answer, constant(1), constant(0)))
 
 
 _IGNORED = ("dtype", "device", "memory_format", "non_blocking", "keepdim", "dim", "copy", "layout")

@@ -12,8 +12,8 @@ from optgen.importer.statements import printed, renamed
 from optgen.ir.ops import OPS
 
 
-def spec_text(subject: Subject, rule: Rule) -> str:
-    """Return the text of a spec file."""
+def spec_text(subject: Subject, rule: Rule, *, is_for_matrices: bool = False) -> str:
+    """Return the text of a spec file. `is_for_matrices`: parameters have two axes at most."""
     items = list(rule.items)
     unpacked: list[str] = []
     for argument in subject.arguments:
@@ -26,12 +26,14 @@ def spec_text(subject: Subject, rule: Rule) -> str:
             for element, name in zip(elements, names, strict=True):
                 items = renamed(items, element, name)
             unpacked.append(f"    {', '.join(names)} = {argument.name}")
+    if is_for_matrices:
+        unpacked.insert(0, '    require(ndim(p) <= 2, "a parameter has more than two axes: {shape}")')
     body = "\n".join([*unpacked, *printed(items)])
     used = {node.id for node in ast.walk(ast.parse("def f():\n" + body)) if isinstance(node, ast.Name)}
     states = [s for s in rule.states if letter(s.key) in used]
     arguments = [a for a in subject.arguments if _is_used(a, used, states)]
     declarations = [f"    {line}" for line in _signature(rule, states, arguments, "t" in used)]
-    words = {"optimizer"} | {w for w in used if w in OPS}
+    words = {"optimizer"} | {w for w in used if w in OPS or w == "require"}
     words |= {re.split(r"[=(]", line)[1] for line in declarations if "(" in line}
     module = subject.cls.__module__
     lines = [
@@ -75,7 +77,8 @@ def _signature(
         if each.when:
             options.append(f'when="{each.when}"')
         yield f"{letter(each.key)}=state({', '.join(options)}),"
-    yield "*,"
+    if arguments:
+        yield "*,"
     for argument in arguments:
         if isinstance(argument.default, bool):
             yield f"{argument.name}=flag({argument.default}),"
