@@ -72,14 +72,14 @@ def row(name: str, cls: Any, seconds: float) -> Row:
     child.start()
     sender.close()
     try:
-        answer = receiver.recv() if receiver.poll(seconds) else ("refused", "too slow")
+        verdict, reason = receiver.recv() if receiver.poll(seconds) else ("refused", "too slow")
     except EOFError:
-        answer = ("DEFECT", "the process ended")
+        verdict, reason = "DEFECT", "the process ended"
     if child.is_alive():
         child.join(0.5)
         child.kill()
     child.join()
-    return Row(name, *answer, time.perf_counter() - began)
+    return Row(name, verdict, reason, time.perf_counter() - began)
 
 
 def _short(reason: str) -> str:

@@ -211,7 +211,9 @@ def check(
 
 @app.command("import")
 def import_(
-    name: Annotated[str, typer.Argument(metavar="MODULE:CLASS", help="Such as my_code.optim:Mine.")],
+    name: Annotated[
+        str, typer.Argument(metavar="MODULE:CLASS", help="Such as my_code.optim:Mine.")
+    ],
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="Fix an argument: --set amsgrad=True.", show_default=False),
@@ -219,7 +221,9 @@ def import_(
     out: Annotated[
         Path | None, typer.Option(dir_okay=False, help="The file to write the spec into.")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="The longest time that the class's code runs.")] = 120.0,
+    seconds: Annotated[
+        float, typer.Option(help="The longest time that the class's code runs.")
+    ] = 120.0,
     gibibytes: Annotated[float, typer.Option(help="The most memory that it takes.")] = 8.0,
 ) -> None:
     """Read an optimizer class's step, and write its rule as a spec.

@@ -26,6 +26,7 @@ from optgen.importer.statements import (
     merged,
     names_read,
     with_wheres,
+    without_copies,
     without_dead,
 )
 from optgen.importer.values import Value, text
@@ -73,10 +74,13 @@ class Explorer:
     shape: tuple[int, ...]
     is_fresh: bool
     nonnegative: frozenset[str] = frozenset()
-    paths: dict[tuple[tuple[str, bool], ...], tuple[Path, list[Event]]] = field(default_factory=dict)
+    paths: dict[tuple[tuple[str, bool], ...], tuple[Path, list[Event]]] = field(
+        default_factory=dict
+    )
     conditions: dict[str, Value] = field(default_factory=dict)
     sites: dict[tuple[str, int, int], str] = field(default_factory=dict)
     has_new_sites: bool = False
+    computed: set[str] = field(default_factory=set)
     raising: set[tuple[str, bool]] = field(default_factory=set)
 
     def run(self, forced: Mapping[str, bool]) -> tuple[Path, list[Event]]:
@@ -86,7 +90,7 @@ class Explorer:
             if len(self.paths) >= MAX_RUNS:
                 raise NotImportedError(f"more than {MAX_RUNS} paths", hint="--set some arguments")
             record = Record(forced, self.nonnegative)
-            run = Run(self.subject, record, self.shape)
+            run = Run(self.subject, record, self.shape, computed=self.computed)
             path = run.take(is_fresh=self.is_fresh)
             self.conditions |= {
                 event.condition.key: event.condition
@@ -130,6 +134,8 @@ class Explorer:
     def code(self) -> list[Item]:
         """Return the merged code of all paths."""
         for _ in range(20):
+            self.paths.clear()
+            num_computed = len(self.computed)
             try:
                 events = self.run({})[1]
             except NotImportedError:
@@ -138,9 +144,9 @@ class Explorer:
                 raise failed(error) from error
             self.has_new_sites = False
             items = self._structure(events, {}, 0, len(events), frozenset())[0]
-            if not self.has_new_sites:
+            if not self.has_new_sites and len(self.computed) == num_computed:
                 break
-            self.paths.clear()  # all runs get the names that one of them needs
+            # else all runs take place again, with the names that one of them needs
         befores = sorted(n for n in names_read(items) if n.endswith("_before"))
         return [*(Assign(n, n.removesuffix("_before")) for n in befores), *items]
 
@@ -292,7 +298,14 @@ def find_rule(subject: Subject) -> Rule:
         for shape in (MATRIX, VECTOR)
         for fresh in (True, False)
     }
-    codes = {key: folded(each.code()) for key, each in explorers.items()}
+    computed: set[str] = set()
+    for each in explorers.values():
+        each.computed = computed
+    while True:
+        before = len(computed)
+        codes = {key: folded(each.code()) for key, each in explorers.items()}
+        if len(computed) == before:
+            break
     states = _states(subject, explorers)
     by_shape = []
     for shape in (MATRIX, VECTOR):
@@ -300,12 +313,12 @@ def find_rule(subject: Subject) -> Rule:
         if first != later:
             first = merged(_first_step(states, shape), first, later)
         by_shape.append(first)
-    items = by_shape[0]
+    items: Sequence[Item] = by_shape[0]
     if by_shape[0] != by_shape[1]:
         items = merged("factored(p)", by_shape[0], by_shape[1])
     live = {"p", *(letter(each.key) for each in states)}
     items = without_dead(items, set(live))
-    items = folded(with_wheres(items))
+    items = without_copies(folded(with_wheres(items)), {a.name for a in subject.arguments})
     aliases: dict[str, str] = {}
     for each in explorers.values():
         for path, _ in each.paths.values():
@@ -392,15 +405,18 @@ def _state(
         when = "factored" if MATRIX in shapes else "not factored"
     elif not all(is_there for is_there, _ in present):
         when = _flag_of(present, key, {a.name for a in subject.arguments})
-    shape = _shape_word(key, shapes)
-    dtypes = {path.states[key][1] for e in explorers.values() for path, _ in e.paths.values() if key in path.states}
-    is_default = shape == "scalar" and torch.get_default_dtype() in dtypes
-    return FoundState(key, init, shape, when, "torch" if is_default else "")
+    word = _shape_word(key, shapes)
+    dtypes = {
+        path.states[key][1]
+        for e in explorers.values()
+        for path, _ in e.paths.values()
+        if key in path.states
+    }
+    is_default = word == "scalar" and torch.get_default_dtype() in dtypes
+    return FoundState(key, init, word, when, "torch" if is_default else "")
 
 
-def _flag_of(
-    present: Sequence[tuple[bool, dict[str, bool]]], key: str, names: set[str]
-) -> str:
+def _flag_of(present: Sequence[tuple[bool, dict[str, bool]]], key: str, names: set[str]) -> str:
     """Return the argument that decides if a state exists."""
     for name in names:
         if all(decided.get(name, not there) == there for there, decided in present):

@@ -181,5 +181,3 @@ def recording_functions() -> Iterator[None]:
     finally:
         for module, name, function in before:
             setattr(module, name, function)
-
-

@@ -51,7 +51,7 @@ class Proof:
 
 
 def settings_of(subject: Subject, rule: Rule) -> list[dict[str, Any]]:
-    """Return settings that cover the sides of branches: defaults, each one changed, and mixtures."""
+    """Return settings: the defaults, each argument changed, and mixtures."""
     asked = asked_names(rule.items)
     choices = {a.name: _choices(a, a.name in asked) for a in subject.arguments}
     found: list[dict[str, Any]] = [{}]

@@ -72,7 +72,7 @@ def find_subject(cls: Any, settings: Mapping[str, Any]) -> Subject:
         raise NotImportedError(f"{cls!r} is no class with a step")
     fixed = dict(settings)
     arguments = []
-    parameters = list(inspect.signature(cls.__init__).parameters.values())[2:]
+    parameters = list(inspect.signature(cls).parameters.values())[1:]
     for each in parameters:
         if each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL) or each.name in fixed:
             continue
@@ -105,9 +105,7 @@ def _is_number_like(default: Any) -> bool:
     return type(default) in (bool, int, float)
 
 
-def _count(
-    cls: Any, settings: Mapping[str, Any]
-) -> tuple[dict[str, int], dict[str, float]]:
+def _count(cls: Any, settings: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, float]]:
     """Return the keys that count steps, and the other numbers of the group that steps change."""
     p = torch.nn.Parameter(torch.ones(4, 3, dtype=torch.float64))
     optimizer = cls([p], **settings)
@@ -126,9 +124,7 @@ def _count(
         for key, values in seen.items()
         if values == [values[0], values[0] + 1, values[0] + 2] and values[0] in (0, 1, 2)
     }
-    changed = {
-        key: x for key, x in first.items() if key not in counters and {x} != set(seen[key])
-    }
+    changed = {key: x for key, x in first.items() if key not in counters and {x} != set(seen[key])}
     return counters, changed
 
 
@@ -161,6 +157,8 @@ class Run:
     inits: dict[str, Value] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
     bindings: dict[str, Value] = field(default_factory=dict)
+    computed: set[str] = field(default_factory=set)
+    """Local variables that hold a computed value in some run. All runs share the set."""
     words: set[str] = field(default_factory=set)
     param: Any = None
 
@@ -203,7 +201,9 @@ class Run:
         try:
             optimizer.state = _States(self)
         except AttributeError:
-            raise NotImportedError("`state` is a property: a wrapper of another optimizer") from None
+            raise NotImportedError(
+                "`state` is a property: a wrapper of another optimizer"
+            ) from None
         if created:
             with self.recorder:
                 optimizer.state[self.param] = created
@@ -237,12 +237,31 @@ class Run:
         if value is None:
             return
         self.bindings[self.local_name(name)] = value
+        if value.op not in ("atom", "constant", "copy") and value.name is None:
+            self.computed.add(name)
         if value.op == "constant":
             return
         if value.op == "atom":
             self.aliases.setdefault(str(value.name), name)
         elif value.name is None:
             value.name = self.local_name(name)
+
+    def own_value(self, name: str, x: Any) -> Any:
+        """Return a value of the variable's own for another name of a number, or for a constant.
+
+        Other runs compute the variable, `step_size = lr / correction`. So what follows reads the
+        variable in all runs.
+        """
+        if name not in self.computed or isinstance(x, Tensor | bool | Flag):
+            return x
+        if type(x) is int or (isinstance(x, Float | Int) and x.value.reads_tensors):
+            return x
+        value, own = as_value(x), self.local_name(name)
+        if value.name in (own, name) or value.op not in ("atom", "constant", "copy"):
+            return x
+        copy = Value("copy", (value,), name=own)
+        self.record.add(copy)
+        return recorded(plain(x), copy)
 
     def local_name(self, name: str) -> str:
         """Return the rule's name for an author's variable."""
@@ -259,7 +278,8 @@ def _argument(argument: Argument) -> Any:
         default = 0.0
     if isinstance(default, tuple):
         return tuple(
-            recorded(float(x) if x == 0 else x, Value("atom", name=f"{argument.name}[{i}]")) for i, x in enumerate(default)
+            recorded(float(x) if x == 0 else x, Value("atom", name=f"{argument.name}[{i}]"))
+            for i, x in enumerate(default)
         )
     return recorded(default, Value("atom", name=argument.name))
 
@@ -282,10 +302,12 @@ class _Naming:
 
     def _line(self, frame: FrameType, event: str, arg: object) -> Any:
         if event in ("line", "return"):
-            for name, x in frame.f_locals.items():
+            for name, x in list(frame.f_locals.items()):
                 if isinstance(x, Tensor | float | int):
                     with torch._C.DisableTorchFunction():
                         self.run.see(name, x)
+                    if (own := self.run.own_value(name, x)) is not x:
+                        frame.f_locals[name] = own  # Python copies it into the variable
         return self._line
 
 
@@ -311,18 +333,19 @@ class _Holder(dict[Any, Any]):
         """Let the stored tensors and numbers stand for the states before a step."""
         for key, x in list(self.items()):
             if key in self.run.subject.counters:
-                count = self.run.count(float(plain(x)) + 1 - 1)
+                count = self.run.count(float(plain(x)))
                 if isinstance(x, Tensor):
                     self.run.recorder.declare(x, "", count)
                     self.run.recorder.memories[_memory_key(self.run, x)].word = None
                 else:
                     super().__setitem__(key, recorded(plain(x), count))
+            elif self.is_group and key not in self.run.subject.group_numbers:
+                continue
             elif self.is_group:
-                if key in self.run.subject.group_numbers:
-                    word = letter(key)
-                    self.run.words.add(word)
-                    self.run.inits.setdefault(key, constant(self.run.subject.group_numbers[key]))
-                    super().__setitem__(key, recorded(float(plain(x)), Value("atom", name=word)))
+                word = letter(key)
+                self.run.words.add(word)
+                self.run.inits.setdefault(key, constant(self.run.subject.group_numbers[key]))
+                super().__setitem__(key, recorded(float(plain(x)), Value("atom", name=word)))
             elif isinstance(x, Tensor):
                 self.run.words.add(letter(key))
                 self.run.recorder.declare(x, letter(key), _state_atom(key, x))
@@ -336,10 +359,14 @@ class _Holder(dict[Any, Any]):
             x = self._counter(x)
         elif not self.is_group and isinstance(x, Tensor):
             self._store(key, x)
-        elif isinstance(x, int | float) and not isinstance(x, bool):
-            if not self.is_group or key in run.subject.group_numbers:
-                x = self._store_number(key, x)
+        elif self._is_kept_number(key, x):
+            x = self._store_number(key, x)
         super().__setitem__(key, x)
+
+    def _is_kept_number(self, key: Any, x: Any) -> bool:
+        """Tell if a number is a state: of the parameter, or of the group."""
+        is_number = isinstance(x, int | float) and not isinstance(x, bool)
+        return is_number and (not self.is_group or key in self.run.subject.group_numbers)
 
     def _counter(self, x: Any) -> Any:
         run = self.run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 
 from optgen.importer.recording import Branch, NotImportedError
@@ -17,14 +17,7 @@ class Assign:
 
     name: str
     source: str
-    place: tuple[str, int] = ("", 0)
-
-    def __eq__(self, other: object) -> bool:
-        same = isinstance(other, Assign)
-        return same and (self.name, self.source) == (other.name, other.source)
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.source))
+    place: tuple[str, int] = field(default=("", 0), compare=False)
 
 
 @dataclass(frozen=True)
@@ -32,7 +25,7 @@ class Choice:
     """A branch of one run: the condition, its key, and the side that was taken."""
 
     condition: str
-    key: str
+    key: str = field(compare=False)
     outcome: bool
     is_tensor: bool = False
 
@@ -166,7 +159,9 @@ def merged(condition: str, then: Sequence[Item], other: Sequence[Item]) -> list[
             for a, b in zip(left, right, strict=True):
                 assert isinstance(a, If)
                 assert isinstance(b, If)
-                inside = [merged(condition, x, y) for x, y in ((a.then, b.then), (a.other, b.other))]
+                inside = [
+                    merged(condition, x, y) for x, y in ((a.then, b.then), (a.other, b.other))
+                ]
                 made.append(If(a.condition, tuple(inside[0]), tuple(inside[1]), a.is_tensor))
             continue
         made.append(If(condition, tuple(left), tuple(right)))
@@ -204,6 +199,45 @@ def folded(items: Sequence[Item]) -> list[Item]:
     return made
 
 
+def without_copies(items: Sequence[Item], arguments: set[str]) -> list[Item]:
+    """Return code without variables that are only other names of arguments or constants."""
+    sources: dict[str, set[str]] = {}
+    _collect(items, sources)
+    made = list(items)
+    for name, found in sources.items():
+        source = next(iter(found))
+        is_lasting = not names_in(source) - arguments - {"t"}
+        if len(found) == 1 and is_lasting and _is_plain(source):
+            made = _with_name_replaced(made, name, source)
+    return made
+
+
+def _collect(items: Sequence[Item], sources: dict[str, set[str]]) -> None:
+    for item in items:
+        if isinstance(item, Assign):
+            sources.setdefault(item.name, set()).add(item.source)
+        else:
+            _collect(item.then + item.other, sources)
+
+
+def _is_plain(source: str) -> bool:
+    node = ast.parse(source, mode="eval").body
+    return isinstance(node, ast.Name | ast.Constant | ast.Subscript)
+
+
+def _with_name_replaced(items: Sequence[Item], name: str, by: str) -> list[Item]:
+    made: list[Item] = []
+    for item in items:
+        if isinstance(item, Assign):
+            if item.name != name:
+                made.append(replace(item, source=_substitute(item.source, name, by)))
+            continue
+        then = tuple(_with_name_replaced(item.then, name, by))
+        other = tuple(_with_name_replaced(item.other, name, by))
+        made.append(If(_substitute(item.condition, name, by), then, other, item.is_tensor))
+    return made
+
+
 def with_wheres(items: Sequence[Item]) -> list[Item]:
     """Return code in which an `if` on a tensor's value is computed on both sides."""
     made: list[Item] = []
@@ -231,7 +265,9 @@ def _both_sides(condition: str, then: Sequence[Item], other: Sequence[Item]) -> 
         last: dict[str, str] = {}
         for number, item in enumerate(side):
             if isinstance(item, If):
-                raise NotImportedError("branches inside a branch on a tensor's value", item_place(side))
+                raise NotImportedError(
+                    "branches inside a branch on a tensor's value", item_place(side)
+                )
             source = item.source
             for name, by in last.items():
                 source = _substitute(source, name, by)

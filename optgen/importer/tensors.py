@@ -12,7 +12,18 @@ from torch.overrides import TorchFunctionMode
 
 from optgen.importer.numbers import note, plain, recorded
 from optgen.importer.recording import NotImportedError, Record, as_value, author_line
-from optgen.importer.values import Value, apply, constant, is_constant
+from optgen.importer.torch_words import (
+    BINARY,
+    BUILDERS,
+    CREATIONS,
+    IGNORED_OPTIONS,
+    OF_ANSWERS,
+    PLAIN,
+    REDUCTIONS,
+    SAME,
+    UNARY,
+)
+from optgen.importer.values import Value, apply, constant
 
 Key = tuple[int, tuple[int, ...], tuple[int, ...]]
 
@@ -28,130 +39,7 @@ class Memory:
     """The value is another memory's, such as a clone's. So its name is not this memory's."""
 
 
-_SAME = frozenset(
-    "detach clone contiguous to float double type type_as view_as data real requires_grad_ "
-    "alias positive cpu conj resolve_conj resolve_neg reshape view flatten ravel squeeze "
-    "unsqueeze expand expand_as unsqueeze_ squeeze_ to".split()
-)
-_PLAIN = frozenset(
-    "dim stride is_complex is_floating_point is_contiguous element_size is_same_size "
-    "__len__ is_inference is_storage _is_zerotensor is_tensor data_ptr "
-    "__hash__ __repr__ __format__ is_sparse get_device has_names storage_offset __reversed__ "
-    "__array__ untyped_storage ndimension".split()
-)
-_UNARY = {
-    **{word: word for word in "sqrt exp log abs sign sin cos tanh floor ceil round".split()},
-    "neg": "neg",
-    "negative": "neg",
-    "absolute": "abs",
-    "sgn": "sign",
-    "__abs__": "abs",
-    "__neg__": "neg",
-}
-_BINARY = {
-    **{word: word for word in "mul pow maximum minimum atan2 matmul".split()},
-    **{"multiply": "mul", "mm": "matmul", "true_divide": "div", "clamp_min": "maximum"},
-    **{"clamp_max": "minimum", "remainder": "mod", "divide": "div", "float_power": "pow"},
-    **{word: word for word in "gt lt ge le eq ne".split()},
-    **{"greater": "gt", "less": "lt", "greater_equal": "ge", "less_equal": "le"},
-    **{"logical_and": "and", "logical_or": "or", "bitwise_and": "and", "bitwise_or": "or"},
-}
-_REDUCTIONS = {"sum": "sum", "mean": "mean", "norm": "norm", "vector_norm": "norm"}
-
 Operand = Any
-
-
-def _linear(op: str) -> Callable[..., Value]:
-    def build(a: Value, b: Value, alpha: Value | None = None) -> Value:
-        return apply(op, a, b if alpha is None else apply("mul", alpha, b))
-
-    return build
-
-
-def _addc(op: str) -> Callable[..., Value]:
-    def build(a: Value, b: Value, c: Value, value: Value | None = None) -> Value:
-        if b.key == c.key and op == "mul" and b.name == c.name:
-            product = apply("pow", b, constant(2))
-            product = product if value is None else apply("mul", value, product)
-        elif value is None:
-            product = apply(op, b, c)
-        else:
-            product = apply(op, apply("mul", value, b), c)
-        return apply("add", a, product)
-
-    return build
-
-
-def _divide(a: Value, b: Value, rounding_mode: Value | None = None) -> Value:
-    if rounding_mode is not None:
-        raise NotImportedError("a division that rounds", author_line(), "write floor(a / b)")
-    return apply("div", a, b)
-
-
-def _multiply(a: Value, b: Value) -> Value:
-    return apply("pow", a, constant(2)) if a.key == b.key and a is b else apply("mul", a, b)
-
-
-def _clamp(x: Value, min: Value | None = None, max: Value | None = None) -> Value:
-    low = None if min is None or min.constant is None and is_constant(min) else min
-    high = None if max is None or max.constant is None and is_constant(max) else max
-    if low is not None and high is not None:
-        return Value("clamp", (x, low, high))
-    if low is not None:
-        return Value("maximum", (x, low))
-    return x if high is None else Value("minimum", (x, high))
-
-
-def _masked_fill(x: Value, mask: Value, value: Value) -> Value:
-    return Value("where", (mask, value, x))
-
-
-def _where(condition: Value, a: Value, b: Value) -> Value:
-    return Value("where", (condition, a, b))
-
-
-def _not(x: Value) -> Value:
-    return Value("not", (x,))
-
-
-_BUILDERS: dict[str, Callable[..., Value]] = {
-    "add": _linear("add"),
-    "sub": _linear("sub"),
-    "subtract": _linear("sub"),
-    "rsub": lambda a, b: apply("sub", b, a),
-    "__rsub__": lambda a, b: apply("sub", b, a),
-    "__rdiv__": lambda a, b: apply("div", b, a),
-    "__rtruediv__": lambda a, b: apply("div", b, a),
-    "__rpow__": lambda a, b: apply("pow", b, a),
-    "mul": _multiply,
-    "multiply": _multiply,
-    "div": _divide,
-    "addcmul": _addc("mul"),
-    "addcdiv": _addc("div"),
-    "lerp": lambda a, b, weight: Value("lerp", (a, b, weight)),
-    "square": lambda a: apply("pow", a, constant(2)),
-    "reciprocal": lambda a: apply("div", constant(1), a),
-    "rsqrt": lambda a: apply("div", constant(1), apply("sqrt", a)),
-    "clamp": _clamp,
-    "clip": _clamp,
-    "masked_fill": _masked_fill,
-    "where": _where,
-    "logical_not": _not,
-    "bitwise_not": _not,
-    "sigmoid": lambda a: apply(
-        "div", constant(1), apply("add", apply("exp", apply("neg", a)), constant(1))
-    ),
-    "copy": lambda a, b, **_: b,
-    "zero": lambda a: constant(0),
-    "fill": lambda a, b: b,
-    "hypot": lambda a, b: apply("sqrt", apply("add", *(apply("pow", x, constant(2)) for x in (a, b)))),
-}
-_CREATIONS: dict[str, float | None] = {
-    **{"zeros_like": 0, "zeros": 0, "ones_like": 1, "ones": 1, "new_zeros": 0, "new_ones": 1},
-    **{"full_like": None, "full": None, "tensor": None, "new_full": None, "scalar_tensor": None},
-    **{"as_tensor": None, "new_tensor": None},
-    **{"empty": 0, "empty_like": 0},
-}
 
 
 class TensorRecorder(TorchFunctionMode):
@@ -200,7 +88,7 @@ class TensorRecorder(TorchFunctionMode):
             return self._size(name, func(*args, **kwargs), args)
         if name == "__setitem__":
             return self._set_item(func, *args)
-        if name in _PLAIN or name in ("__set__", "backward", "_set_grad_enabled", "device", "set_"):
+        if name in PLAIN or name in ("__set__", "backward", "_set_grad_enabled", "device", "set_"):
             return func(*args, **kwargs)
         if name in ("item", "__float__", "__int__", "tolist"):
             return self._item(func, args)
@@ -256,10 +144,10 @@ class TensorRecorder(TorchFunctionMode):
     def _call(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         base, is_in_place = _base_name(name)
         plain_args = [plain(a) for a in args]
-        if base in _CREATIONS or base in _SAME:
+        if base in CREATIONS or base in SAME:
             return self._create(func, base, args, kwargs, is_in_place)
         operands = [self._operand(a) for a in args]
-        if base not in _OF_ANSWERS:
+        if base not in OF_ANSWERS:
             operands = [
                 _as_number(v) if isinstance(a, Tensor) and a.dtype == torch.bool else v
                 for a, v in zip(args, operands, strict=True)
@@ -307,13 +195,13 @@ class TensorRecorder(TorchFunctionMode):
         result = func(*map(_plain_all, args), **{k: plain(v) for k, v in kwargs.items()})
         if not isinstance(result, Tensor):
             return result
-        if base in _SAME:
+        if base in SAME:
             value = self.value_of(args[0])
             if args[0].dtype == torch.bool and result.dtype != torch.bool:
                 value = self.record.add(_as_number(value))
             self._check_layout(base, args[0], result)
         else:
-            number = _CREATIONS[base]
+            number = CREATIONS[base]
             fill = kwargs.get("fill_value", args[-1] if args else 0)
             if number is not None:
                 value = constant(number)
@@ -324,7 +212,7 @@ class TensorRecorder(TorchFunctionMode):
         known = self.memory_of(result)
         if known is None:
             self._keep(result, value)
-            self.memories[_key(result)].is_copy = base in _SAME
+            self.memories[_key(result)].is_copy = base in SAME
         return result
 
     def _check_layout(self, base: str, x: Tensor, result: Tensor) -> None:
@@ -349,26 +237,26 @@ class TensorRecorder(TorchFunctionMode):
         kwargs: dict[str, Any],
     ) -> Value:
         """Return the value of an operation by its name."""
-        if base in _REDUCTIONS:
-            return self._reduction(_REDUCTIONS[base], args, kwargs)
+        if base in REDUCTIONS:
+            return self._reduction(REDUCTIONS[base], args, kwargs)
         if base == "max" and len(args) == 2 and isinstance(args[1], Tensor):
             return apply("maximum", *operands)
         if base == "min" and len(args) == 2 and isinstance(args[1], Tensor):
             return apply("minimum", *operands)
         options = {"b" if k in ("other", "exponent") else k: v for k, v in options.items()}
         renamed = {"weight": "weight", "b": "b"}
-        options = {renamed.get(k, k): v for k, v in options.items() if k not in _IGNORED}
+        options = {renamed.get(k, k): v for k, v in options.items() if k not in IGNORED_OPTIONS}
         if options.pop("b", None) is not None and len(operands) == 1:
             operands.append(self._operand(kwargs.get("other", kwargs.get("exponent"))))
         if base in ("matmul", "mm") and args[0].shape[-1] == 1:
             base = "mul"
         if base in ("dot", "inner", "vdot"):
             return Value("sum", (apply("mul", *operands),))
-        if (builder := _BUILDERS.get(base)) is not None:
+        if (builder := BUILDERS.get(base)) is not None:
             return builder(*operands, **options)
-        if (word := _UNARY.get(base)) is not None and len(operands) == 1:
+        if (word := UNARY.get(base)) is not None and len(operands) == 1:
             return apply(word, *operands)
-        if (word := _BINARY.get(base)) is not None and len(operands) == 2:
+        if (word := BINARY.get(base)) is not None and len(operands) == 2:
             return apply(word, *operands)
         raise NotImportedError(f"torch's `{base}` has no word in the language", author_line())
 
@@ -416,17 +304,9 @@ class TensorRecorder(TorchFunctionMode):
         return None if is_in_place else [result]
 
 
-_OF_ANSWERS = frozenset(
-    "where masked_fill logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not".split()
-)
-
-
 def _as_number(answer: Value) -> Value:
     """Return 1 where an answer is true, else 0."""
     return Value("where", (answer, constant(1), constant(0)))
-
-
-_IGNORED = ("dtype", "device", "memory_format", "non_blocking", "keepdim", "dim", "copy", "layout")
 
 
 def _axes(word: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[set[int], Any]:
@@ -465,4 +345,3 @@ def _plain_all(x: Any) -> Any:
 def _key(tensor: Tensor) -> Key:
     with torch._C.DisableTorchFunction():
         return tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride())
-

@@ -27,9 +27,13 @@ def spec_text(subject: Subject, rule: Rule, *, is_for_matrices: bool = False) ->
                 items = renamed(items, element, name)
             unpacked.append(f"    {', '.join(names)} = {argument.name}")
     if is_for_matrices:
-        unpacked.insert(0, '    require(ndim(p) <= 2, "a parameter has more than two axes: {shape}")')
+        unpacked.insert(
+            0, '    require(ndim(p) <= 2, "a parameter has more than two axes: {shape}")'
+        )
     body = "\n".join([*unpacked, *printed(items)])
-    used = {node.id for node in ast.walk(ast.parse("def f():\n" + body)) if isinstance(node, ast.Name)}
+    used = {
+        node.id for node in ast.walk(ast.parse("def f():\n" + body)) if isinstance(node, ast.Name)
+    }
     states = [s for s in rule.states if letter(s.key) in used]
     arguments = [a for a in subject.arguments if _is_used(a, used, states)]
     declarations = [f"    {line}" for line in _signature(rule, states, arguments, "t" in used)]
@@ -69,7 +73,9 @@ def _signature(
     for each in states:
         options = [f'"{each.key}"']
         if each.init != "0":
-            options.append(f'init="{each.init}"' if each.init.isidentifier() else f"init={each.init}")
+            options.append(
+                f'init="{each.init}"' if each.init.isidentifier() else f"init={each.init}"
+            )
         if each.shape != "like":
             options.append(f'shape="{each.shape}"')
         if each.dtype:
