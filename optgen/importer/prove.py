@@ -77,7 +77,7 @@ def _choices(argument: Argument, is_asked: bool) -> list[Any]:
         return [tuple(type(x)(x * 0.9) if x * 0.9 != x else x for x in default)]
     if isinstance(default, int):
         return [default + 1, *([0] if default and is_asked else [])] if default else [0.05]
-    return [default * 0.7, 0.0 if is_asked else default * 0.5] if default else [0.05]
+    return [default * 0.7, default * 1.3, *([0.0] if is_asked else [])] if default else [0.05]
 
 
 class DiffersError(NotImportedError):
