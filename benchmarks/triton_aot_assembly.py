@@ -16,9 +16,13 @@ import triton
 
 _BYTES = {"i8": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8, "i32": 4, "i64": 8}
 _UNMASKED = re.compile(
-    r"tt\.(?:(load) %\w+|(store) %\w+, %[\w#]+) : tensor<([\dx]+)x!tt\.ptr<(\w+)>>"
+    r"tt\.(?:(load) %(\w+)|(store) %\w+, %[\w#]+) : tensor<([\dx]+)x!tt\.ptr<(\w+)>>"
 )
 """A load or store without a mask, which is of a whole block."""
+_DEFINITION = re.compile(r" *%(\w+) =")
+_CONSTANT = re.compile(r"%(\w+) = arith\.constant dense<(\d+)> ")
+_QUOTIENT = re.compile(r"%(\w+) = arith\.divsi %\w+, %(\w+) : tensor<")
+_POINTERS = re.compile(r"%(\w+) = tt\.addptr %\w+, %(\w+) : tensor<")
 _ANY = re.compile(r"tt\.(load|store) [^:]*: tensor<([\dx]+)x!tt\.ptr<(\w+)>>")
 """A load or store of several elements, with a mask or without."""
 _PTX = re.compile(r"(ld|st)\.global(?:\.\w+)*?\.v(\d)\.b(\d+)")
@@ -74,6 +78,12 @@ class BlockAccess(NamedTuple):
     kind: str  # "load" or "store"
     extent: tuple[int, ...]  # elements along each axis
     itemsize: int
+    sharing: int = 1  # neighbouring elements that access one address: those of a scale
+
+    @property
+    def num_bytes(self) -> float:
+        """The bytes of the block; each address counts once."""
+        return prod(self.extent) * self.itemsize / self.sharing
 
     def elements_at_once(self, options: Mapping[str, Any]) -> int:
         """Return how many elements one instruction may access, with a launch's options."""
@@ -86,10 +96,25 @@ def block_accesses(ttir: str, options: Mapping[str, Any]) -> Iterator[BlockAcces
     if "VECTOR" not in options:
         return  # a finish, or a fold: it reads partial sums
     axes = 3 if "TILES" in options else 1  # of a tile [matrix, row, column], or of a block
-    for load, store, size, dtype in _UNMASKED.findall(ttir):
-        extent = tuple(int(n) for n in size.split("x"))
-        if len(extent) == axes:
-            yield BlockAccess(load or store, extent, _BYTES[dtype])
+    # By the name of an offset, of a pointer or of a constant; the regions of a kernel reuse names.
+    sharing: dict[str, int] = {}
+    constants: dict[str, int] = {}
+    for line in ttir.splitlines():
+        if found := _DEFINITION.match(line):
+            sharing.pop(found[1], None)
+            constants.pop(found[1], None)
+        if found := _CONSTANT.search(line):
+            constants[found[1]] = int(found[2])
+        elif found := _QUOTIENT.search(line):
+            sharing[found[1]] = constants.get(found[2], 1)
+        elif found := _POINTERS.search(line):
+            sharing[found[1]] = sharing.get(found[2], 1)
+        elif found := _UNMASKED.search(line):
+            load, source, store, size, dtype = found.groups()
+            extent = tuple(int(n) for n in size.split("x"))
+            if len(extent) == axes:
+                shared = sharing.get(source, 1) if load else 1
+                yield BlockAccess(load or store, extent, _BYTES[dtype], shared)
 
 
 def bytes_per_element(ttir: str, options: Mapping[str, Any]) -> tuple[float, float]:
@@ -97,7 +122,7 @@ def bytes_per_element(ttir: str, options: Mapping[str, Any]) -> tuple[float, flo
     paths = len(options.get("TILES", ())) or 1
     elements = max((prod(a.extent) for a in block_accesses(ttir, options)), default=1)
     read, written = (
-        sum(prod(a.extent) * a.itemsize for a in block_accesses(ttir, options) if a.kind == kind)
+        sum(a.num_bytes for a in block_accesses(ttir, options) if a.kind == kind)
         for kind in ("load", "store")
     )
     return read / paths / elements, written / paths / elements
@@ -138,7 +163,7 @@ def bytes_per_round(ttir: str, extent: str) -> list[int]:
 def _expected_accesses(ttir: str, options: Mapping[str, Any], threads: int) -> Accesses:
     """Count the accesses of whole blocks: 16 bytes wide for the widest stream."""
     expected: Accesses = Counter()
-    for each in block_accesses(ttir, options):
+    for each in (a for a in block_accesses(ttir, options) if a.sharing == 1):
         at_once = each.elements_at_once(options)
         if (size := at_once * each.itemsize) > 4:
             expected[each.kind, size] += prod(each.extent) // threads // at_once

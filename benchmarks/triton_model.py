@@ -232,7 +232,7 @@ def _whole_block(code: Sequence[Instruction], launch: Launch, warps: int) -> _Bl
     accesses = list(block_accesses(ttir, options))
     read_bytes, written_bytes = bytes_per_element(ttir, options)
     elements = max(prod(each.extent) for each in accesses)
-    loads = [each for each in accesses if each.kind == "load"]
+    loads = [each for each in accesses if each.kind == "load" and each.sharing == 1]
     itemsize = max(each.itemsize for each in loads)
     widest = [each for each in loads if each.itemsize == itemsize]
     width = min(WIDEST, itemsize * max(each.elements_at_once(options) for each in widest))

@@ -28,12 +28,14 @@ from zlib import crc32
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import torch
 import triton
+from triton.runtime.jit import JITFunction
 
 from benchmarks import triton_aot_compile
 from benchmarks.gpu_report import ENOUGH
 from benchmarks.triton_aot_compile import Case, Launch, Shapes, call_function, compiling_for
-from benchmarks.triton_catalogue import GENERATED, classes, folder_of, function, functions, kernels
+from benchmarks.triton_catalogue import classes, folder_of, function, functions, kernels
 from benchmarks.triton_model import H100, REFERENCE, Prediction, kind_of, predict, predict_step
 from optgen.runtime.fused_triton import folds
 from optgen.runtime.fused_triton.bucket import Bucket
@@ -58,6 +60,11 @@ REASONS = {
         r"stable_adamw_step1 bfloat16",
         "a block waits for a correctly rounded quotient of each element and for sums in float64, "
         "and 16 bits have half the bytes in flight",
+    ),
+    "codes": (
+        r"adamw_8bit_step bfloat16",
+        "each element of two states is decoded and encoded, with a fourth root, in some 900 "
+        "instructions for 8 elements of a thread; 8 bits leave a quarter of the time for them",
     ),
     "root and quotient": (
         r"adamuon_step2 bfloat16",
@@ -117,12 +124,19 @@ def launches_of(
 
     No matrix op runs. All partial sums are folded before a finish, as those of large tensors are.
     """
+    with compiling_for(TARGET, cache, is_wanted=is_wanted) as launches:
+        _take_step(folder, types, shapes)
+    return launches
+
+
+def _take_step(folder: str, types: str, shapes: Shapes) -> None:
+    """Take a step of a class, or call a function, with parameters of these dtypes and shapes."""
     case = Case(TARGET, types)
     stand_ins = (
         (Bucket, "call", keep_operands),
         (folds, "chunk_count", lambda count, readers: -(-count // folds.FOLD)),
     )
-    with ExitStack() as stack, compiling_for(TARGET, cache, is_wanted=is_wanted) as launches:
+    with ExitStack() as stack:
         for owner, attribute, value in stand_ins:
             stack.enter_context(patch_attribute(owner, attribute, value))
         if folder in functions():
@@ -130,7 +144,6 @@ def launches_of(
         else:
             (cls,) = (cls for cls in classes().values() if folder_of(cls) == folder)
             triton_aot_compile.take_step(cls, case, shapes)
-    return launches
 
 
 def keep_operands(bucket: Bucket, op: Any, source: str, target: str, arguments: Any) -> None:
@@ -174,7 +187,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Predict, write the record, and print what is slow."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--changed", action="store_true", help="only new and changed files")
+    which.add_argument("--changed", action="store_true", help="only new and changed kernels")
     which.add_argument("--only", nargs="+", metavar="FOLDER", help="folders under generated/")
     arguments = parser.parse_args(argv)
     folders = arguments.only or list(kernels())
@@ -211,18 +224,54 @@ def recorded() -> Rows:
 
 
 def recorded_texts() -> dict[str, str]:
-    """Return `text_of` each file when its kernels were compiled."""
+    """Return `text_of` each folder when its kernels were compiled."""
     texts = read_record().get("texts", {})
     return {folder: text for folder, text in texts.items() if folder in kernels()}
 
 
 def text_of(folder: str) -> str:
-    """Return a checksum of a file of kernels."""
-    return f"{crc32((GENERATED / folder / 'fused_triton.py').read_bytes()):08x}"
+    """Return a checksum of what the launches of a folder compile: sources, types and options."""
+    found: set[str] = set()
+
+    def note(kernel: Any, grid: tuple[int, ...]) -> Any:
+        def launch(*args: Any, **options: Any) -> None:
+            found.add(repr((sources(kernel), list(map(_kind, args)), sorted(options.items()))))
+
+        return launch
+
+    with compiling_for(TARGET, CACHE), patch_attribute(JITFunction, "__getitem__", note):
+        for types in TYPES:
+            for shapes in (((SIDE, SIDE),), ((SIDE**2,), *triton_aot_compile.SHAPES)):
+                _take_step(folder, types, shapes)
+    return f"{crc32(repr((triton.__version__, sorted(found))).encode()):08x}"
+
+
+def sources(kernel: Any) -> list[str]:
+    """Return the source of a kernel, and of all device functions and constants that it reads."""
+    texts: dict[str, str] = {}
+    unread = [kernel]
+    while unread:
+        function = unread.pop()
+        texts[function.fn.__name__] = function.src
+        for name in function.fn.__code__.co_names:
+            value = function.fn.__globals__.get(name)
+            if isinstance(value, triton.language.constexpr):
+                texts[name] = repr(value.value)
+            elif isinstance(value, JITFunction) and name not in texts:
+                unread.append(value)
+    return sorted(f"{name}: {text}" for name, text in texts.items())
+
+
+def _kind(argument: Any) -> str:
+    """Return what a kernel is compiled for, of an argument: a dtype, or the name of a class."""
+    if isinstance(argument, torch.Tensor):
+        return str(argument.dtype)
+    is_type = isinstance(argument, triton.language.dtype)
+    return str(argument) if is_type else type(argument).__name__
 
 
 def changed() -> list[str]:
-    """Return the folders of files that are new, or differ from those that were compiled."""
+    """Return the folders that are new, or whose launches differ from those that were compiled."""
     texts = recorded_texts()
     return [folder for folder in kernels() if texts.get(folder) != text_of(folder)]
 

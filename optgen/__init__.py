@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from optgen.compositions import compose
     from optgen.importer import import_optimizer
     from optgen.jit import load
+    from optgen.offloading import offload
     from optgen.runtime import GeneratedOptimizer
     from optgen.runtime.explain import explain
     from optgen.runtime.lowerings import use_lowering
@@ -29,6 +30,7 @@ __all__ = [
     "keyed",
     "load",
     "modifiers",
+    "offload",
     "optim",
     "spec",
     "use_lowering",
@@ -40,6 +42,7 @@ _MODULE_OF_NAME = {
     "explain": "optgen.runtime.explain",
     "import_optimizer": "optgen.importer",
     "load": "optgen.jit",
+    "offload": "optgen.offloading",
     "use_lowering": "optgen.runtime.lowerings",
 }
 _SUBMODULES = ("amp", "keyed", "modifiers", "optim", "spec")

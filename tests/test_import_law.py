@@ -23,6 +23,7 @@ LAW: dict[str, set[str]] = {
     "jit": {"spec", "emit", "runtime", "ir", "templates", "specs"},
     "compositions": {"jit", "spec", "runtime", "ir", "specs"},
     "modifiers": {"compositions", "spec"},
+    "offloading": {"compositions", "jit", "keyed", "runtime", "spec", "ir", "contract"},
     "amp": {"runtime"},
     "bench": TRAINING,
     "verification": {"ir", "spec", "jit", "__version__", *TRAINING},
@@ -81,7 +82,7 @@ def may_import(part: str, name: str) -> bool:
         return bool(rest) and (rest[0] == part or rest[0] in LAW[part])
     if part in TRAINING - {"contract"}:
         return first in TRAINING_LIBRARIES
-    if part in {"amp", "verification", "importer"}:
+    if part in {"amp", "importer", "offloading", "verification"}:
         return first == "torch"
     if part == "bench":
         return first in {"torch", "matplotlib"}

@@ -15,7 +15,6 @@ TUTORIALS = (
     ("Your own optimizer in five minutes", "tutorials/write-your-own.md"),
     ("Compose an optimizer", "tutorials/compose.md"),
     ("Low precision", "tutorials/low-precision.md"),
-    ("Offload to the CPU", "tutorials/offload.md"),
     ("Many machines", "tutorials/many-machines.md"),
     ("Add a lowering", "tutorials/add-a-lowering.md"),
 )
@@ -60,6 +59,7 @@ def _guides() -> list[Any]:
         {"Bring your own optimizer": "bring-your-own.md"},
         {"What runs where": "what-runs-where.md"},
         {"Schedulers": ["schedulers.md", {"Gallery": "schedule-gallery.md"}]},
+        {"Offloaded optimizers": "offload.md"},
         {"On many machines": "distributed.md"},
         {"Hugging Face, Lightning, DeepSpeed, torchtitan": "frameworks.md"},
         {"Views: heads, experts, convolutions": "views.md"},

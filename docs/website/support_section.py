@@ -58,7 +58,7 @@ def _rows(entry: Entry) -> Iterator[tuple[str, str, str]]:
         "yes" if entry.in_torch else "no",
     )
     yield (
-        "[offloading](../tutorials/offload.md)",
+        "[offloading](../offload.md)",
         "optgen does not move states by itself. Parameters on the CPU take CPU steps",
         "yes" if entry.title == "AdamW" else "no",
     )

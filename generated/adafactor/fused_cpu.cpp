@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // A factored second moment, and steps relative to the weights (Shazeer & Stern, 2018).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, ROW_VAR, COL_VAR, VARIANCE, STREAMS };
     enum { STEP, CELLS };

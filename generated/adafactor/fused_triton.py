@@ -6,7 +6,6 @@ import triton
 import triton.language as tl
 
 from optgen.runtime.fused_triton.bucket import Bucket
-from optgen.runtime.fused_triton.device_folds import fold_chunk
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     NUMEL,
@@ -38,6 +37,7 @@ from optgen.runtime.fused_triton.device_reductions import (
     combine,
     elements,
     extents,
+    fold_chunk,
     inside,
     is_last,
     is_whole,
@@ -50,12 +50,13 @@ from optgen.runtime.fused_triton.device_reductions import (
     total,
     whole_elements,
 )
-from optgen.runtime.fused_triton.workspace import WorkspaceSpec
+from optgen.runtime.fused_triton.workspace import LineSums, WorkspaceSpec
 
 SCALARS = tl.constexpr(11)
 WORKSPACES = {  # by the facts of a plan
     (True,): WorkspaceSpec(
         scalars=SCALARS.value,
+        in_phases=True,
         by_matrix=True,
         row_values=3,
         column_values=2,
@@ -63,10 +64,7 @@ WORKSPACES = {  # by the facts of a plan
         row_sums=1,
         column_sums=1,
     ),
-    (False,): WorkspaceSpec(
-        scalars=SCALARS.value,
-        sums=2,
-    ),
+    (False,): WorkspaceSpec(scalars=SCALARS.value, in_phases=True, sums=2),
 }
 
 
@@ -1093,15 +1091,16 @@ def adafactor_not_factored_step2(
 
 
 def _update_factored(bucket: Bucket) -> None:
-    """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
+    """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         adafactor_factored_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        work.shapes,
-        work.scalars,
+        whole.shapes,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
@@ -1113,7 +1112,7 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         work.partials,
         bucket.loss_scale,
@@ -1125,23 +1124,30 @@ def _update_factored(bucket: Bucket) -> None:
         **bucket.options,
     )
     bucket.fold(adafactor_factored_fold1, results=1)
-    programs = work.programs(row_sums=1, column_sums=1)
+    programs = bucket.finish_programs(
+        LineSums(
+            sums=1,
+            rows=1,
+            columns=1,
+            row_values=3,
+        )
+    )
     bucket.launch(
         adafactor_factored_finish1,
         programs.total,
         programs.first_programs,
         programs.tensor_indices,
         bucket.table,
-        work.shapes,
-        work.scalars,
-        work.values,
-        work.partials,
-        work.arrivals,
+        whole.shapes,
+        bucket.scalars,
+        whole.values,
+        whole.partials,
+        whole.arrivals,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.types[2],
         bucket.types[3],
-        **work.line_options,
+        **whole.line_options,
     )
     bucket.launch(
         adafactor_factored_step2,
@@ -1149,7 +1155,7 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         work.partials,
         bucket.found_inf,
@@ -1162,12 +1168,12 @@ def _update_factored(bucket: Bucket) -> None:
     bucket.launch(
         adafactor_factored_finish2,
         bucket.num_tensors,
-        work.shapes,
-        work.scalars,
-        work.partials,
+        whole.shapes,
+        bucket.scalars,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         adafactor_factored_step3,
@@ -1175,7 +1181,7 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         bucket.found_inf,
         bucket.num_tensors,
@@ -1187,15 +1193,16 @@ def _update_factored(bucket: Bucket) -> None:
 
 
 def _update_not_factored(bucket: Bucket) -> None:
-    """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
+    """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         adafactor_not_factored_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        work.shapes,
-        work.scalars,
+        whole.shapes,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
@@ -1207,7 +1214,7 @@ def _update_not_factored(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.partials,
         bucket.loss_scale,
         bucket.found_inf,
@@ -1222,19 +1229,19 @@ def _update_not_factored(bucket: Bucket) -> None:
     bucket.launch(
         adafactor_not_factored_finish1,
         bucket.num_tensors,
-        work.shapes,
-        work.scalars,
-        work.partials,
+        whole.shapes,
+        bucket.scalars,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         adafactor_not_factored_step2,
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,

@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Second moments of rows and columns of a matrix, clipped steps (Shazeer & Stern, 2018).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ_ROW, EXP_AVG_SQ_COL, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };

@@ -6,7 +6,6 @@ import triton
 import triton.language as tl
 
 from optgen.runtime.fused_triton.bucket import Bucket
-from optgen.runtime.fused_triton.device_folds import fold_chunk
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     NUMEL,
@@ -36,6 +35,7 @@ from optgen.runtime.fused_triton.device_reductions import (
     combine,
     elements,
     extents,
+    fold_chunk,
     inside,
     is_last,
     is_whole,
@@ -48,12 +48,13 @@ from optgen.runtime.fused_triton.device_reductions import (
     total,
     whole_elements,
 )
-from optgen.runtime.fused_triton.workspace import WorkspaceSpec
+from optgen.runtime.fused_triton.workspace import LineSums, WorkspaceSpec
 
 SCALARS = tl.constexpr(15)
 WORKSPACES = {  # by the facts of a plan
     (True,): WorkspaceSpec(
         scalars=SCALARS.value,
+        in_phases=True,
         by_matrix=True,
         row_values=3,
         column_values=2,
@@ -61,10 +62,7 @@ WORKSPACES = {  # by the facts of a plan
         row_sums=1,
         column_sums=1,
     ),
-    (False,): WorkspaceSpec(
-        scalars=SCALARS.value,
-        sums=2,
-    ),
+    (False,): WorkspaceSpec(scalars=SCALARS.value, in_phases=True, sums=2),
 }
 
 
@@ -1195,15 +1193,16 @@ def adafactor_hf_not_factored_step2(
 
 
 def _update_factored(bucket: Bucket) -> None:
-    """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
+    """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         adafactor_hf_factored_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        work.shapes,
-        work.scalars,
+        whole.shapes,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
@@ -1215,7 +1214,7 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         work.partials,
         bucket.loss_scale,
@@ -1227,23 +1226,30 @@ def _update_factored(bucket: Bucket) -> None:
         **bucket.options,
     )
     bucket.fold(adafactor_hf_factored_fold1, results=1)
-    programs = work.programs(row_sums=1, column_sums=1)
+    programs = bucket.finish_programs(
+        LineSums(
+            sums=1,
+            rows=1,
+            columns=1,
+            row_values=3,
+        )
+    )
     bucket.launch(
         adafactor_hf_factored_finish1,
         programs.total,
         programs.first_programs,
         programs.tensor_indices,
         bucket.table,
-        work.shapes,
-        work.scalars,
-        work.values,
-        work.partials,
-        work.arrivals,
+        whole.shapes,
+        bucket.scalars,
+        whole.values,
+        whole.partials,
+        whole.arrivals,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.types[3],
         bucket.types[4],
-        **work.line_options,
+        **whole.line_options,
     )
     bucket.launch(
         adafactor_hf_factored_step2,
@@ -1251,7 +1257,7 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         work.partials,
         bucket.found_inf,
@@ -1264,12 +1270,12 @@ def _update_factored(bucket: Bucket) -> None:
     bucket.launch(
         adafactor_hf_factored_finish2,
         bucket.num_tensors,
-        work.shapes,
-        work.scalars,
-        work.partials,
+        whole.shapes,
+        bucket.scalars,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         adafactor_hf_factored_step3,
@@ -1277,7 +1283,7 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         bucket.found_inf,
         bucket.num_tensors,
@@ -1291,14 +1297,15 @@ def _update_factored(bucket: Bucket) -> None:
 
 
 def _update_not_factored(bucket: Bucket) -> None:
-    """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
+    """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         adafactor_hf_not_factored_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
@@ -1310,7 +1317,7 @@ def _update_not_factored(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.partials,
         bucket.loss_scale,
         bucket.found_inf,
@@ -1325,19 +1332,19 @@ def _update_not_factored(bucket: Bucket) -> None:
     bucket.launch(
         adafactor_hf_not_factored_finish1,
         bucket.num_tensors,
-        work.shapes,
-        work.scalars,
-        work.partials,
+        whole.shapes,
+        bucket.scalars,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         adafactor_hf_not_factored_step2,
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,

@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Gradients divided by the root of the sum of all squares so far (Duchi et al., 2011).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, STATE_SUM, STREAMS };
     enum { STEP, CELLS };
@@ -37,7 +37,7 @@ struct Rule {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, Stream<S> params,
+        const Hypers& hypers, const Scalars& scalars, i64 n, Stream<S> params,
         Stream<const S> grads, Stream<S> state_sums) {
         using C = ComputeType<S>;
         const C weight_decay = C(hypers.weight_decay);
@@ -73,11 +73,9 @@ struct Rule {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
         return sweep<S>(
-            hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD], streams[STATE_SUM]);
+            inputs.hypers, inputs.scalars, n, streams[PARAM], streams[GRAD], streams[STATE_SUM]);
     }
 };
 

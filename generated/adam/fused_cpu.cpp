@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Adaptive moment estimation (Kingma & Ba, 2015; AMSGrad: Reddi et al., 2018).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, MAX_EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };
@@ -46,7 +46,7 @@ struct Rule {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S, bool AMSGRAD>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, Stream<S> params,
+        const Hypers& hypers, const Scalars& scalars, i64 n, Stream<S> params,
         Stream<const S> grads, Stream<S> exp_avgs, Stream<S> exp_avg_sqs,
         Stream<S> max_exp_avg_sqs) {
         using C = ComputeType<S>;
@@ -112,12 +112,10 @@ struct Rule {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
         constexpr decltype(&sweep<S, false>) variants[] = {sweep<S, false>, sweep<S, true>};
-        return variants[truth(hypers.amsgrad)](
-            hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD], streams[EXP_AVG],
+        return variants[truth(inputs.hypers.amsgrad)](
+            inputs.hypers, inputs.scalars, n, streams[PARAM], streams[GRAD], streams[EXP_AVG],
             streams[EXP_AVG_SQ], streams[MAX_EXP_AVG_SQ]);
     }
 };

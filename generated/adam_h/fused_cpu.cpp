@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Adam that keeps the norm of the weights; steps have lr times this norm (Wen et al., 2025).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };

@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Adam with one second moment for each row of a matrix (Zhang et al., 2024).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, M, VMEAN, V, STREAMS };
     enum { STEP, CELLS };

@@ -35,19 +35,14 @@ from optgen.runtime.fused_triton.device_reductions import (
     tile_extent,
     whole_elements,
 )
-from optgen.runtime.fused_triton.workspace import WorkspaceSpec
+from optgen.runtime.fused_triton.workspace import LineSums, WorkspaceSpec
 
 SCALARS = tl.constexpr(7)
 WORKSPACES = {  # by the facts of a plan
     (True,): WorkspaceSpec(
-        scalars=SCALARS.value,
-        by_matrix=True,
-        row_values=2,
-        row_sums=1,
+        scalars=SCALARS.value, in_phases=True, by_matrix=True, row_values=2, row_sums=1
     ),
-    (False,): WorkspaceSpec(
-        scalars=SCALARS.value,
-    ),
+    (False,): WorkspaceSpec(scalars=SCALARS.value),
 }
 
 
@@ -523,7 +518,7 @@ def adam_mini_not_factored_scalars(
 
 
 @triton.jit
-def adam_mini_not_factored_step1_on_elements(
+def adam_mini_not_factored_step_on_elements(
     params, grads, ms, vs, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
     """Update the elements `lanes` of one tensor."""
@@ -531,13 +526,13 @@ def adam_mini_not_factored_step1_on_elements(
     grad = tl.load(grads + lanes, mask).to(dtype)
     m = tl.load(ms + lanes, mask).to(dtype)
     v = tl.load(vs + lanes, mask).to(dtype)
-    maximize = tl.load(scalars).to(dtype)
-    decay_factor = tl.load(scalars + 1).to(dtype)
-    one_minus_beta1 = tl.load(scalars + 2).to(dtype)
-    beta2 = tl.load(scalars + 3).to(dtype)
-    one_minus_beta2 = tl.load(scalars + 4).to(dtype)
-    step_size = tl.load(scalars + 5).to(dtype)
-    scaled_eps = tl.load(scalars + 6).to(dtype)
+    maximize = tl.load(scalars)
+    decay_factor = tl.load(scalars + 1)
+    one_minus_beta1 = tl.load(scalars + 2)
+    beta2 = tl.load(scalars + 3)
+    one_minus_beta2 = tl.load(scalars + 4)
+    step_size = tl.load(scalars + 5)
+    scaled_eps = tl.load(scalars + 6)
     if loss_scale is not None:
         grad = grad * div(1.0, tl.load(loss_scale).to(dtype))
         tl.store(grads + lanes, grad.to(grads.dtype.element_ty), mask)
@@ -561,7 +556,7 @@ def adam_mini_not_factored_step1_on_elements(
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def adam_mini_not_factored_step1(
+def adam_mini_not_factored_step(
     table,
     tensor_of_block,
     scalars,
@@ -592,7 +587,7 @@ def adam_mini_not_factored_step1(
     ms = tl.load(entry + (STREAMS + 2) * num_tensors)
     vs = tl.load(entry + (STREAMS + 4) * num_tensors)
     if (count == BLOCK) & ((params | grads | ms | vs) & 15 == 0):
-        adam_mini_not_factored_step1_on_elements(
+        adam_mini_not_factored_step_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(ms, start, M_T, VECTOR),
@@ -606,7 +601,7 @@ def adam_mini_not_factored_step1(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            adam_mini_not_factored_step1_on_elements(
+            adam_mini_not_factored_step_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(ms, start, M_T, 1),
@@ -620,14 +615,15 @@ def adam_mini_not_factored_step1(
 
 
 def _update_factored(bucket: Bucket) -> None:
-    """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
+    """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         adam_mini_factored_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
@@ -639,7 +635,7 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         work.partials,
         bucket.loss_scale,
@@ -649,22 +645,27 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.types[1],
         **bucket.options,
     )
-    programs = work.programs(row_sums=1, column_sums=0)
+    programs = bucket.finish_programs(
+        LineSums(
+            rows=1,
+            row_values=2,
+        )
+    )
     bucket.launch(
         adam_mini_factored_finish1,
         programs.total,
         programs.first_programs,
         programs.tensor_indices,
         bucket.table,
-        work.shapes,
-        work.scalars,
-        work.values,
-        work.partials,
-        work.arrivals,
+        whole.shapes,
+        bucket.scalars,
+        whole.values,
+        whole.partials,
+        whole.arrivals,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.types[3],
-        **work.line_options,
+        **whole.line_options,
     )
     bucket.launch(
         adam_mini_factored_step2,
@@ -672,7 +673,7 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         bucket.found_inf,
         bucket.num_tensors,
@@ -685,25 +686,24 @@ def _update_factored(bucket: Bucket) -> None:
 
 
 def _update_not_factored(bucket: Bucket) -> None:
-    """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
-    work = bucket.workspace
+    """Launch the kernels in order, each for all tensors at once."""
     bucket.launch(
         adam_mini_not_factored_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     bucket.launch(
-        adam_mini_not_factored_step1,
+        adam_mini_not_factored_step,
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        work.scalars,
+        bucket.scalars,
         bucket.loss_scale,
         bucket.found_inf,
         bucket.num_tensors,

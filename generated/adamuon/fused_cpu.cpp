@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Muon on the signs of the momentum, with a second moment per element (Si et al., 2025).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, MOMENTUM_BUFFER, V_BUFFER, SIGN_MATRIX, O_2, STREAMS };
     enum { CELLS };

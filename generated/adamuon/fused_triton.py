@@ -6,7 +6,6 @@ import triton
 import triton.language as tl
 
 from optgen.runtime.fused_triton.bucket import Bucket
-from optgen.runtime.fused_triton.device_folds import fold_chunk
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     NUMEL,
@@ -28,6 +27,7 @@ from optgen.runtime.fused_triton.device_reductions import (
     SUM_COUNT,
     SUMS,
     add_up,
+    fold_chunk,
     total,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
@@ -35,11 +35,7 @@ from optgen.runtime.matrix_ops import orthogonalize
 
 SCALARS = tl.constexpr(8)
 WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(
-        scalars=SCALARS.value,
-        sums=1,
-        locals=("sign_matrix", "o_2"),
-    ),
+    (): WorkspaceSpec(scalars=SCALARS.value, in_phases=True, sums=1, locals=("sign_matrix", "o_2")),
 }
 
 
@@ -353,15 +349,16 @@ def adamuon_step3(
 
 
 def update(bucket: Bucket) -> None:
-    """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
+    """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         adamuon_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        work.shapes,
-        work.scalars,
+        whole.shapes,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
@@ -373,7 +370,7 @@ def update(bucket: Bucket) -> None:
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        work.scalars,
+        bucket.scalars,
         bucket.loss_scale,
         bucket.found_inf,
         bucket.num_tensors,
@@ -400,7 +397,7 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.partials,
         bucket.found_inf,
         bucket.num_tensors,
@@ -413,19 +410,19 @@ def update(bucket: Bucket) -> None:
     bucket.launch(
         adamuon_finish1,
         bucket.num_tensors,
-        work.shapes,
-        work.scalars,
-        work.partials,
+        whole.shapes,
+        bucket.scalars,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         adamuon_step3,
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,

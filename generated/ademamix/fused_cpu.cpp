@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // AdamW with a second, slower running mean of gradients (Pagliardini et al., 2024).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG_FAST, EXP_AVG_SLOW, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };
@@ -76,7 +76,7 @@ struct Rule {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, Stream<S> params,
+        const Hypers& hypers, const Scalars& scalars, i64 n, Stream<S> params,
         Stream<const S> grads, Stream<S> exp_avg_fasts, Stream<S> exp_avg_slows,
         Stream<S> exp_avg_sqs) {
         using C = ComputeType<S>;
@@ -125,11 +125,9 @@ struct Rule {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
         return sweep<S>(
-            hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD], streams[EXP_AVG_FAST],
+            inputs.hypers, inputs.scalars, n, streams[PARAM], streams[GRAD], streams[EXP_AVG_FAST],
             streams[EXP_AVG_SLOW], streams[EXP_AVG_SQ]);
     }
 };

@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Adam that divides by the previous v, to converge for any beta2 (Taniguchi et al., 2024).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };
@@ -116,12 +116,10 @@ struct Rule {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
         return sweep<S>(
-            hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD], streams[EXP_AVG],
-            streams[EXP_AVG_SQ]);
+            inputs.hypers, inputs.scalars, inputs.fresh_bits, n, streams[PARAM], streams[GRAD],
+            streams[EXP_AVG], streams[EXP_AVG_SQ]);
     }
 };
 

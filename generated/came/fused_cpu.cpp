@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Adafactor that shrinks updates that differ from their running mean (Luo et al., 2023).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum {
         PARAM, GRAD, EXP_AVG, EXP_AVG_SQ_ROW, EXP_AVG_SQ_COL, EXP_AVG_RES_ROW, EXP_AVG_RES_COL,

@@ -6,7 +6,6 @@ import triton
 import triton.language as tl
 
 from optgen.runtime.fused_triton.bucket import Bucket
-from optgen.runtime.fused_triton.device_folds import fold_chunk
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     PARAM_GROUP,
@@ -35,6 +34,7 @@ from optgen.runtime.fused_triton.device_reductions import (
     combine,
     elements,
     extents,
+    fold_chunk,
     inside,
     is_last,
     is_whole,
@@ -47,12 +47,13 @@ from optgen.runtime.fused_triton.device_reductions import (
     total,
     whole_elements,
 )
-from optgen.runtime.fused_triton.workspace import WorkspaceSpec
+from optgen.runtime.fused_triton.workspace import LineSums, WorkspaceSpec
 
 SCALARS = tl.constexpr(13)
 WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(
         scalars=SCALARS.value,
+        in_phases=True,
         by_matrix=True,
         row_values=5,
         column_values=3,
@@ -1270,14 +1271,15 @@ def came_step4(
 
 
 def update(bucket: Bucket) -> None:
-    """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
+    """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         came_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
@@ -1289,7 +1291,7 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         work.partials,
         bucket.loss_scale,
@@ -1299,39 +1301,45 @@ def update(bucket: Bucket) -> None:
         bucket.types[1],
         **bucket.options,
     )
-    programs = work.programs(row_sums=1, column_sums=1)
+    programs = bucket.finish_programs(
+        LineSums(
+            rows=1,
+            columns=1,
+            row_values=5,
+        )
+    )
     bucket.launch(
         came_finish1,
         programs.total,
         programs.first_programs,
         programs.tensor_indices,
         bucket.table,
-        work.shapes,
-        work.scalars,
-        work.values,
-        work.partials,
-        work.arrivals,
+        whole.shapes,
+        bucket.scalars,
+        whole.values,
+        whole.partials,
+        whole.arrivals,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.types[3],
         bucket.types[4],
-        **work.line_options,
+        **whole.line_options,
     )
     bucket.fold(came_fold1, results=1, of_groups=True)
-    programs = work.programs()
+    programs = bucket.finish_programs()
     bucket.launch(
         came_finish2,
         programs.total,
         programs.first_programs,
         programs.tensor_indices,
         bucket.table,
-        work.shapes,
-        work.values,
-        work.partials,
+        whole.shapes,
+        whole.values,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.types[3],
-        **work.line_options,
+        **whole.line_options,
     )
     bucket.launch(
         came_step2,
@@ -1339,7 +1347,7 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         work.partials,
         bucket.found_inf,
@@ -1352,12 +1360,12 @@ def update(bucket: Bucket) -> None:
     bucket.launch(
         came_finish3,
         bucket.num_tensors,
-        work.shapes,
-        work.scalars,
-        work.partials,
+        whole.shapes,
+        bucket.scalars,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         came_step3,
@@ -1365,7 +1373,7 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         work.partials,
         bucket.found_inf,
@@ -1375,39 +1383,45 @@ def update(bucket: Bucket) -> None:
         bucket.types[2],
         **bucket.options,
     )
-    programs = work.programs(row_sums=1, column_sums=1)
+    programs = bucket.finish_programs(
+        LineSums(
+            rows=1,
+            columns=1,
+            row_values=5,
+        )
+    )
     bucket.launch(
         came_finish4,
         programs.total,
         programs.first_programs,
         programs.tensor_indices,
         bucket.table,
-        work.shapes,
-        work.scalars,
-        work.values,
-        work.partials,
-        work.arrivals,
+        whole.shapes,
+        bucket.scalars,
+        whole.values,
+        whole.partials,
+        whole.arrivals,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.types[5],
         bucket.types[6],
-        **work.line_options,
+        **whole.line_options,
     )
-    bucket.fold(came_fold3, results=1, of_groups=True)
-    programs = work.programs()
+    bucket.fold(came_fold3, results=1, of_groups=True, first=1)
+    programs = bucket.finish_programs()
     bucket.launch(
         came_finish5,
         programs.total,
         programs.first_programs,
         programs.tensor_indices,
         bucket.table,
-        work.shapes,
-        work.values,
-        work.partials,
+        whole.shapes,
+        whole.values,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.types[5],
-        **work.line_options,
+        **whole.line_options,
     )
     bucket.launch(
         came_step4,
@@ -1415,7 +1429,7 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         bucket.found_inf,
         bucket.num_tensors,

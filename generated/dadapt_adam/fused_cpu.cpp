@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Adam with the estimated distance to a minimum as its rate (Defazio & Mishchenko, 2023).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, S_, STREAMS };
     enum { K, D, NUMERATOR_WEIGHTED, CELLS };

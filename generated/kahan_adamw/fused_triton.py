@@ -27,9 +27,7 @@ from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
 SCALARS = tl.constexpr(8)
 WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(
-        scalars=SCALARS.value,
-    ),
+    (): WorkspaceSpec(scalars=SCALARS.value, in_phases=True),
 }
 
 
@@ -78,7 +76,7 @@ def kahan_adamw_scalars(
 
 
 @triton.jit
-def kahan_adamw_step1_on_elements(
+def kahan_adamw_step_on_elements(
     params,
     grads,
     exp_avgs,
@@ -141,7 +139,7 @@ def kahan_adamw_step1_on_elements(
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def kahan_adamw_step1(
+def kahan_adamw_step(
     table,
     tensor_of_block,
     scalars,
@@ -174,7 +172,7 @@ def kahan_adamw_step1(
     exp_avg_sqs = tl.load(entry + (STREAMS + 3) * num_tensors)
     compensations = tl.load(entry + (STREAMS + 4) * num_tensors)
     if (count == BLOCK) & ((params | grads | exp_avgs | exp_avg_sqs | compensations) & 15 == 0):
-        kahan_adamw_step1_on_elements(
+        kahan_adamw_step_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(exp_avgs, start, EXP_AVG_T, VECTOR),
@@ -189,7 +187,7 @@ def kahan_adamw_step1(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            kahan_adamw_step1_on_elements(
+            kahan_adamw_step_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(exp_avgs, start, EXP_AVG_T, 1),
@@ -204,34 +202,30 @@ def kahan_adamw_step1(
 
 
 def update(bucket: Bucket) -> None:
-    """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
-    work = bucket.workspace
+    """Launch the kernels in order, each for all tensors at once."""
+    whole = bucket.whole_workspace
     bucket.launch(
         kahan_adamw_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        work.shapes,
-        work.scalars,
+        whole.shapes,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     bucket.launch(
-        kahan_adamw_step1,
+        kahan_adamw_step,
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        work.scalars,
+        bucket.scalars,
         bucket.loss_scale,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,
-        bucket.types[0],
-        bucket.types[1],
-        bucket.types[2],
-        bucket.types[3],
-        bucket.types[4],
+        *bucket.types,
         **bucket.options,
     )

@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Adam with steps relative to the norm of weights, for large batches (You et al., 2019).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };

@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // SGD with steps relative to the norm of weights (You et al., 2017).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, MOMENTUM_BUFFER, STREAMS };
     enum { CELLS };

@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // The sign of momentum, found by a search over programs (Chen et al., 2023).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, STREAMS };
     enum { CELLS };
@@ -40,7 +40,7 @@ struct Rule {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, Stream<S> params,
+        const Hypers& hypers, const Scalars& scalars, i64 n, Stream<S> params,
         Stream<const S> grads, Stream<S> exp_avgs) {
         using C = ComputeType<S>;
         const C decay_factor = C(scalars.decay_factor);
@@ -83,11 +83,9 @@ struct Rule {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
         return sweep<S>(
-            hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD], streams[EXP_AVG]);
+            inputs.hypers, inputs.scalars, n, streams[PARAM], streams[GRAD], streams[EXP_AVG]);
     }
 };
 

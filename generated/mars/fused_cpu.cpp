@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // AdamW on gradients corrected by their last change, for less variance (Yuan et al., 2024).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, LAST_GRAD, STREAMS };
     enum { STEP, CELLS };

@@ -6,7 +6,6 @@ import triton
 import triton.language as tl
 
 from optgen.runtime.fused_triton.bucket import Bucket
-from optgen.runtime.fused_triton.device_folds import fold_chunk
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     NUMEL,
@@ -25,16 +24,14 @@ from optgen.runtime.fused_triton.device_reductions import (
     SUM_COUNT,
     SUMS,
     add_up,
+    fold_chunk,
     total,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
 SCALARS = tl.constexpr(11)
 WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(
-        scalars=SCALARS.value,
-        sums=1,
-    ),
+    (): WorkspaceSpec(scalars=SCALARS.value, in_phases=True, sums=1),
 }
 
 
@@ -332,15 +329,16 @@ def mars_step2(
 
 
 def update(bucket: Bucket) -> None:
-    """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
+    """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         mars_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        work.shapes,
-        work.scalars,
+        whole.shapes,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
@@ -352,7 +350,7 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.partials,
         bucket.loss_scale,
         bucket.found_inf,
@@ -366,26 +364,22 @@ def update(bucket: Bucket) -> None:
     bucket.launch(
         mars_finish1,
         bucket.num_tensors,
-        work.shapes,
-        work.scalars,
-        work.partials,
+        whole.shapes,
+        bucket.scalars,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         mars_step2,
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,
-        bucket.types[0],
-        bucket.types[1],
-        bucket.types[2],
-        bucket.types[3],
-        bucket.types[4],
+        *bucket.types,
         **bucket.options,
     )

@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Momentum made orthogonal, for the matrices of hidden layers (Jordan et al., 2024).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, MOMENTUM_BUFFER, U, O, STREAMS };
     enum { CELLS };

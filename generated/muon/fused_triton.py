@@ -27,10 +27,7 @@ from optgen.runtime.matrix_ops import orthogonalize
 
 SCALARS = tl.constexpr(6)
 WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(
-        scalars=SCALARS.value,
-        locals=("u", "o"),
-    ),
+    (): WorkspaceSpec(scalars=SCALARS.value, in_phases=True, locals=("u", "o")),
 }
 
 
@@ -227,15 +224,15 @@ def muon_step2(
 
 
 def update(bucket: Bucket) -> None:
-    """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
-    work = bucket.workspace
+    """Launch the kernels in order, each for all tensors at once."""
+    whole = bucket.whole_workspace
     bucket.launch(
         muon_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        work.shapes,
-        work.scalars,
+        whole.shapes,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
@@ -247,7 +244,7 @@ def update(bucket: Bucket) -> None:
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        work.scalars,
+        bucket.scalars,
         bucket.loss_scale,
         bucket.found_inf,
         bucket.num_tensors,
@@ -273,7 +270,7 @@ def update(bucket: Bucket) -> None:
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,

@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Muon, whose query and key weights shrink when attention logits explode (Kimi Team, 2025).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, MOMENTUM_BUFFER, MAX_LOGITS_INPUT, MOMENTUM_BUFFER_MATRIX, O, STREAMS };
     static constexpr u32 READ_ONLY = 1 << GRAD | 1 << MAX_LOGITS_INPUT;

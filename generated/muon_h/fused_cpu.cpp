@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Muon that keeps the norm of weights and steps by lr times this norm (Wen, 2026).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, MOMENTUM_BUFFER, U, O, STREAMS };
     enum { CELLS };

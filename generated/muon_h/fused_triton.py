@@ -6,7 +6,6 @@ import triton
 import triton.language as tl
 
 from optgen.runtime.fused_triton.bucket import Bucket
-from optgen.runtime.fused_triton.device_folds import fold_chunk
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     NUMEL,
@@ -25,6 +24,7 @@ from optgen.runtime.fused_triton.device_reductions import (
     SUM_COUNT,
     SUMS,
     add_up,
+    fold_chunk,
     total,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
@@ -32,11 +32,7 @@ from optgen.runtime.matrix_ops import orthogonalize
 
 SCALARS = tl.constexpr(7)
 WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(
-        scalars=SCALARS.value,
-        sums=2,
-        locals=("u", "o"),
-    ),
+    (): WorkspaceSpec(scalars=SCALARS.value, in_phases=True, sums=2, locals=("u", "o")),
 }
 
 
@@ -414,14 +410,15 @@ def muon_h_step4(
 
 
 def update(bucket: Bucket) -> None:
-    """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
+    """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         muon_h_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
@@ -433,7 +430,7 @@ def update(bucket: Bucket) -> None:
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        work.scalars,
+        bucket.scalars,
         bucket.loss_scale,
         bucket.found_inf,
         bucket.num_tensors,
@@ -460,7 +457,7 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.partials,
         bucket.found_inf,
         bucket.num_tensors,
@@ -473,12 +470,12 @@ def update(bucket: Bucket) -> None:
     bucket.launch(
         muon_h_finish1,
         bucket.num_tensors,
-        work.shapes,
-        work.scalars,
-        work.partials,
+        whole.shapes,
+        bucket.scalars,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         muon_h_step3,
@@ -486,7 +483,7 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.partials,
         bucket.found_inf,
         bucket.num_tensors,
@@ -499,19 +496,19 @@ def update(bucket: Bucket) -> None:
     bucket.launch(
         muon_h_finish2,
         bucket.num_tensors,
-        work.shapes,
-        work.scalars,
-        work.partials,
+        whole.shapes,
+        bucket.scalars,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         muon_h_step4,
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,

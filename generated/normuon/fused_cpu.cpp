@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Muon with rows scaled to one size, and the norm of the matrix kept (Li et al., 2025).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, MOMENTUM_BUFFER, SECOND_MOMENTUM_BUFFER, U, O, STREAMS };
     enum { CELLS };

@@ -6,7 +6,6 @@ import triton
 import triton.language as tl
 
 from optgen.runtime.fused_triton.bucket import Bucket
-from optgen.runtime.fused_triton.device_folds import fold_chunk
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     PARAM_GROUP,
@@ -30,6 +29,7 @@ from optgen.runtime.fused_triton.device_reductions import (
     combine,
     elements,
     extents,
+    fold_chunk,
     inside,
     is_last,
     is_whole,
@@ -41,13 +41,14 @@ from optgen.runtime.fused_triton.device_reductions import (
     total,
     whole_elements,
 )
-from optgen.runtime.fused_triton.workspace import WorkspaceSpec
+from optgen.runtime.fused_triton.workspace import LineSums, WorkspaceSpec
 from optgen.runtime.matrix_ops import orthogonalize
 
 SCALARS = tl.constexpr(9)
 WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(
         scalars=SCALARS.value,
+        in_phases=True,
         by_matrix=True,
         row_values=2,
         sums=1,
@@ -802,14 +803,15 @@ def normuon_step4(
 
 
 def update(bucket: Bucket) -> None:
-    """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
+    """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         normuon_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
@@ -822,7 +824,7 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         bucket.loss_scale,
         bucket.found_inf,
         bucket.num_tensors,
@@ -849,7 +851,7 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         work.partials,
         bucket.found_inf,
@@ -859,22 +861,28 @@ def update(bucket: Bucket) -> None:
         **bucket.options,
     )
     bucket.fold(normuon_fold1, results=1)
-    programs = work.programs(row_sums=1, column_sums=0)
+    programs = bucket.finish_programs(
+        LineSums(
+            sums=1,
+            rows=1,
+            row_values=2,
+        )
+    )
     bucket.launch(
         normuon_finish1,
         programs.total,
         programs.first_programs,
         programs.tensor_indices,
         bucket.table,
-        work.shapes,
-        work.scalars,
-        work.values,
-        work.partials,
-        work.arrivals,
+        whole.shapes,
+        bucket.scalars,
+        whole.values,
+        whole.partials,
+        whole.arrivals,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.types[3],
-        **work.line_options,
+        **whole.line_options,
     )
     bucket.launch(
         normuon_step3,
@@ -882,7 +890,7 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         work.partials,
         bucket.found_inf,
@@ -895,12 +903,12 @@ def update(bucket: Bucket) -> None:
     bucket.launch(
         normuon_finish2,
         bucket.num_tensors,
-        work.shapes,
-        work.scalars,
-        work.partials,
+        whole.shapes,
+        bucket.scalars,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         normuon_step4,
@@ -908,7 +916,7 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         bucket.found_inf,
         bucket.num_tensors,

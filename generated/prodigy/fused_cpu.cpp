@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Adam with the estimated distance to a minimum as its rate (Mishchenko & Defazio, 2023).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, S_, P0, STREAMS };
     static constexpr u32 READ_ONLY = 1 << GRAD | 1 << P0;

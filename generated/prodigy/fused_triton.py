@@ -7,7 +7,6 @@ import triton.language as tl
 
 from optgen.runtime.eager.reductions import all_max, all_sum
 from optgen.runtime.fused_triton.bucket import Bucket
-from optgen.runtime.fused_triton.device_folds import fold_chunk
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     NUMEL,
@@ -28,6 +27,7 @@ from optgen.runtime.fused_triton.device_reductions import (
     SUM_COUNT,
     SUMS,
     add_up,
+    fold_chunk,
     total,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
@@ -35,10 +35,7 @@ from optgen.runtime.sharded.driver import Update
 
 SCALARS = tl.constexpr(36)
 WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(
-        scalars=SCALARS.value,
-        sums=2,
-    ),
+    (): WorkspaceSpec(scalars=SCALARS.value, in_phases=True, sums=2),
 }
 
 
@@ -492,14 +489,15 @@ def prodigy_step2(
 
 
 def update(bucket: Bucket) -> Update:
-    """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
+    """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         prodigy_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
@@ -511,7 +509,7 @@ def update(bucket: Bucket) -> Update:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.partials,
         bucket.loss_scale,
         bucket.found_inf,
@@ -527,51 +525,51 @@ def update(bucket: Bucket) -> Update:
     bucket.launch(
         prodigy_finish1,
         bucket.num_tensors,
-        work.shapes,
-        work.scalars,
-        work.partials,
+        whole.shapes,
+        bucket.scalars,
+        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
-    work.scalars[:, 27] = yield all_sum(work.scalars[:, 25])
+    bucket.scalars[:, 27] = yield all_sum(bucket.scalars[:, 25])
     bucket.launch(
         prodigy_finish2,
         bucket.num_tensors,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
-    work.scalars[:, 29] = yield all_sum(work.scalars[:, 26])
+    bucket.scalars[:, 29] = yield all_sum(bucket.scalars[:, 26])
     bucket.launch(
         prodigy_finish3,
         bucket.num_tensors,
         bucket.table,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.scalar_types[0],
         bucket.scalar_types[1],
         bucket.scalar_types[2],
         bucket.scalar_types[3],
-        **work.number_options,
+        **whole.number_options,
     )
-    work.scalars[:, 33] = yield all_max(work.scalars[:, 32])
+    bucket.scalars[:, 33] = yield all_max(bucket.scalars[:, 32])
     bucket.launch(
         prodigy_finish4,
         bucket.num_tensors,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
-        **work.number_options,
+        **whole.number_options,
     )
     bucket.launch(
         prodigy_step2,
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,

@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Gradients divided by a running root mean square (Hinton, 2012; centered: Graves, 2013).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, SQUARE_AVG, MOMENTUM_BUFFER, GRAD_AVG, STREAMS };
     enum { STEP, CELLS };
@@ -35,7 +35,7 @@ struct Rule {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S, bool MOMENTUM, bool CENTERED>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, Stream<S> params,
+        const Hypers& hypers, const Scalars& scalars, i64 n, Stream<S> params,
         Stream<const S> grads, Stream<S> square_avgs, Stream<S> momentum_buffers,
         Stream<S> grad_avgs) {
         using C = ComputeType<S>;
@@ -97,14 +97,12 @@ struct Rule {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
         constexpr decltype(&sweep<S, false, false>) variants[] = {
             sweep<S, false, false>, sweep<S, false, true>, sweep<S, true, false>,
             sweep<S, true, true>};
-        return variants[2 * truth(hypers.momentum) + truth(hypers.centered)](
-            hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD], streams[SQUARE_AVG],
+        return variants[2 * truth(inputs.hypers.momentum) + truth(inputs.hypers.centered)](
+            inputs.hypers, inputs.scalars, n, streams[PARAM], streams[GRAD], streams[SQUARE_AVG],
             streams[MOMENTUM_BUFFER], streams[GRAD_AVG]);
     }
 };

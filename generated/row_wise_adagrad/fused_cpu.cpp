@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Adagrad with one accumulator for each row of an embedding table (Naumov et al., 2019).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, STATE_SUM, STREAMS };
     enum { STEP, CELLS };

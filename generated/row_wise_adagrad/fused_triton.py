@@ -33,15 +33,12 @@ from optgen.runtime.fused_triton.device_reductions import (
     tile_extent,
     whole_elements,
 )
-from optgen.runtime.fused_triton.workspace import WorkspaceSpec
+from optgen.runtime.fused_triton.workspace import LineSums, WorkspaceSpec
 
 SCALARS = tl.constexpr(4)
 WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(
-        scalars=SCALARS.value,
-        by_matrix=True,
-        row_values=2,
-        row_sums=1,
+        scalars=SCALARS.value, in_phases=True, by_matrix=True, row_values=2, row_sums=1
     ),
 }
 
@@ -477,14 +474,15 @@ def row_wise_adagrad_step2(
 
 
 def update(bucket: Bucket) -> None:
-    """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
+    """Launch the kernels in order, each for all tensors at once."""
     work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         row_wise_adagrad_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        work.scalars,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
@@ -496,7 +494,7 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         work.partials,
         bucket.loss_scale,
@@ -507,22 +505,27 @@ def update(bucket: Bucket) -> None:
         bucket.types[1],
         **bucket.options,
     )
-    programs = work.programs(row_sums=1, column_sums=0)
+    programs = bucket.finish_programs(
+        LineSums(
+            rows=1,
+            row_values=2,
+        )
+    )
     bucket.launch(
         row_wise_adagrad_finish1,
         programs.total,
         programs.first_programs,
         programs.tensor_indices,
         bucket.table,
-        work.shapes,
-        work.scalars,
-        work.values,
-        work.partials,
-        work.arrivals,
+        whole.shapes,
+        bucket.scalars,
+        whole.values,
+        whole.partials,
+        whole.arrivals,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.types[2],
-        **work.line_options,
+        **whole.line_options,
     )
     bucket.launch(
         row_wise_adagrad_step2,
@@ -530,7 +533,7 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.scalars,
+        bucket.scalars,
         work.values,
         bucket.found_inf,
         bucket.num_tensors,

@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Steps that follow the gradient's sign alone (Riedmiller & Braun, 1993, as RPROP-).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, PREV, STATE_STEP_SIZE, STREAMS };
     enum { STEP, CELLS };
@@ -39,7 +39,7 @@ struct Rule {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, Stream<S> params,
+        const Hypers& hypers, const Scalars& scalars, i64 n, Stream<S> params,
         Stream<const S> grads, Stream<S> prevs, Stream<S> state_step_sizes) {
         using C = ComputeType<S>;
         const C eta_plus = C(scalars.eta_plus);
@@ -80,11 +80,9 @@ struct Rule {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
         return sweep<S>(
-            hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD], streams[PREV],
+            inputs.hypers, inputs.scalars, n, streams[PARAM], streams[GRAD], streams[PREV],
             streams[STATE_STEP_SIZE]);
     }
 };

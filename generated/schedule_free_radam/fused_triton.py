@@ -31,9 +31,7 @@ from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
 SCALARS = tl.constexpr(12)
 WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(
-        scalars=SCALARS.value,
-    ),
+    (): WorkspaceSpec(scalars=SCALARS.value, in_phases=True),
 }
 
 
@@ -131,7 +129,7 @@ def schedule_free_radam_scalars(
 
 
 @triton.jit
-def schedule_free_radam_step1_on_elements(
+def schedule_free_radam_step_on_elements(
     params,
     grads,
     zs,
@@ -208,7 +206,7 @@ def schedule_free_radam_step1_on_elements(
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def schedule_free_radam_step1(
+def schedule_free_radam_step(
     table,
     tensor_of_block,
     scalars,
@@ -242,7 +240,7 @@ def schedule_free_radam_step1(
     exp_avg_sqs = tl.load(entry + (STREAMS + 3) * num_tensors)
     rests = tl.load(entry + (STREAMS + 4) * num_tensors)
     if (count == BLOCK) & ((params | grads | zs | exp_avg_sqs | rests) & 15 == 0):
-        schedule_free_radam_step1_on_elements(
+        schedule_free_radam_step_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(zs, start, Z_T, VECTOR),
@@ -258,7 +256,7 @@ def schedule_free_radam_step1(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            schedule_free_radam_step1_on_elements(
+            schedule_free_radam_step_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(zs, start, Z_T, 1),
@@ -274,35 +272,31 @@ def schedule_free_radam_step1(
 
 
 def update(bucket: Bucket) -> None:
-    """Launch the scalar program, the sweeps and the finishes, each for all tensors at once."""
-    work = bucket.workspace
+    """Launch the kernels in order, each for all tensors at once."""
+    whole = bucket.whole_workspace
     bucket.launch(
         schedule_free_radam_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        work.shapes,
-        work.scalars,
+        whole.shapes,
+        bucket.scalars,
         bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     bucket.launch(
-        schedule_free_radam_step1,
+        schedule_free_radam_step,
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        work.scalars,
+        bucket.scalars,
         bucket.loss_scale,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,
-        bucket.types[0],
-        bucket.types[1],
-        bucket.types[2],
-        bucket.types[3],
-        bucket.types[4],
+        *bucket.types,
         COMPENSATE=bucket.has("rest"),
         **bucket.options,
     )

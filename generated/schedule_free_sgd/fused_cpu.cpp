@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // SGD without a schedule: gradients between z and the average (Defazio et al., 2024).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, Z, REST, STREAMS };
     enum { STEP, LR_MAX, WEIGHT_SUM, CELLS };
@@ -75,7 +75,7 @@ struct Rule {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S, bool COMPENSATE>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, Stream<S> params,
+        const Hypers& hypers, const Scalars& scalars, i64 n, Stream<S> params,
         Stream<const S> grads, Stream<S> zs, Stream<S> rests) {
         using C = ComputeType<S>;
         const C weight_decay = C(hypers.weight_decay);
@@ -128,12 +128,10 @@ struct Rule {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
         constexpr decltype(&sweep<S, false>) variants[] = {sweep<S, false>, sweep<S, true>};
-        return variants[truth(hypers.compensate)](
-            hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD], streams[Z],
+        return variants[truth(inputs.hypers.compensate)](
+            inputs.hypers, inputs.scalars, n, streams[PARAM], streams[GRAD], streams[Z],
             streams[REST]);
     }
 };

@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // SGD with decoupled weight decay (Loshchilov & Hutter, 2017).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, MOMENTUM_BUFFER, STREAMS };
     enum { CELLS };
@@ -95,12 +95,10 @@ struct Rule {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
         constexpr decltype(&sweep<S, false>) variants[] = {sweep<S, false>, sweep<S, true>};
-        return variants[truth(hypers.momentum)](
-            hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD],
+        return variants[truth(inputs.hypers.momentum)](
+            inputs.hypers, inputs.scalars, inputs.fresh_bits, n, streams[PARAM], streams[GRAD],
             streams[MOMENTUM_BUFFER]);
     }
 };

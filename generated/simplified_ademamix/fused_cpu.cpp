@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Adam's step with a sum of all gradients and a share of the new one (Morwani et al., 2025).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };
@@ -62,7 +62,7 @@ struct Rule {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, Stream<S> params,
+        const Hypers& hypers, const Scalars& scalars, i64 n, Stream<S> params,
         Stream<const S> grads, Stream<S> exp_avgs, Stream<S> exp_avg_sqs) {
         using C = ComputeType<S>;
         const C beta1_2 = C(scalars.beta1_2);
@@ -105,11 +105,9 @@ struct Rule {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
         return sweep<S>(
-            hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD], streams[EXP_AVG],
+            inputs.hypers, inputs.scalars, n, streams[PARAM], streams[GRAD], streams[EXP_AVG],
             streams[EXP_AVG_SQ]);
     }
 };

@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Momentum divided by an estimate of the Hessian's diagonal, clipped (Liu et al., 2023).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, HESSIAN, HESSIAN_INPUT, STREAMS };
     static constexpr u32 READ_ONLY = 1 << GRAD | 1 << HESSIAN_INPUT;
@@ -43,7 +43,7 @@ struct Rule {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S, bool GIVEN_HESSIAN>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, Stream<S> params,
+        const Hypers& hypers, const Scalars& scalars, i64 n, Stream<S> params,
         Stream<const S> grads, Stream<S> exp_avgs, Stream<S> hessians,
         Stream<const S> hessian_inputs) {
         using C = ComputeType<S>;
@@ -88,12 +88,10 @@ struct Rule {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
         constexpr decltype(&sweep<S, false>) variants[] = {sweep<S, false>, sweep<S, true>};
-        return variants[truth(hypers.given_hessian)](
-            hypers, scalars, fresh_bits, n, streams[PARAM], streams[GRAD], streams[EXP_AVG],
+        return variants[truth(inputs.hypers.given_hessian)](
+            inputs.hypers, inputs.scalars, n, streams[PARAM], streams[GRAD], streams[EXP_AVG],
             streams[HESSIAN], streams[HESSIAN_INPUT]);
     }
 };

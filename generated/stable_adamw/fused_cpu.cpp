@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // AdamW with Adafactor's clipping of updates instead of gradients (Wortsman et al., 2023).
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };

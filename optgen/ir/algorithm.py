@@ -283,6 +283,16 @@ class Algorithm:
         """Names of all tensors of the parameter's shape, in the order that every lowering uses."""
         return (self.param, self.grad, *(s.symbol for s in self.tensor_states()))
 
+    @property
+    def stored(self) -> frozenset[str]:
+        """Names of the parameter and of all states."""
+        return frozenset((self.param, *(s.symbol for s in self.states)))
+
+    @property
+    def stored_tensors(self) -> frozenset[str]:
+        """Names of the parameter and of the states of its shape."""
+        return frozenset((self.param, *(s.symbol for s in self.tensor_states())))
+
     def state(self, symbol: str) -> State | None:
         """Return the state with a symbol, or None."""
         return next((s for s in self.states if s.symbol == symbol), None)

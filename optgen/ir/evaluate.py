@@ -151,17 +151,6 @@ def _step_of(
     return new_param, ({"step": step} if algorithm.step else {}) | new_state
 
 
-def evaluate_function(
-    algorithm: Algorithm, hypers: Mapping[str, Any], tensors: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-    """Apply a function to one tensor of each of its lists; return the written tensors by name."""
-    other_lists = {s.key: tensors[s.symbol].double() for s in algorithm.states}
-    inputs = (tensors[algorithm.param], tensors[algorithm.grad])
-    param, state = evaluate(algorithm, hypers, *inputs, other_lists)
-    written = {s.symbol: state[s.key] for s in algorithm.states if s.written}
-    return {algorithm.param: param, **written}
-
-
 def properties_of(
     param: Tensor, storage_dtype: torch.dtype | None = None
 ) -> dict[str, bool | float]:

@@ -16,7 +16,7 @@ from enum import IntEnum
 
 from optgen.contract.states import FACTS, RANK, Shape
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.nodes import Call, Const, Expr, Ref, children
+from optgen.ir.nodes import Call, Const, Expr, Ref, children, names_assigned
 from optgen.ir.ops import LINEAR_ALGEBRA, PROPERTIES, RANDOM_OPS, REDUCTIONS, WIDE_OPS
 
 _HEIGHT_ROWS, _WIDTH_COLS, _HEIGHT_COLS, _WIDTH_ROWS, _HEIGHT_RANK, _WIDTH_RANK = (
@@ -207,6 +207,11 @@ class Kind:
         """Tell whether the value is one number per parameter, known without reading a tensor."""
         return self.axes is Axes.NONE and self.stage < Stage.DEVICE
 
+    @property
+    def is_small(self) -> bool:
+        """Tell whether the value is a number, a row or a column that only the device knows."""
+        return self.axes is not Axes.TENSOR and self.stage is Stage.DEVICE
+
     def join(self, other: Kind) -> Kind:
         """Return the kind of a value computed, element by element, from a value of each kind.
 
@@ -244,6 +249,11 @@ _KINDS_OF_OPS = {
 _KEPT_BY_PREFIX = {"row": Axes.MATRIX | HEIGHT, "col": Axes.MATRIX | WIDTH}
 _KEPT_AXES = {name: _KEPT_BY_PREFIX.get(name.partition("_")[0], 0) for name in REDUCTIONS}
 """For each reduction, the mask of the axes that it keeps."""
+
+
+def names_of_rule(algorithm: Algorithm) -> set[str]:
+    """Return the names that a rule declares or assigns."""
+    return names_assigned(algorithm.rule) | set(declared_kinds(algorithm))
 
 
 def declared_kinds(algorithm: Algorithm) -> dict[str, Kind]:

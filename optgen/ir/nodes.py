@@ -157,6 +157,28 @@ def assigns(program: Program) -> Iterator[Assign]:
             yield from assigns(stmt.orelse)
 
 
+def truth(condition: Expr, known: Callable[[Expr], bool | None]) -> bool | None:
+    """Return the value of a condition as far as the known values of its operands decide it.
+
+    `known` returns the value of an operand of `and`, `or` and `not`, or None.
+    """
+    match condition:
+        case Call("not", (inner,)):
+            value = truth(inner, known)
+            return None if value is None else not value
+        case Call("and" | "or" as op, args):
+            values = [truth(arg, known) for arg in args]
+            deciding = op == "or"
+            undecided = None if None in values else not deciding
+            return deciding if deciding in values else undecided
+    return known(condition)
+
+
+def names_assigned(program: Program) -> set[str]:
+    """Return the names that a program assigns."""
+    return {stmt.target.name for stmt in assigns(program)}
+
+
 def always_assigned(program: Program) -> set[str]:
     """Return the names that a program assigns on every path, whatever the versions."""
     return on_every_path(program, lambda target: target.name)

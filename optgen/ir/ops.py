@@ -73,12 +73,7 @@ _TABLE = (
     OpInfo("tanh", 1, "function", r"\tanh({0})"),
     OpInfo("sin", 1, "function", r"\sin({0})"),
     OpInfo("cos", 1, "function", r"\cos({0})"),
-    OpInfo(
-        "atan2",
-        2,
-        "function",
-        r"\operatorname{{atan2}}({0}, {1})",
-    ),
+    OpInfo("atan2", 2, "function", r"\operatorname{{atan2}}({0}, {1})"),
     OpInfo("floor", 1, "function", r"\left\lfloor {0} \right\rfloor"),
     OpInfo("ceil", 1, "function", r"\left\lceil {0} \right\rceil"),
     OpInfo("round", 1, "function", r"\operatorname{{round}}({0})"),
@@ -86,24 +81,14 @@ _TABLE = (
     OpInfo("sign", 1, "function", r"\operatorname{{sign}}({0})"),
     OpInfo("maximum", 2, "function", r"\max({0}, {1})"),
     OpInfo("minimum", 2, "function", r"\min({0}, {1})"),
-    OpInfo(
-        "where",
-        3,
-        "function",
-        r"({0} \;?\; {1} : {2})",
-    ),
+    OpInfo("where", 3, "function", r"({0} \;?\; {1} : {2})"),
     OpInfo("clamp", 3, "function", r"\operatorname{{clamp}}({0}, {1}, {2})"),
     OpInfo("lerp", 3, "function", r"\operatorname{{lerp}}({0}, {1}, {2})"),
     # The last operand is the machine epsilon of the parameter's dtype; the spec reader adds it.
     OpInfo("rounded", 2, "storage", r"\operatorname{{rd}}({0})"),
     OpInfo("rounded_down", 2, "storage", r"\operatorname{{rd}}_{{\downarrow}}({0})"),
     OpInfo("rounded_up", 2, "storage", r"\operatorname{{rd}}_{{\uparrow}}({0})"),
-    OpInfo(
-        "rounded_at_random",
-        3,
-        "storage",
-        r"\operatorname{{rd}}_{{\updownarrow}}({0}; {1})",
-    ),
+    OpInfo("rounded_at_random", 3, "storage", r"\operatorname{{rd}}_{{\updownarrow}}({0}; {1})"),
     # The operands are the seed, the stream, the step count, and the number of the call in the rule.
     # The spec reader adds the last two.
     OpInfo("random", 4, "random", r"U^{{({3})}}_{{{0}, {1}, {2}}}"),
@@ -145,12 +130,7 @@ _TABLE = (
     OpInfo("all_sum", 1, "wide reduction", _wide_latex("sum", "all")),
     OpInfo("all_max", 1, "wide reduction", _wide_latex("max", "all")),
     # A matrix op takes whole matrices: the last two axes of a tensor, batched over the others.
-    OpInfo(
-        "orthogonalize",
-        4,
-        "matrix",
-        r"\operatorname{{NewtonSchulz}}_{{{2}}}({0};\, {1}, {3})",
-    ),
+    OpInfo("orthogonalize", 4, "matrix", r"\operatorname{{NewtonSchulz}}_{{{2}}}({0};\, {1}, {3})"),
     # An op of linear algebra takes whole matrices too. A rule that has one is not cut into sweeps.
     OpInfo("@", 2, "linear algebra", r"{0} \, {1}"),
     OpInfo("transpose", 1, "linear algebra", r"{0}^{{\top}}"),
@@ -158,37 +138,12 @@ _TABLE = (
     OpInfo("diag", 1, "linear algebra", r"\operatorname{{diag}}({0})"),
     OpInfo("trace", 1, "linear algebra", r"\operatorname{{tr}}({0})"),
     OpInfo("qr", 1, "linear algebra", r"\operatorname{{qr}}({0})"),
-    OpInfo(
-        "eigenvectors",
-        1,
-        "linear algebra",
-        r"\operatorname{{eigenvectors}}({0})",
-    ),
-    OpInfo(
-        "eigenvalues",
-        1,
-        "linear algebra",
-        r"\operatorname{{eigenvalues}}({0})",
-    ),
-    OpInfo(
-        "descending",
-        1,
-        "linear algebra",
-        r"\operatorname{{descending}}({0})",
-    ),
-    OpInfo(
-        "inverse_root",
-        3,
-        "linear algebra",
-        r"({0} + {2} I)^{{-1 / {1}}}",
-    ),
+    OpInfo("eigenvectors", 1, "linear algebra", r"\operatorname{{eigenvectors}}({0})"),
+    OpInfo("eigenvalues", 1, "linear algebra", r"\operatorname{{eigenvalues}}({0})"),
+    OpInfo("descending", 1, "linear algebra", r"\operatorname{{descending}}({0})"),
+    OpInfo("inverse_root", 3, "linear algebra", r"({0} + {2} I)^{{-1 / {1}}}"),
     # The second operand is the rank of the parameter's matrices; the spec reader computes it.
-    OpInfo(
-        "singular_vectors",
-        2,
-        "linear algebra",
-        r"\operatorname{{singular}}_{{{1}}}({0})",
-    ),
+    OpInfo("singular_vectors", 2, "linear algebra", r"\operatorname{{singular}}_{{{1}}}({0})"),
     # The operands after the first are those of `random`.
     OpInfo("gaussian", 5, "linear algebra", r"N^{{({4})}}_{{{1}, {2}, {3}}}({0})"),
 )

@@ -1,77 +1,33 @@
-"""Verify the invariants of algorithms and plans that later passes rely on.
+"""Check that each read of a rule or plan finds the version that it names.
 
-Tests run these checks after every pass; `passes/plan.py` runs them for rules cut into phases.
-A printer turns all versions of a name into one mutable variable. So a read is correct only if its
-version is the last one written on every path that leads to the read.
+`passes/plan.py` runs this check for rules cut into phases, and tests run it after every pass. A
+printer turns all versions of a name into one variable. So a read is correct if its version is the
+last one written on every path that leads to the read. A path is a set of conditions, each true or
+false. The writes before a read are searched backwards: the first write that may have run decides,
+and the paths on which it has not run are searched further.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NoReturn
 
-from optgen.ir.algorithm import Algorithm
-from optgen.ir.kinds import STATIC, Kind, declared_kinds, kind_of
-from optgen.ir.nodes import (
-    Assign,
-    Call,
-    Const,
-    Expr,
-    Linear,
-    Program,
-    Ref,
-    Term,
-    assigns,
-    expressions,
-    walk,
-)
-from optgen.ir.ops import OPS, REDUCTIONS, WIDE_OPS
-from optgen.ir.plan import Finish, HostCall, Plan, Sweep, is_reduction
-from optgen.ir.verify_versions import (
-    StaleReadError,
-    Variables,
-    VerifyError,
-    fail,
-    written_versions,
-)
+from optgen.ir.kinds import Kind, declared_kinds, kind_of
+from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, is_self_copy
+from optgen.ir.plan import Finish, HostCall, Plan, Sweep, reads
+from optgen.ir.print_ir import expr_text
 
-__all__ = ["StaleReadError", "VerifyError", "verify_algorithm", "verify_plan", "verify_reads"]
+Path = Mapping[Expr, bool]
+"""A path: the conditions known on it, and whether each of them holds."""
 
 
-def verify_algorithm(algorithm: Algorithm) -> None:
-    """Check an algorithm in SSA form, as `to_ssa` returns it.
-
-    Raises:
-        VerifyError: an invariant is broken; the message shows the expression.
-    """
-    kinds = {Ref(name): kind for name, kind in declared_kinds(algorithm).items()}
-    _add_kinds(algorithm.rule, kinds)
-    _check_axes(algorithm, kinds)
-    for expr in expressions(algorithm.rule):
-        _check_ops(expr)
-        if any(isinstance(e, Linear) for e in walk(expr)):
-            fail("a linear form belongs to a plan", expr)
-    written = written_versions([algorithm.rule])
-    Variables(kinds, declared_kinds(algorithm), written, has_copies=True).run(algorithm.rule)
+class VerifyError(Exception):
+    """An algorithm or plan that breaks an invariant of the IR."""
 
 
-def verify_plan(plan: Plan, *, hoisted: bool = True) -> None:
-    """Check a plan. If `hoisted`, coefficients must be numbers, named scalars or their negations.
-
-    Raises:
-        VerifyError: an invariant is broken; the message shows the expression.
-    """
-    for expr in (*expressions(plan.scalars), *plan.values()):
-        _check_ops(expr)
-    for stmt in assigns(plan.scalars):
-        if not plan.kind(stmt.value).is_scalar:
-            fail("a tensor in the scalar program", stmt.value)
-    verify_reads(plan)
-    for sweep in plan.sweeps:
-        _FormChecker(plan.kinds, hoisted).check(sweep.body)
-        _check_streams(plan, sweep)
-    _check_stores(plan)
+class StaleReadError(VerifyError):
+    """A name that is read after a later version of it was written."""
 
 
 def verify_reads(plan: Plan) -> None:
@@ -105,135 +61,154 @@ def verify_reads(plan: Plan) -> None:
                 variables.write(target)
 
 
+@dataclass(frozen=True)
+class _Write:
+    """Write of a version, on a path. A copy of a name to its next version changes no value."""
+
+    ref: Ref
+    path: Path
+    is_copy: bool = False
+
+
 @dataclass
-class _FormChecker:
-    """Check that tensor values are linear forms, and that these have valid operands."""
+class Variables:
+    """Walk over programs in the order in which they run, with the writes of each name so far.
+
+    * `inputs`: the names that have a value, version 0, before the first program.
+    * `written`: the paths of all writes of each version, also of the later ones.
+    * `has_copies`: both arms of a branch end in the same version of a name; one arm may copy it. A
+      plan leaves such copies out. Then a version that no statement of a path writes stands on this
+      path for an earlier one.
+    """
 
     kinds: Mapping[Ref, Kind]
-    hoisted: bool
+    inputs: Collection[str]
+    written: Mapping[Ref, Collection[Path]]
+    has_copies: bool = False
+    writes: dict[str, list[_Write]] = field(default_factory=dict)
 
-    def check(self, body: Program) -> None:
-        """Check every value that a sweep assigns."""
-        for stmt in assigns(body):
-            match stmt.value:
-                case Linear():
-                    self._check_linear(stmt.value)
-                case Call("copy", (Ref() as source,)) if self._is_tensor(source):
-                    pass
-                case Call(op, _) if op in WIDE_OPS:
-                    pass
-                case Call(_, (reduced,)) if is_reduction(stmt.value):
-                    self._check_operand(reduced)
-                case _:
-                    fail("a tensor value that is no linear form", stmt.value)
+    def run(self, program: Program, path: Path | None = None) -> None:
+        """Check the reads of a program, and record its writes."""
+        path = path or {}
+        for stmt in program:
+            if isinstance(stmt, Assign):
+                self.read(stmt.value, path)
+                self.write(stmt.target, path, is_self_copy(stmt))
+                continue
+            self.read(stmt.condition, path)
+            if kind_of(stmt.condition, self.kinds.__getitem__).is_tensor:
+                fail("an if on a tensor", stmt.condition)
+            for arm, arm_path in _arms(stmt, path):
+                self.run(arm, arm_path)
 
-    def _is_tensor(self, expr: Expr) -> bool:
-        return kind_of(expr, self.kinds.__getitem__).is_tensor
+    def write(self, ref: Ref, path: Path | None = None, is_copy: bool = False) -> None:
+        """Record a write."""
+        self.writes.setdefault(ref.name, []).append(_Write(ref, path or {}, is_copy))
 
-    def _check_linear(self, form: Linear) -> None:
-        if not form.terms:
-            fail("a sum of nothing", form)
-        like_terms = Counter((t.factors, t.divisors) for t in form.terms)
-        if max(like_terms.values()) > 1:
-            fail("like terms that were not added up", form)
-        for term in form.terms:
-            self._check_term(term)
+    def forget(self, before: Mapping[str, int], kept: Collection[str]) -> None:
+        """Forget the writes since `before`, the numbers of writes, except those of `kept` names."""
+        for name, writes in self.writes.items():
+            if name not in kept:
+                del writes[before.get(name, 0) :]
 
-    def _check_term(self, term: Term) -> None:
-        self._check_scalar(term.coefficient)
-        for part in (*term.factors, *term.divisors):
-            if not self._is_tensor(part):
-                fail("a scalar among the factors", part)
-            self._check_operand(part)
+    def read(self, expr: Expr, path: Path | None = None) -> None:
+        """Check each name that an expression reads. `fresh` and properties read no value."""
+        for ref in reads(expr):
+            if ref not in self.kinds:
+                fail("a name without a kind", ref)
+            self._check(ref, path or {})
 
-    def _check_operand(self, expr: Expr) -> None:
-        match expr:
-            case Linear():
-                self._check_linear(expr)
-            case Call(_, args):
-                for arg in args:
-                    if self._is_tensor(arg):
-                        self._check_operand(arg)
-                    else:
-                        self._check_scalar(arg)
+    def _check(self, ref: Ref, path: Path) -> None:
+        """Check that a name is defined, and that its variable holds the version that is read."""
+        writes = self.writes.get(ref.name, [])
+        paths = [(len(writes), path)]
+        seen: set[tuple[int, frozenset[tuple[Expr, bool]]]] = set()
+        while paths:
+            end, path = paths.pop()
+            if (end, frozenset(path.items())) in seen:
+                continue
+            seen.add((end, frozenset(path.items())))
+            index = _last(writes[:end], ref, path)
+            if index is None:
+                if ref.name not in self.inputs:
+                    fail("undefined on this path", ref)
+                if ref.version:
+                    self._check_is_left_out(ref, 0, path)
+                continue
+            write = writes[index]
+            if write.ref != ref:
+                self._check_is_left_out(ref, write.ref.version, {**path, **write.path})
+            known = dict(path)
+            for condition, holds in write.path.items():
+                if condition not in known:
+                    paths.append((index, {**known, condition: not holds}))
+                    known[condition] = holds
 
-    def _check_scalar(self, expr: Expr) -> None:
-        if self._is_tensor(expr):
-            fail("a tensor for a coefficient", expr)
-        match expr:
-            case Const() | Ref() | Call("neg", (Ref(),)) | Call("truth" | "is_none" | "fresh", _):
-                return
-            case Call(op, args) if OPS[op].category in ("comparison", "logic"):
-                for arg in args:
-                    self._check_scalar(arg)
-            case _ if self.hoisted:
-                fail("a scalar without a name", expr)
-
-
-def _check_axes(algorithm: Algorithm, kinds: Mapping[Ref, Kind]) -> None:
-    """Check that a declared name keeps its axes, and that every reduction has an axis to reduce."""
-    declared = declared_kinds(algorithm)
-    for stmt in assigns(algorithm.rule):
-        declared_kind = declared.get(stmt.target.name)
-        if declared_kind is not None and kinds[stmt.target].axes is not declared_kind.axes:
-            fail(
-                f"{declared_kind.axes.name} is assigned {kinds[stmt.target].axes.name}", stmt.target
-            )
-    for node in (n for expr in expressions(algorithm.rule) for n in walk(expr)):
-        if isinstance(node, Call) and node.op in REDUCTIONS:
-            (argument,) = node.args
-            axes = kind_of(argument, lambda ref: kinds.get(ref, STATIC)).axes
-            if axes is kind_of(node, lambda ref: kinds.get(ref, STATIC)).axes:
-                fail("a reduction without an axis to reduce", node)
+    def _check_is_left_out(self, ref: Ref, held: int, path: Path) -> None:
+        """Check that no statement of a path writes a version, because a copy is left out there."""
+        is_written = any(
+            not _exclude_each_other(path, other) for other in self.written.get(ref, ())
+        )
+        if self.has_copies or is_written or held >= ref.version:
+            raise StaleReadError(f"{expr_text(ref)} is read where its variable holds {held}")
 
 
-def _add_kinds(program: Program, kinds: dict[Ref, Kind]) -> None:
-    """Add to `kinds` the kinds of the names that a program assigns."""
+def _last(writes: list[_Write], ref: Ref, path: Path) -> int | None:
+    """Return the index of the last write that may run on a path; skip copies to other versions."""
+    for index in reversed(range(len(writes))):
+        write = writes[index]
+        if (write.ref == ref or not write.is_copy) and not _exclude_each_other(write.path, path):
+            return index
+    return None
+
+
+def _arms(stmt: If, path: Path) -> Iterator[tuple[Program, Path]]:
+    """Yield the arms of a branch that a path may take, with their paths.
+
+    A branch on `not x` is a branch on `x`, so that paths can compare conditions.
+    """
+    condition, arms = stmt.condition, {True: stmt.then, False: stmt.orelse}
+    match condition:
+        case Call("not", (inner,)):
+            condition, arms = inner, {True: stmt.orelse, False: stmt.then}
+    for holds, arm in arms.items():
+        if path.get(condition, holds) is holds:
+            yield arm, {**path, condition: holds}
+
+
+def assigns_on_paths(program: Program, path: Path | None = None) -> Iterator[tuple[Assign, Path]]:
+    """Yield every assignment of a program, with its path."""
     for stmt in program:
         if isinstance(stmt, Assign):
-            kind = kind_of(stmt.value, lambda ref: kinds.get(ref, STATIC))
-            known = kinds.get(stmt.target)
-            kinds[stmt.target] = kind.join(known) if known else kind
+            yield stmt, path or {}
         else:
-            _add_kinds(stmt.then, kinds)
-            _add_kinds(stmt.orelse, kinds)
+            for arm, arm_path in _arms(stmt, path or {}):
+                yield from assigns_on_paths(arm, arm_path)
 
 
-def _check_ops(expr: Expr) -> None:
-    for node in walk(expr):
-        if isinstance(node, Call):
-            op = OPS.get(node.op)
-            if op is None:
-                fail("an unknown op", node)
-            if len(node.args) != op.arity:
-                fail(f"`{node.op}` takes {op.arity} operands", node)
+def written_versions(programs: Collection[Program]) -> dict[Ref, list[Path]]:
+    """Return the paths on which programs write each version.
 
-
-def _check_streams(plan: Plan, sweep: Sweep) -> None:
-    """Check that a sweep touches its streams in the usual order, and stores what it assigns.
-
-    In a plan of several phases, a sweep may touch fewer streams, and may leave stores to a later
-    sweep. Local streams come last.
+    Raises:
+        VerifyError: one program assigns two values to a version on one path.
     """
-    algorithm, is_cut = plan.algorithm, plan.is_cut
-    names = [s.name for s in sweep.streams if s.role != "local"]
-    expected = [algorithm.param, algorithm.grad, *(s.symbol for s in algorithm.tensor_states())]
-    if names != ([n for n in expected if n in names] if is_cut else expected):
-        raise VerifyError(f"the streams are {names}, not {expected}")
-    stored = {s.name for s in sweep.streams if s.stored}
-    zeroed = stored & {algorithm.grad} if algorithm.zero_grad else set()
-    written = {a.target.name for a in assigns(sweep.body)} - {algorithm.grad} | zeroed
-    if not stored <= written if is_cut else stored != written & set(names):
-        raise VerifyError(f"stored are {sorted(stored)}, assigned {sorted(written)}")
+    written: dict[Ref, list[Path]] = {}
+    for program in programs:
+        values: dict[Ref, list[tuple[Expr, Path]]] = {}
+        for stmt, path in assigns_on_paths(program):
+            for value, other_path in values.setdefault(stmt.target, []):
+                if value != stmt.value and not _exclude_each_other(path, other_path):
+                    fail("assigned two values on one path", stmt.target)
+            values[stmt.target].append((stmt.value, path))
+            written.setdefault(stmt.target, []).append(path)
+    return written
 
 
-def _check_stores(plan: Plan) -> None:
-    """Check that exactly one phase stores the parameter, and each state that the rule assigns."""
-    stores = Counter(s.name for sweep in plan.sweeps for s in sweep.streams if s.stored)
-    finishes = (phase.body for phase in plan.phases if isinstance(phase, Finish))
-    for program in (plan.scalars, *finishes):
-        stores.update({a.target.name for a in assigns(program)})
-    assigned = {a.target.name for a in assigns(plan.algorithm.rule)}
-    for name in (plan.algorithm.param, *(s.symbol for s in plan.algorithm.states)):
-        if stores[name] != 1 and (stores[name] or name in assigned):
-            raise VerifyError(f"`{name}` is stored in {stores[name]} phases")
+def _exclude_each_other(path: Path, other: Path) -> bool:
+    """Tell whether no run can take both paths."""
+    return any(other.get(condition) is (not holds) for condition, holds in path.items())
+
+
+def fail(message: str, expr: Expr) -> NoReturn:
+    """Raise a `VerifyError` that shows an expression."""
+    raise VerifyError(f"{message}: {expr_text(expr)}")

@@ -22,7 +22,6 @@ from optgen.lowerings.python.functions import (
     Function,
     bucket_function,
     defaults_before_draws,
-    draw_for_lists,
     fresh_as_keywords,
     function_name,
     indented,
@@ -37,8 +36,7 @@ from optgen.lowerings.python.functions import (
     unpacking_target,
 )
 from optgen.lowerings.python.phase_printer import phase_body
-from optgen.lowerings.python.phase_syntax import SHARDED, TENSOR_LISTS
-from optgen.lowerings.python.whole_printer import TENSOR_LISTS as WHOLE_LISTS
+from optgen.lowerings.python.syntax import SHARDED, TENSOR_LISTS, WHOLE_LISTS, Syntax
 from optgen.lowerings.python.whole_printer import whole_body
 from optgen.passes.instructions import new_tensors, numbers_read
 from optgen.passes.name_values import draw_first, name_random
@@ -81,7 +79,7 @@ def _sharded_update(plan: Plan) -> Iterator[Function]:
     because both depend on the whole parameter.
     """
     arguments, plan = keywords(plan), fresh_as_keywords(plan)
-    body = phase_body(plan, SHARDED) if plan.is_cut else _loop(plan, ", collectives")
+    body = _loop(plan, SHARDED)
     scalars = scalar_lines(plan, replace(BUCKET, param=SHARDED.param), body.numbers_read)
     if plan.is_cut:
         description, returns = (
@@ -108,13 +106,10 @@ def _sharded_update(plan: Plan) -> Iterator[Function]:
     )
 
 
-def _loop(plan: Plan, draw_arguments: str = "") -> Body:
-    """Return the sweep over lists.
-
-    `draw_arguments` are further arguments of calls that draw, as text that begins with a comma.
-    """
+def _loop(plan: Plan, syntax: Syntax = TENSOR_LISTS) -> Body:
+    """Return the sweep over lists, or all phases."""
     if plan.is_cut:
-        return phase_body(plan, TENSOR_LISTS)
+        return phase_body(plan, syntax)
     plan, draws = name_random(plan)
     (sweep,) = plan.sweeps
     names = [plural(name) for name in (*(s.name for s in sweep.streams), *draws)]
@@ -129,7 +124,7 @@ def _loop(plan: Plan, draw_arguments: str = "") -> Body:
     )
     header = f"for chunk in {chunks}:"
     reads = numbers_in_draws(draws).union(numbers_read(instructions))
-    body = [*draw_for_lists(draws, draw_arguments), *indented(lines, header)]
+    body = [*syntax.draw_lines(draws), *indented(lines, header)]
     return Body(body, reads, defaults_before_draws(plan, draws))
 
 

@@ -23,8 +23,6 @@ from optgen.lowerings.python.functions import (
     Function,
     bucket_function,
     defaults_before_draws,
-    draw_for_lists,
-    draw_for_param,
     fresh_as_keywords,
     function_name,
     guarded_lines,
@@ -39,8 +37,7 @@ from optgen.lowerings.python.functions import (
     unpacking_target,
 )
 from optgen.lowerings.python.phase_printer import matrix_call, phase_body
-from optgen.lowerings.python.phase_syntax import ONE_TENSOR
-from optgen.lowerings.python.whole_printer import ONE_TENSOR as WHOLE_TENSOR
+from optgen.lowerings.python.syntax import ONE_TENSOR, ONE_WHOLE_TENSOR, TENSOR_LISTS
 from optgen.lowerings.python.whole_printer import (
     read_lines,
     streams,
@@ -54,9 +51,9 @@ from optgen.passes.instructions import numbers_read
 from optgen.passes.name_values import draw_first, name_random
 from optgen.passes.order import FORLOOP_PASSES, run
 from optgen.passes.plan import Order, plan
+from optgen.passes.prepare_rule import Facts, fact_combinations
 from optgen.passes.python_operators import truths_to_bool
 from optgen.passes.select_instructions import select_instructions
-from optgen.passes.specialize import Facts, fact_combinations
 
 _PRINTER = PythonPrinter({}, {"sum": "total"})
 
@@ -78,7 +75,7 @@ def lower(algorithm: Algorithm) -> Context:
 
 
 def _whole_matrix_loop(plan: Plan) -> Body:
-    return whole_body(draw_first(plan), WHOLE_TENSOR)
+    return whole_body(draw_first(plan), ONE_WHOLE_TENSOR)
 
 
 def _loop(plan: Plan) -> Body:
@@ -93,7 +90,9 @@ def _loop(plan: Plan) -> Body:
     iterable = loop_iterable(plan, f"zip_slices({lists})", (s.stored for s in sweep.streams))
     lines = indented(forloop_lines(instructions), f"for {names} in {iterable}:")
     reads = numbers_in_draws(draws).union(numbers_read(instructions))
-    return Body([*draw_for_lists(draws), *lines], reads, defaults_before_draws(plan, draws))
+    return Body(
+        [*TENSOR_LISTS.draw_lines(draws), *lines], reads, defaults_before_draws(plan, draws)
+    )
 
 
 def _functional_update(plan: Plan, on_whole_matrices: bool) -> Function:
@@ -104,18 +103,18 @@ def _functional_update(plan: Plan, on_whole_matrices: bool) -> Function:
     numbers = names_read(program) | numbers_in_draws(draws)
     stored = [stream.name for stream in streams(plan) if stream.stored]
     reading = (  # with copies of the stored tensors, because autograd may need the old values
-        read_lines(plan, program, WHOLE_TENSOR, stored)
+        read_lines(plan, program, ONE_WHOLE_TENSOR, stored)
         if on_whole_matrices
         else _elementwise_read_lines(plan)
     )
     opening = [*reading, *defaults_before_draws(plan, draws)]
-    opening += [*scalar_lines(plan, ONE_PARAM, numbers), *draw_for_param(draws)]
+    opening += [*scalar_lines(plan, ONE_PARAM, numbers), *ONE_TENSOR.draw_lines(draws)]
     body = (
-        whole_statements(plan, program, WHOLE_TENSOR)
+        whole_statements(plan, program, ONE_WHOLE_TENSOR)
         if on_whole_matrices
-        else statements(program, _PRINTER, _assignment_line)
+        else statements(program, _PRINTER, lambda stmt: [_assignment_line(stmt)])
     )
-    lines = separated_blocks(opening, body, [*write_lines(plan, WHOLE_TENSOR)])
+    lines = separated_blocks(opening, body, [*write_lines(plan, ONE_WHOLE_TENSOR)])
     lists = list_names(plan.algorithm)
     return Function(
         function_name("update_functional", plan.facts),

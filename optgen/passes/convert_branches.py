@@ -30,6 +30,7 @@ from optgen.ir.nodes import (
     assigns,
     map_expressions,
     map_values,
+    names_assigned,
     names_read,
     rebuild,
     refs,
@@ -51,11 +52,12 @@ def if_convert(plan: Plan) -> Plan:
     """
     converter = _IfConverter(plan, frozenset(_possible_tensors(plan)), dict(plan.kinds))
 
+    def with_tensor_logic(expr: Expr) -> Expr:
+        return use_tensor_logic(expr, converter.may_be_tensor)
+
     def converted(program: Program) -> Program:
-        return map_expressions(
-            map_values(converter.program(program), converter.with_tensor_logic),
-            converter.with_holds,
-        )
+        with_logic = map_values(converter.program(program), with_tensor_logic)
+        return map_expressions(with_logic, converter.with_holds)
 
     new_plan = plan.map_programs(converted)
     return replace(new_plan, kinds=converter.kinds)
@@ -96,7 +98,7 @@ class _IfConverter:
     def _statement(self, stmt: Stmt) -> Stmt:
         if isinstance(stmt, Assign):
             return stmt
-        if self._may_be_tensor(stmt.condition):
+        if self.may_be_tensor(stmt.condition):
             return self._both_forms(stmt)
         return replace(stmt, then=self.program(stmt.then), orelse=self.program(stmt.orelse))
 
@@ -110,10 +112,6 @@ class _IfConverter:
             return replace(stmt, condition=Call("or", (CAPTURABLE, stmt.condition)))
         return If(CAPTURABLE, branch_free, (stmt,))
 
-    def with_tensor_logic(self, expr: Expr) -> Expr:
-        """Return a value with logic ops that also work on tensors."""
-        return use_tensor_logic(expr, self._may_be_tensor)
-
     def with_holds(self, expr: Expr) -> Expr:
         """Return an expression with `holds` for the `truth` of possible tensors."""
         match expr:
@@ -121,7 +119,8 @@ class _IfConverter:
                 return Call("holds", (ref,))
         return rebuild(expr, self.with_holds)
 
-    def _may_be_tensor(self, condition: Expr) -> bool:
+    def may_be_tensor(self, condition: Expr) -> bool:
+        """Tell whether a condition may be a tensor in a captured step."""
         for atom in _atoms(condition):
             is_lookup = isinstance(atom, Call) and OPS[atom.op].category == "lookup"
             if not is_lookup and not self.possible_tensors.isdisjoint(refs(atom)):
@@ -138,7 +137,7 @@ class _IfConverter:
 
     def _branch_free_if(self, stmt: If, origin: If, suffix: str) -> Program:
         """Convert one branch; `origin` is the plan's statement that the branch was split from."""
-        flag = next((a for a in _atoms(stmt.condition) if not self._may_be_tensor(a)), None)
+        flag = next((a for a in _atoms(stmt.condition) if not self.may_be_tensor(a)), None)
         if flag is None:
             return self._both_arms(stmt, origin, suffix)
         arms = []
@@ -158,11 +157,9 @@ class _IfConverter:
         arms = [
             self._branch_free(a, s) for a, s in zip((stmt.then, stmt.orelse), suffixes, strict=True)
         ]
-        others = tuple(self._other_statements(origin))
-        used_elsewhere = (
-            _names_used(others) | self._stored_names() | {r.name for r in refs(stmt.condition)}
-        )
-        assigned = [_names_assigned(arm) for arm in arms]
+        others, stored = tuple(self._other_statements(origin)), self.plan.algorithm.stored
+        used_elsewhere = _names_used(others) | stored | {r.name for r in refs(stmt.condition)}
+        assigned = [names_assigned(arm) for arm in arms]
         shared_names = tuple(  # for each arm, the names it assigns that are also used outside of it
             {
                 n
@@ -176,14 +173,16 @@ class _IfConverter:
             a.target.name: a.target
             for names, arm in zip(shared_names, arms, strict=True)
             for a in assigns(arm)
-            if a.target.name in names
-            and (a.target in read or a.target.name in self._stored_names())
+            if a.target.name in names and (a.target in read or a.target.name in stored)
         }
         condition, save_condition = self._saved_condition(stmt.condition, selected)
-        selects = (
-            Assign(target, Call("where", (condition, *_sides(name, shared_names, suffixes))))
-            for name, target in sorted(selected.items())
-        )
+        selects = []
+        for name, target in sorted(selected.items()):
+            sides = (  # an arm that does not assign a name keeps the old value
+                Ref(name + end if name in names else name)
+                for names, end in zip(shared_names, suffixes, strict=True)
+            )
+            selects.append(Assign(target, Call("where", (condition, *sides))))
         then, orelse = map(self._suffixed, arms, shared_names, suffixes)
         return (*save_condition, *then, *orelse, *selects)
 
@@ -193,7 +192,7 @@ class _IfConverter:
         A name that a flag may leave unassigned starts with its old value.
         """
         targets = {a.target for a in assigns(arm) if a.target.name in names}
-        first = {n: next(s for s in arm if n in _names_assigned((s,))) for n in sorted(names)}
+        first = {n: next(s for s in arm if n in names_assigned((s,))) for n in sorted(names)}
         optional = [
             n for n, stmt in first.items() if isinstance(stmt, If) and self._has_earlier_value(n)
         ]
@@ -220,10 +219,6 @@ class _IfConverter:
         name = next(n for i in count(1) if (n := f"condition{i}") not in used_names)
         self.kinds[Ref(name)] = kind_of(condition, self.kinds.__getitem__)
         return Ref(name), (Assign(Ref(name), condition),)
-
-    def _stored_names(self) -> set[str]:
-        algorithm = self.plan.algorithm
-        return {algorithm.param, *(s.symbol for s in algorithm.states)}
 
     def _other_statements(self, stmt: If) -> Iterator[Stmt]:
         """Yield every statement of the plan except one."""
@@ -278,22 +273,7 @@ def _without(program: Program, excluded: Stmt) -> Program:
 
 def _names_used(program: Program) -> set[str]:
     """Return every name that a program reads or assigns."""
-    return _names_assigned(program) | names_read(program)
-
-
-def _sides(
-    name: str, shared_names: tuple[set[str], ...], suffixes: tuple[str, ...]
-) -> tuple[Ref, ...]:
-    """Return a name's value after each arm; an arm that does not assign it keeps the old value."""
-    return tuple(
-        Ref(name + suffix if name in assigned else name)
-        for assigned, suffix in zip(shared_names, suffixes, strict=True)
-    )
-
-
-def _names_assigned(program: Program) -> set[str]:
-    """Return every name that a program assigns."""
-    return {a.target.name for a in assigns(program)}
+    return names_assigned(program) | names_read(program)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.execution import widens
-from optgen.ir.kinds import Axes, Stage
+from optgen.ir.kinds import Axes
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -49,7 +49,10 @@ def cut_at_matrix_ops(
     Raises:
         RuleError: A number, row or column is needed both before and after a matrix op.
     """
-    rounded_names = names_stored_rounded(algorithm, stores_early)
+    # The lowerings that store early convert tensors to the wider dtype when a step begins, and
+    # write them back when it ends. So they read back nothing that is rounded.
+    is_rounded = widens(algorithm) and not stores_early
+    rounded_names = algorithm.stored_tensors if is_rounded else frozenset[str]()
     try:
         return _cut_without_crossings(algorithm, kinds, stores_early, rounded_names), stores_early
     except RuleError:
@@ -67,7 +70,7 @@ def _cut_without_crossings(
     floors: dict[Ref, int] = {}
     while True:
         depths = depths_of(algorithm, kinds, floors)
-        phases = cut_into_phases(algorithm, kinds, depths, stores_early, rounded_names)
+        phases = _Cutter(algorithm, kinds, depths, rounded_names).cut(stores_early)
         new_floors = dependencies.floors(phases, depths)
         if not new_floors:
             return phases
@@ -107,8 +110,12 @@ class _Dependencies:
         for depth, calls in enumerate(phases.calls):
             for call in calls:
                 for ref in self._crossing_values(phases, depths, depth):
-                    for delayed, floor in self._new_floors(ref, depth).items():
+                    # A small value is delayed with the reductions that it needs.
+                    upstream = self._upstream(ref, small_only=True)
+                    reductions = [r for r in upstream if r in self.reductions]
+                    for delayed in reductions or [ref]:
                         self._check_is_no_operand(delayed, call)
+                        floor = depth + 1 if reductions else depth
                         floors[delayed] = max(floor, floors.get(delayed, 0))
         return floors
 
@@ -120,14 +127,6 @@ class _Dependencies:
             is_before = depths[ref] < depth or (depths[ref] == depth and ref in self.reductions)
             if is_before and ref in self.operands and self._is_small(ref):
                 yield ref
-
-    def _new_floors(self, ref: Ref, depth: int) -> dict[Ref, int]:
-        """Return the new least depth of each reduction that a small value needs.
-
-        If the small value needs no reduction, return the least depth of the value itself.
-        """
-        reductions = [r for r in self._upstream(ref, small_only=True) if r in self.reductions]
-        return dict.fromkeys(reductions, depth + 1) if reductions else {ref: depth}
 
     def _check_is_no_operand(self, delayed: Ref, call: Assign) -> None:
         """Raise RuleError if a matrix op needs a value that is to be computed after the op."""
@@ -159,8 +158,7 @@ class _Dependencies:
         return upstream
 
     def _is_small(self, ref: Ref) -> bool:
-        kind = self.kinds[ref]
-        return kind.axes is not Axes.TENSOR and kind.stage is Stage.DEVICE
+        return self.kinds[ref].is_small
 
 
 @dataclass(frozen=True)
@@ -185,35 +183,9 @@ class RulePhases:
         return len(self.sweeps) == 1 and not any(self.finishes)
 
 
-def cut_into_phases(
-    algorithm: Algorithm,
-    kinds: Kinds,
-    depths: Depths,
-    stores_early: bool,
-    rounded_names: frozenset[str],
-) -> RulePhases:
-    """Return the phases of an SSA rule with named reductions.
-
-    `rounded_names` are the parameter and states whose new values no sweep may read back.
-    """
-    return _Cutter(algorithm, kinds, depths, rounded_names).cut(stores_early)
-
-
-def names_stored_rounded(algorithm: Algorithm, stores_early: bool) -> frozenset[str]:
-    """Return the names of the parameter and states whose dtypes may be narrower than the step's.
-
-    The lowerings that store early convert these tensors to the wider dtype when a step begins, and
-    write them back when it ends. So they read back nothing that is rounded.
-    """
-    if stores_early or not widens(algorithm):
-        return frozenset()
-    return frozenset({algorithm.param, *(s.symbol for s in algorithm.tensor_states())})
-
-
 def as_one_phase(algorithm: Algorithm) -> RulePhases:
     """Return the whole rule as one sweep."""
-    stored = {algorithm.param, *(s.symbol for s in algorithm.tensor_states())}
-    return RulePhases((algorithm.rule,), ((),), ((),), (frozenset(stored),), ((),))
+    return RulePhases((algorithm.rule,), ((),), ((),), (algorithm.stored_tensors,), ((),))
 
 
 @dataclass
@@ -240,7 +212,7 @@ class _Cutter:
         self.last_versions = {
             ref.name: ref
             for ref in sorted(self.definitions, key=lambda ref: ref.version)
-            if ref.name in self._stored_names()
+            if ref.name in self.algorithm.stored_tensors
         }
 
     @staticmethod
@@ -249,9 +221,6 @@ class _Cutter:
         return frozenset(
             name for name, storing_sweep in storing_sweeps.items() if storing_sweep == sweep
         )
-
-    def _stored_names(self) -> set[str]:
-        return {self.algorithm.param, *(s.symbol for s in self.algorithm.tensor_states())}
 
     def cut(self, stores_early: bool) -> RulePhases:
         """Return the phases; with `stores_early`, each state is stored as early as possible."""
@@ -275,7 +244,8 @@ class _Cutter:
 
         def belongs(stmt: Assign) -> bool:
             if self._needs_sweep(stmt):
-                return self._is_reduction(stmt) and self.depths[stmt.target] == sweep + 1
+                is_reduction = not self._is_tensor(stmt.target)
+                return is_reduction and self.depths[stmt.target] == sweep + 1
             return stmt.target in computed and self._is_tensor(stmt.target)
 
         return filter_assigns(self.rule, belongs)
@@ -284,8 +254,7 @@ class _Cutter:
         """Return the statements of small values that are known at a depth."""
 
         def belongs(stmt: Assign) -> bool:
-            kind = self.kinds[stmt.target]
-            is_small = kind.axes is not Axes.TENSOR and kind.stage is Stage.DEVICE
+            is_small = self.kinds[stmt.target].is_small
             return is_small and not self._needs_sweep(stmt) and self.depths[stmt.target] == depth
 
         return filter_assigns(self.rule, belongs)
@@ -293,7 +262,8 @@ class _Cutter:
     def _calls(self, depth: int) -> Iterator[Assign]:
         """Yield the matrix ops whose results are known at a depth."""
         for stmt in assigns(self.rule):
-            if self._is_matrix_op(stmt) and self.depths[stmt.target] == depth:
+            is_matrix_op = self._needs_sweep(stmt) and self._is_tensor(stmt.target)
+            if is_matrix_op and self.depths[stmt.target] == depth:
                 yield stmt
 
     def _call_inputs(self, sweep: int) -> tuple[str, ...]:
@@ -390,12 +360,6 @@ class _Cutter:
 
     def _needs_sweep(self, stmt: Assign) -> bool:
         return needs_sweep(stmt.value, self.kinds)
-
-    def _is_matrix_op(self, stmt: Assign) -> bool:
-        return self._needs_sweep(stmt) and self._is_tensor(stmt.target)
-
-    def _is_reduction(self, stmt: Assign) -> bool:
-        return self._needs_sweep(stmt) and not self._is_tensor(stmt.target)
 
     def _is_tensor(self, ref: Ref) -> bool:
         return self.kinds[ref].axes is Axes.TENSOR

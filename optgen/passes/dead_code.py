@@ -17,6 +17,7 @@ from optgen.ir.nodes import (
     copy_source,
     filter_assigns,
     is_self_copy,
+    names_assigned,
     refs_read,
     rename_program,
 )
@@ -31,9 +32,8 @@ def drop_redundant_stores(algorithm: Algorithm) -> Algorithm:
 
     They would give a state or the parameter the value it already has.
     """
-    stored = {algorithm.param, *(s.symbol for s in algorithm.states)}
-    written = {a.target.name for a in assigns(algorithm.rule)}
-    unchanged = stored & written - _changed_names(algorithm, stored)
+    stored = algorithm.stored
+    unchanged = stored & names_assigned(algorithm.rule) - _changed_names(algorithm, stored)
     if not unchanged:
         return algorithm
     rule = filter_assigns(algorithm.rule, lambda a: a.target.name not in unchanged)
@@ -107,7 +107,7 @@ def without_unused(programs: tuple[Program, ...], algorithm: Algorithm) -> tuple
 
     A reduction over several parameters stays, because other parameters read its result.
     """
-    stored = {algorithm.param, *(s.symbol for s in algorithm.states)}
+    stored = algorithm.stored
     return _filtered(
         programs, lambda read, a: a.target.name in stored or a.target in read or is_wide(a.value)
     )

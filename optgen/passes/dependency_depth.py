@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.execution import is_wide
 from optgen.ir.kinds import Axes, Kind, declared_kinds, kind_of
-from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, walk
+from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, walk
 from optgen.ir.ops import RANDOM_OPS
 from optgen.ir.plan import reads
 from optgen.passes.name_values import ends_phase
@@ -40,21 +40,11 @@ def kinds_of(algorithm: Algorithm) -> dict[Ref, Kind]:
     previous_kinds: dict[Ref, Kind] = {}
     while kinds != previous_kinds:
         previous_kinds = dict(kinds)
-        _add_kinds(algorithm.rule, kinds, {name: declared[name] for name in stored})
+        for stmt in assigns(algorithm.rule):
+            name, kind = stmt.target.name, kind_of(stmt.value, kinds.__getitem__)
+            kind = kind.join(kinds.get(stmt.target, kind))
+            kinds[stmt.target] = kind.join(declared[name]) if name in stored else kind
     return kinds
-
-
-def _add_kinds(program: Program, kinds: dict[Ref, Kind], stored: Mapping[str, Kind]) -> None:
-    """Join the kind of each assigned value into the kind of its name."""
-    for stmt in program:
-        if not isinstance(stmt, Assign):
-            _add_kinds(stmt.then, kinds, stored)
-            _add_kinds(stmt.orelse, kinds, stored)
-            continue
-        kind = kind_of(stmt.value, kinds.__getitem__)
-        for known in (kinds.get(stmt.target), stored.get(stmt.target.name)):
-            kind = kind.join(known) if known else kind
-        kinds[stmt.target] = kind
 
 
 def depths_of(

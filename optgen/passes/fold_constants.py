@@ -58,7 +58,8 @@ class _Folder:
         folded_stmts: list[Stmt] = []
         for stmt in program:
             if isinstance(stmt, Assign):
-                folded_stmts.append(replace(stmt, value=self.folded(stmt.value)))
+                value = fold(_preserve_axes(stmt.value, self.kind))
+                folded_stmts.append(replace(stmt, value=value))
                 name, kind = stmt.target.name, kind_of(stmt.value, self.kind)
                 self.kinds[name] = kind.join(self.stored.get(name, kind))
                 continue
@@ -95,9 +96,6 @@ class _Folder:
         self.decided = outer
         return folded
 
-    def folded(self, expr: Expr) -> Expr:
-        return fold(_preserve_axes(expr, self.kind))
-
     def kind(self, ref: Ref) -> Kind:
         return self.kinds[ref.name]
 
@@ -121,8 +119,11 @@ def _preserve_axes(value: Expr, kinds: KindLookup) -> Expr:
         if kind_of(fold(expr), kinds).axes == axes:
             return expr
         sources = dict.fromkeys(_sources_of_axes(expr, kinds))
-        if _is_condition(expr):
-            return _condition_with_axes(expr, _self_comparisons("<", sources, expr.place))
+        if isinstance(expr, Call) and OPS[expr.op].category in ("comparison", "logic"):
+            never = _self_comparisons("<", sources, expr.place)
+            if fold(expr) == Const(True):
+                return Call("not", (never,), expr.place)
+            return Call("or", (expr, never), expr.place)
         return Call("where", (_self_comparisons("==", sources, expr.place), expr, expr), expr.place)
 
     def with_preserved_operands(expr: Expr) -> Expr:
@@ -136,21 +137,10 @@ def _preserve_axes(value: Expr, kinds: KindLookup) -> Expr:
     return preserved(with_preserved_operands(value))
 
 
-def _is_condition(expr: Expr) -> bool:
-    return isinstance(expr, Call) and OPS[expr.op].category in ("comparison", "logic")
-
-
 def _self_comparisons(comparison: str, values: Iterable[Expr], place: Place) -> Expr:
     """Return a condition with the axes of all these values: each is compared with itself."""
     compared = (Call(comparison, (each, each), place) for each in values)
     return reduce(lambda a, b: Call("and", (a, b), place), compared)
-
-
-def _condition_with_axes(expr: Expr, never: Expr) -> Expr:
-    """Return an equal condition with the axes of `never`, a condition that never holds."""
-    if fold(expr) == Const(True):
-        return Call("not", (never,), expr.place)
-    return Call("or", (expr, never), expr.place)
 
 
 def _sources_of_axes(expr: Expr, kinds: KindLookup) -> Iterator[Expr]:

@@ -31,7 +31,7 @@ from optgen.ir.nodes import (
     rebuild,
     walk,
 )
-from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Stream, Sweep, reads
+from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep, reads
 from optgen.passes.linear import ONE, add, divide, multiply, negate, split_sign
 from optgen.passes.name_values import ends_phase
 from optgen.passes.names import LINE_FACTORS, POWERS, reduced_coefficient
@@ -55,7 +55,9 @@ def hoist_between_sweeps(plan: Plan) -> Plan:
         hoister = _Hoister(kinds, known)
         body = hoister.program(phase.body, ())
         _append_to_finish(phases, hoister.hoisted)
-        phases.append(Sweep(_needed_streams(phase, body), body) if plan.is_cut else phase)
+        read = {ref.name for expr in expressions(body) for ref in reads(expr)}
+        needed = tuple(s for s in phase.streams if s.stored or s.name in read)
+        phases.append(Sweep(needed, body) if plan.is_cut else phase)
     return replace(plan, phases=tuple(phases), kinds=kinds)
 
 
@@ -65,12 +67,6 @@ def _append_to_finish(phases: list[Phase], statements: Sequence[Stmt]) -> None:
         finish = phases.pop() if phases and isinstance(phases[-1], Finish) else Finish(())
         assert isinstance(finish, Finish)
         phases.append(Finish((*finish.body, *statements)))
-
-
-def _needed_streams(sweep: Sweep, body: Program) -> tuple[Stream, ...]:
-    """Return the streams that a sweep still stores or reads after hoisting."""
-    read = {ref.name for expr in expressions(body) for ref in reads(expr)}
-    return tuple(s for s in sweep.streams if s.stored or s.name in read)
 
 
 @dataclass

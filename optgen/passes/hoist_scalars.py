@@ -34,6 +34,7 @@ from optgen.ir.nodes import (
 from optgen.ir.ops import OPS
 from optgen.ir.plan import Phase, Plan, Sweep, is_reduction
 from optgen.passes.linear import negate, split_sign
+from optgen.passes.name_values import is_item
 from optgen.passes.names import coefficient_names, inner_scalar_names, scalar_name
 
 _ALWAYS_DEFINED = ("+", "-", "*", "neg", "item")
@@ -159,9 +160,11 @@ class _Hoister:
                 start, end, weight = expr.args
                 args = (inner(start), inner(end), inner(weight, ("lerp_weight",)))
                 return replace(expr, args=args)
-            if self._kind(expr).is_tensor or _is_comparison_or_logic(expr):
+            op = expr.op if isinstance(expr, Call) else ""
+            has_numbers = op in OPS and OPS[op].category in ("comparison", "logic")
+            if self._kind(expr).is_tensor or has_numbers:
                 return rebuild(expr, inner)
-            if _is_atomic_condition(expr):
+            if op in ("truth", "is_none", "fresh"):  # a condition without a number to name
                 return expr
             return with_name(expr, hints or inner_scalar_names(Term(expr)))
 
@@ -229,16 +232,6 @@ class _Hoister:
         return all(other == expr or scope.excludes(arms) for arms, other in uses)
 
 
-def _is_comparison_or_logic(expr: Expr) -> bool:
-    """Tell whether an expression is a condition whose numbers get names."""
-    return isinstance(expr, Call) and OPS[expr.op].category in ("comparison", "logic")
-
-
-def _is_atomic_condition(expr: Expr) -> bool:
-    """Tell whether an expression is a condition that contains no number to name."""
-    return isinstance(expr, Call) and expr.op in ("truth", "is_none", "fresh")
-
-
 def _matching_branch(stmt: If, scalars: Iterable[Stmt]) -> tuple[int | None, If]:
     """Return the index of the scalar program's branch on the same condition, and the branch.
 
@@ -272,12 +265,10 @@ def _after_operands(stmt: Assign, scalars: Program, earlier: list[Assign]) -> Pr
     for position, other in enumerate(scalars, 1):
         if any(a.target in needed for a in assigns((other,))):
             index = position
-    while index < len(scalars) and (scalars[index] in earlier or _is_unpacking(scalars[index])):
+    while index < len(scalars):
+        other = scalars[index]
+        is_unpacking = isinstance(other, Assign) and is_item(other.value)
+        if not (is_unpacking or other in earlier):
+            break
         index += 1
     return (*scalars[:index], stmt, *scalars[index:])
-
-
-def _is_unpacking(stmt: Stmt) -> bool:
-    if isinstance(stmt, If) or not isinstance(stmt.value, Call):
-        return False
-    return stmt.value.op == "item"

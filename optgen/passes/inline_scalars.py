@@ -57,16 +57,9 @@ def _inlinable_scalars(plan: Plan) -> dict[Ref, Expr]:
         ref: value
         for ref, value in definitions(plan).items()
         if ref in generated and ref.name not in states and reads_last_versions(value)
-        if _should_inline(value, use_counts[ref])
+        # Inlining an inverse costs nothing, because torch divides as fast as it multiplies.
+        if _is_inverse(value) or (use_counts[ref] == 1 and _is_short(value))
     }
-
-
-def _should_inline(value: Expr, num_uses: int) -> bool:
-    """Tell whether to inline a value: an inverse, or a short value that is used once.
-
-    Inlining an inverse costs nothing, because torch divides as fast as it multiplies.
-    """
-    return _is_inverse(value) or (num_uses == 1 and _is_short(value))
 
 
 def _is_inverse(expr: Expr) -> bool:
@@ -78,13 +71,9 @@ def _is_inverse(expr: Expr) -> bool:
 
 def _is_short(expr: Expr) -> bool:
     """Tell whether a value consists of names, numbers, and one or two operators + - *."""
-    nodes = list(walk(expr))
-    has_only_operators = all(isinstance(e, Const | Ref) or _is_operator(e) for e in nodes)
-    return has_only_operators and 0 < sum(isinstance(e, Call) for e in nodes) <= _MAX_OPERATORS
-
-
-def _is_operator(expr: Expr) -> bool:
-    return isinstance(expr, Call) and expr.op in ("+", "-", "*", "neg")
+    inner_nodes = [e for e in walk(expr) if not isinstance(e, Const | Ref)]
+    operators = [e for e in inner_nodes if isinstance(e, Call) and e.op in ("+", "-", "*", "neg")]
+    return len(operators) == len(inner_nodes) and 0 < len(operators) <= _MAX_OPERATORS
 
 
 _MAX_NODES = 1000

@@ -15,13 +15,11 @@ from optgen.ir.nodes import (
     Linear,
     Ref,
     Term,
-    expressions,
     map_expressions,
     rebuild,
     refs,
-    walk,
 )
-from optgen.ir.ops import CONDITION_OPERANDS, PROPERTIES, RANDOM_OPS
+from optgen.ir.ops import CONDITION_OPERANDS
 from optgen.ir.plan import Plan, Stream, Sweep
 from optgen.passes.plan import plans
 
@@ -31,27 +29,10 @@ def is_one_sweep(plan: Plan) -> bool:
     return len(plan.phases) == 1 and isinstance(plan.phases[0], Sweep)
 
 
-def is_flat_sweep(plan: Plan) -> bool:
-    """Tell whether a plan is one sweep over all tensors that reads no sizes and draws nothing."""
-    exprs = (*expressions(plan.scalars), *plan.values())
-    words = {e.op for expr in exprs for e in walk(expr) if isinstance(e, Call)}
-    streams = [stream for sweep in plan.sweeps for stream in sweep.streams]
-    has_all_streams = plan.algorithm.is_function or len(streams) == len(
-        addresses_of(plan.algorithm)
-    )
-    needs_no_shape = words.isdisjoint((*PROPERTIES, *RANDOM_OPS))
-    return is_one_sweep(plan) and has_all_streams and needs_no_shape
-
-
 def has_flat_sweeps(plan: Plan) -> bool:
     """Tell whether no sweep of a plan goes over rows, columns or matrices."""
     axes = {kind.axes for kind in plan.kinds.values()}
     return axes <= {Axes.NONE, Axes.TENSOR} and not plan.matrix_calls
-
-
-def addresses_of(algorithm: Algorithm) -> list[str]:
-    """Return the names of the rows in a bucket's table of addresses: param, grad, state keys."""
-    return ["param", "grad", *(s.key for s in algorithm.states if s.shape != "scalar")]
 
 
 def codes_readers(algorithm: Algorithm) -> tuple[str, ...]:
@@ -121,9 +102,10 @@ def zero_gradients(plan: Plan) -> Plan:
     grad = algorithm.grad
     version = max(ref.version for ref in plan.kinds if ref.name == grad) + 1
     zero = Assign(Ref(grad, version), _ZERO, ("leave the gradient at zero",))
-    phase_index = _last_sweep_index(plan, grad)
-    sweep = plan.phases[phase_index]
-    assert isinstance(sweep, Sweep)
+    sweeps = {index: p for index, p in enumerate(plan.phases) if isinstance(p, Sweep)}
+    readers = [i for i, p in sweeps.items() if any(stream.name == grad for stream in p.streams)]
+    phase_index = (readers or [*sweeps])[-1]
+    sweep = sweeps[phase_index]
     others = [stream for stream in sweep.streams if stream.name != grad]
     follows_param = bool(others) and others[0].role == "param"
     grad_position = 1 if follows_param else 0
@@ -132,17 +114,6 @@ def zero_gradients(plan: Plan) -> Plan:
     phases[phase_index] = Sweep(streams, (*sweep.body, zero))
     kinds = {**plan.kinds, zero.target: plan.kinds[Ref(grad)]}
     return replace(plan, phases=tuple(phases), kinds=kinds)
-
-
-def _last_sweep_index(plan: Plan, grad: str) -> int:
-    """Return the index of the last sweep that reads the gradient, or else of the last sweep."""
-    sweeps = [i for i, phase in enumerate(plan.phases) if isinstance(phase, Sweep)]
-    readers = [i for i in sweeps if _reads(plan.phases[i], grad)]
-    return (readers or sweeps)[-1]
-
-
-def _reads(phase: object, grad: str) -> bool:
-    return isinstance(phase, Sweep) and any(stream.name == grad for stream in phase.streams)
 
 
 ROUNDED = "in_state_dtype"
@@ -173,15 +144,13 @@ def _derives_from(expr: Expr, state: str) -> bool:
 def _rounded_operands(call: Call, state: str) -> tuple[Expr, ...]:
     """Return the rounded operands of an op, one of which derives from the state."""
     num_conditions = CONDITION_OPERANDS.get(call.op, 0)
-    conditions = (_rounded_condition(arg, state) for arg in call.args[:num_conditions])
+    conditions = (  # their comparisons with the state are in the state's dtype
+        replace(arg, args=_rounded_operands(arg, state))
+        if isinstance(arg, Call) and _derives_from(arg, state)
+        else arg
+        for arg in call.args[:num_conditions]
+    )
     return (*conditions, *(round_state(arg, state) for arg in call.args[num_conditions:]))
-
-
-def _rounded_condition(expr: Expr, state: str) -> Expr:
-    """Return a condition whose comparisons with the state are in the state's dtype."""
-    if isinstance(expr, Call) and _derives_from(expr, state):
-        return replace(expr, args=_rounded_operands(expr, state))
-    return expr
 
 
 def _is_exact(expr: Expr, state: str) -> bool:

@@ -21,6 +21,7 @@ from optgen.ir.nodes import (
     assigns,
     names_read,
     rebuild,
+    truth,
 )
 from optgen.ir.ops import OPS, PROPERTIES, RANDOM_OPS, WIDE_OPS
 from optgen.passes.prepare_rule import add_maximize
@@ -114,14 +115,11 @@ class _Typesetter:
 
     def lines(self) -> Iterator[str]:
         if not self.algorithm.is_function:
-            yield self._gradient()
+            param, grad = self.algorithm.param, self.algorithm.grad
+            loss = rf"\nabla_{{{self.symbols.at(param)}}} f_t({self._ref(param)})"
+            yield rf"{self._ref(grad)} \leftarrow {loss}"
         rule = _without_fixed_branches(self.algorithm.rule, self.algorithm)
         yield from self._program(rule, 0, frozenset((self.algorithm.param,)))
-
-    def _gradient(self) -> str:
-        param = self.symbols.at(self.algorithm.param)
-        loss = rf"\nabla_{{{param}}} f_t({self._ref(self.algorithm.param)})"
-        return rf"{self._ref(self.algorithm.grad)} \leftarrow {loss}"
 
     def _program(self, program: Program, depth: int, later: frozenset[str]) -> Iterator[str]:
         """Yield the lines of a program; `later` are the names that are read after the program."""
@@ -132,12 +130,9 @@ class _Typesetter:
             if isinstance(stmt.value, Call) and stmt.value.op in WIDE_OPS:
                 self.wide[stmt.target.name] = stmt.value
             elif not is_unpacking(stmt):
-                yield self._assign(stmt, depth)
-
-    def _assign(self, stmt: Assign, depth: int) -> str:
-        name, value = stmt.target.name, self._text(stmt.value)
-        self.written.add(name)
-        return rf"{_INDENT * depth}{self._ref(name)} \leftarrow {value}"
+                name, value = stmt.target.name, self._text(stmt.value)
+                self.written.add(name)
+                yield rf"{_INDENT * depth}{self._ref(name)} \leftarrow {value}"
 
     def _if(self, stmt: If, depth: int, later: frozenset[str]) -> Iterator[str]:
         """Yield the lines of a branch, below lines for names that keep their old value."""
@@ -249,7 +244,7 @@ def _constant(value: float | int | bool | str | None) -> tuple[str, int]:
     if value is None:
         return r"\varnothing", _ATOM
     if isinstance(value, bool | str):
-        return rf"\text{{{_escaped(str(value))}}}", _ATOM
+        return rf"\text{{{' '.join(str(value).translate(_ESCAPES).split())}}}", _ATOM
     precedence = _SUM if value < 0 else _ATOM
     mantissa, _, exponent = f"{value!r}".partition("e")
     if not exponent:
@@ -260,11 +255,6 @@ def _constant(value: float | int | bool | str | None) -> tuple[str, int]:
     return rf"{mantissa} \cdot {power}", min(precedence, _PRODUCT)
 
 
-def _escaped(text: str) -> str:
-    """Return a text with LaTeX's special characters escaped, and single spaces."""
-    return " ".join(text.translate(_ESCAPES).split())
-
-
 def _short_power(text: str) -> str:
     """Return x^2 for x^{2}."""
     head, _, last = text.rpartition("^")
@@ -273,13 +263,20 @@ def _short_power(text: str) -> str:
 
 def _without_fixed_branches(program: Program, algorithm: Algorithm) -> Program:
     """Return the program with one arm for each branch that fixed hyperparameters decide."""
+
+    def known(condition: Expr) -> bool | None:
+        match condition:
+            case Ref(name) | Call("truth", (Ref(name),)) if hyper := algorithm.hyper(name):
+                return bool(hyper.default) if hyper.fixed and not hyper.set_by_step else None
+        return None
+
     out: list[Assign | If] = []
     for stmt in program:
         if isinstance(stmt, Assign):
             out.append(stmt)
             continue
         then, orelse = (_without_fixed_branches(arm, algorithm) for arm in (stmt.then, stmt.orelse))
-        holds = _fixed_truth(stmt.condition, algorithm)
+        holds = truth(stmt.condition, known)
         if holds is not None:
             out += then if holds else orelse
         elif then:
@@ -287,24 +284,6 @@ def _without_fixed_branches(program: Program, algorithm: Algorithm) -> Program:
         elif orelse:
             out.append(If(Call("not", (stmt.condition,)), orelse, (), stmt.quote, stmt.place))
     return tuple(out)
-
-
-def _fixed_truth(condition: Expr, algorithm: Algorithm) -> bool | None:
-    """Return a condition's value if fixed hyperparameters decide it, else None."""
-    match condition:
-        case Ref(name) | Call("truth", (Ref(name),)):
-            hyper = algorithm.hyper(name)
-            is_fixed = hyper is not None and hyper.fixed and not hyper.set_by_step
-            return bool(hyper.default) if hyper is not None and is_fixed else None
-        case Call("not", (inner,)):
-            holds = _fixed_truth(inner, algorithm)
-            return None if holds is None else not holds
-        case Call("and" | "or" as word, (a, b)):
-            sides = (_fixed_truth(a, algorithm), _fixed_truth(b, algorithm))
-            if (word == "or") in sides:
-                return word == "or"
-            return None if None in sides else word == "and"
-    return None
 
 
 _GREEK = re.compile(

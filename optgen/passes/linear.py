@@ -10,10 +10,9 @@ sign in front and its operands in the author's order.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeGuard
+from typing import TypeGuard, cast
 
 from optgen.ir.evaluate_numbers import evaluate_numbers
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, rebuild
@@ -145,11 +144,7 @@ def _collect(terms: Terms) -> Terms:
         key = (term.factors, term.divisors)
         sums[key] = add(sums[key], term.coefficient) if key in sums else term.coefficient
     collected = (Term(c, *key) for key, c in sums.items())
-    return tuple(t for t in collected if _has_tensors(t) or not is_number(t.coefficient, 0))
-
-
-def _has_tensors(term: Term) -> bool:
-    return bool(term.factors or term.divisors)
+    return tuple(t for t in collected if t.factors or t.divisors or not is_number(t.coefficient, 0))
 
 
 def lerp_terms(lerp: Call, is_tensor: Callable[[Expr], bool]) -> Linear:
@@ -216,7 +211,7 @@ def add(a: Expr, b: Expr) -> Expr:
     if is_number(b, 0):
         return a
     if isinstance(a, Const) and isinstance(b, Const):
-        return _folded(operator.add, a, b)
+        return Const(cast("float", a.value) + cast("float", b.value), a.place)
     return Call("-", (a, magnitude)) if is_negative else Call("+", (a, b))
 
 
@@ -243,13 +238,8 @@ def _scalar_product(a: Expr, b: Expr) -> Expr:
     if is_number(a, 1):
         return b
     if isinstance(a, Const) and isinstance(b, Const):
-        return _folded(operator.mul, a, b)
+        return Const(cast("float", a.value) * cast("float", b.value), a.place)
     return a if is_number(b, 1) else Call("*", (a, b))
-
-
-def _folded(operation: Callable[[Any, Any], Any], a: Const, b: Const) -> Const:
-    """Return the result of an operation on two literals as a literal."""
-    return Const(operation(a.value, b.value), a.place)
 
 
 def _quotient(numer: Expr, denom: Expr) -> Expr:

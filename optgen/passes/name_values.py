@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.execution import is_wide
 from optgen.ir.generated_names import free_name
-from optgen.ir.kinds import TENSOR, Kind, declared_kinds
+from optgen.ir.kinds import TENSOR, Kind, declared_kinds, names_of_rule
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -45,7 +45,7 @@ def name_items(algorithm: Algorithm) -> Algorithm:
     """
     if algorithm.elementwise:
         return algorithm
-    used_names = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))
+    used_names = names_of_rule(algorithm)
     names: dict[Expr, Ref] = {}
 
     def with_names(expr: Expr) -> Expr:
@@ -59,10 +59,14 @@ def name_items(algorithm: Algorithm) -> Algorithm:
                 return names[expr]
         return rebuild(expr, with_names)
 
-    item_names = _names_of_items(algorithm)
+    # Names such as `beta1`, to which the rule assigns bare items and nothing else. A statement that
+    # assigns an item to any other name may become a part of a `Finish`.
+    items = {a.target.name for a in assigns(algorithm.rule) if is_item(a.value)}
+    items -= {a.target.name for a in assigns(algorithm.rule) if not is_item(a.value)}
+    items -= set(declared_kinds(algorithm))
 
     def changed(stmt: Assign) -> Assign:
-        names_an_item = is_item(stmt.value) and stmt.target.name in item_names
+        names_an_item = is_item(stmt.value) and stmt.target.name in items
         return stmt if names_an_item else replace(stmt, value=with_names(stmt.value))
 
     rule = map_statements(algorithm.rule, changed, with_names)
@@ -70,22 +74,12 @@ def name_items(algorithm: Algorithm) -> Algorithm:
     return replace(algorithm, rule=(*assignments, *rule))
 
 
-def _names_of_items(algorithm: Algorithm) -> set[str]:
-    """Return the names, such as `beta1`, to which the rule assigns bare items and nothing else.
-
-    A statement that assigns an item to any other name may become a part of a `Finish`.
-    """
-    items = {a.target.name for a in assigns(algorithm.rule) if is_item(a.value)}
-    others = {a.target.name for a in assigns(algorithm.rule) if not is_item(a.value)}
-    return items - others - set(declared_kinds(algorithm))
-
-
 def name_properties(algorithm: Algorithm) -> Algorithm:
     """Return a rule, before SSA form, that begins by naming the properties that conditions read.
 
     Conditions may read only names.
     """
-    used_names = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))
+    used_names = names_of_rule(algorithm)
     assignments: dict[str, Assign] = {}
 
     def named(expr: Expr) -> Expr:
@@ -149,11 +143,10 @@ def name_reductions(algorithm: Algorithm) -> Algorithm:
     or column is kept across it. The operand of a matrix op gets a name too, under which the sweep
     before the op stores it.
     """
-    declared = set(declared_kinds(algorithm))
-    used_names = {a.target.name for a in assigns(algorithm.rule)} | declared
     assign_counts = Counter(a.target for a in assigns(algorithm.rule))
     joined = {ref for ref, count in assign_counts.items() if count > 1}
-    namer = _ReductionNamer(used_names, declared=declared, joined=joined)
+    declared = set(declared_kinds(algorithm))
+    namer = _ReductionNamer(names_of_rule(algorithm), declared=declared, joined=joined)
     return replace(algorithm, rule=namer.program(algorithm.rule, {}))
 
 
@@ -165,12 +158,6 @@ def ends_phase(expr: Expr) -> bool:
 def is_matrix_op(expr: Expr) -> bool:
     """Tell whether a value is the result of a matrix op."""
     return isinstance(expr, Call) and OPS[expr.op].category == "matrix"
-
-
-def _drop_reductions(known: dict[Expr, Ref]) -> None:
-    """Drop the known reductions, because after a matrix op they are computed again."""
-    for expr in [e for e in known if not is_matrix_op(e)]:
-        del known[expr]
 
 
 @dataclass
@@ -268,8 +255,9 @@ class _ReductionNamer(_Namer):
         # operand is the result of another matrix op, it is assigned to a local, too.
         if not isinstance(first, Ref) or first.name in self.declared | self.matrix_results:
             op = replace(op, args=(self.assign(description(first) + "_matrix", first), *rest))
-        if op not in known:
-            _drop_reductions(known)
+        if op not in known:  # after a matrix op, reductions are computed again
+            for reduction in [e for e in known if not is_matrix_op(e)]:
+                del known[reduction]
         return op
 
     def _named(self, expr: Expr, known: dict[Expr, Ref]) -> Ref:
@@ -291,10 +279,9 @@ def name_products(algorithm: Algorithm) -> Algorithm:
     decompositions; "product" means both here. A power uses its operand several times, because a
     square is computed as `x * x`. Elementwise ops are cheap beside products and stay in place.
     """
-    kinds = declared_kinds(algorithm)
-    used_names = {a.target.name for a in assigns(algorithm.rule)} | set(kinds)
     repeated = _repeated_products(expressions(algorithm.rule))
-    namer = _ProductNamer(used_names, repeated=repeated, kinds=kinds)
+    kinds = declared_kinds(algorithm)
+    namer = _ProductNamer(names_of_rule(algorithm), repeated=repeated, kinds=kinds)
     return replace(algorithm, rule=namer.program(algorithm.rule, {}))
 
 

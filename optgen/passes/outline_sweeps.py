@@ -140,7 +140,9 @@ class _Outliner:
                 then, orelse = self._block(stmt.then), self._block(stmt.orelse)
                 out.append(replace(stmt, then=then, orelse=orelse))
             elif self._is_elementwise(stmt):
-                if any(self._differ_in_shape(stmt, each) for each in waiting):
+                name, axes = stmt.target.name, self.kinds[stmt.target].axes
+                earlier = (each.target for each in waiting if each.target.name == name)
+                if any(self.kinds[target].axes is not axes for target in earlier):
                     out += self._calls(waiting)
                     waiting = []
                 waiting.append(stmt)
@@ -150,11 +152,6 @@ class _Outliner:
                 waiting = [each for each in waiting if each not in needed]
                 out.append(stmt)
         return (*out, *self._calls(waiting))
-
-    def _differ_in_shape(self, a: Assign, b: Assign) -> bool:
-        """Tell whether two statements assign one variable, with different shapes."""
-        is_one_variable = a.target.name == b.target.name
-        return is_one_variable and self.kinds[a.target].axes is not self.kinds[b.target].axes
 
     def _calls(self, statements: Sequence[Assign]) -> Iterator[Stmt]:
         """Yield a call for the statements of each shape, or the statements themselves."""
@@ -221,14 +218,12 @@ def _needed_before(stmt: Assign, waiting: Sequence[Assign]) -> list[Assign]:
     """Return the waiting statements that must be computed before a statement, in order."""
     needed: list[Assign] = []
     for each in reversed(waiting):
-        if any(_must_keep_order(later, each) for later in (stmt, *needed)):
+        if any(
+            each.target.name in _names(later) or later.target.name in _names(each)
+            for later in (stmt, *needed)
+        ):
             needed.insert(0, each)
     return needed
-
-
-def _must_keep_order(later: Assign, earlier: Assign) -> bool:
-    """Tell whether two statements must keep their order."""
-    return earlier.target.name in _names(later) or later.target.name in _names(earlier)
 
 
 def _as_new_tensor(stmt: Assign) -> Assign:

@@ -32,8 +32,7 @@ from optgen.ir.plan import (
     streams_of,
     streams_of_sweep,
 )
-from optgen.ir.verify import verify_plan
-from optgen.ir.verify_versions import StaleReadError
+from optgen.ir.verify import StaleReadError, verify_reads
 from optgen.passes.cut_phases import RulePhases, as_one_phase, cut_at_matrix_ops
 from optgen.passes.dead_code import (
     drop_redundant_stores,
@@ -43,12 +42,18 @@ from optgen.passes.dead_code import (
     without_unused,
 )
 from optgen.passes.dependency_depth import CyclicDependencyError, kinds_of
-from optgen.passes.expand_reductions import expand_reductions
 from optgen.passes.fold_constants import fold_constants
 from optgen.passes.hoist_between_sweeps import hoist_between_sweeps
 from optgen.passes.name_values import name_items, name_products, name_properties, name_reductions
-from optgen.passes.prepare_rule import add_maximize, drop_unused_hypers, rename
-from optgen.passes.specialize import Facts, fact_combinations, specialize
+from optgen.passes.prepare_rule import (
+    Facts,
+    add_maximize,
+    drop_unused_hypers,
+    expand_reductions,
+    fact_combinations,
+    rename,
+    specialize,
+)
 from optgen.passes.split_scalars import Splitter, rounded_refs
 from optgen.passes.versions import copy_overwritten_scalars, split_live_ranges, to_ssa
 
@@ -125,8 +130,8 @@ def _build_plan(named: Algorithm, order: Order, separate_versions: bool) -> Plan
     programs = programs if cut.is_whole else without_dead_code(programs, cut, versioned)
     scalars = without_self_copies(used_scalars(scalars, programs, versioned))
     complete = Plan(versioned, scalars, _phases(versioned, cut, programs), kinds)
-    if complete.is_cut:  # `verify_plan` raises where sweeps disagree about a state
-        verify_plan(hoist_between_sweeps(complete), hoisted=False)
+    if complete.is_cut:  # `verify_reads` raises where sweeps disagree about a state
+        verify_reads(hoist_between_sweeps(complete))
     shorter = tuple(map(without_self_copies, programs))
     result = replace(complete, phases=_phases(versioned, cut, shorter))
     return result if order == "whole" else hoist_between_sweeps(result)

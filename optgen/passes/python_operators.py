@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from optgen.ir.nodes import Call, Const, Expr, Ref, assigns, map_expressions, map_values, rebuild
+from optgen.ir.nodes import Call, Const, Expr, Ref, map_expressions, map_values, rebuild
 from optgen.ir.plan import Plan
 from optgen.passes.inline_scalars import definitions, expand_definitions
-from optgen.passes.ranges import Range, Ranges, declared_ranges, is_not_negative, range_of
+from optgen.passes.ranges import Ranges, declared_ranges, is_not_negative, range_of, ranges_after
 
 _FUNCTIONS = {"/": "divide", "**": "power", "%": "remainder"}
 
@@ -42,20 +42,14 @@ class _Proof:
 
     def __post_init__(self) -> None:
         self.bounds_by_hyper = {h.name: h.bounds for h in self.plan.algorithm.hypers}
-        self.ranges: Ranges = self._ranges()
-
-    def _ranges(self) -> Ranges:
-        ranges = declared_ranges(self.plan.algorithm)
-        for stmt in assigns(self.plan.scalars):
-            new = range_of(stmt.value, ranges)
-            ranges[stmt.target] = new.union(ranges.get(stmt.target, new))
-        return ranges
+        declared = declared_ranges(self.plan.algorithm)
+        self.ranges: Ranges = ranges_after(self.plan.scalars, declared)
 
     def is_safe(self, word: str, a: Expr, b: Expr) -> bool:
         """Tell whether the Python operator gives the IEEE result within the bounds."""
         a, b = (expand_definitions(expr, self.definitions) for expr in (a, b))
         if word != "**":
-            return self._is_above_zero(b) or _is_nonzero_constant(b)
+            return self._is_above_zero(b) or (isinstance(b, Const) and b.value != 0)
         base, power = range_of(a, self.ranges), range_of(b, self.ranges)
         shrinks = 0 <= base.low and base.high <= 1 and power.low >= 0
         return shrinks or (base.low >= 1 and power.high <= 0)
@@ -92,9 +86,8 @@ class _Proof:
                 least_power = range_of(b, self.ranges).low
                 return least_power >= 1 and self._is_not_negative(a) and self._is_below_one(a)
             case Call("*", (a, b)):
-                are_in_unit_interval = all(
-                    _is_in_unit_interval(range_of(side, self.ranges)) for side in (a, b)
-                )
+                ranges = [range_of(side, self.ranges) for side in (a, b)]
+                are_in_unit_interval = all(0 <= each.low and each.high <= 1 for each in ranges)
                 return are_in_unit_interval and (self._is_below_one(a) or self._is_below_one(b))
         return range_of(expr, self.ranges).high < 1
 
@@ -109,14 +102,6 @@ def _as_function_call(expr: Expr) -> Expr:
     if expr.op == "**" and isinstance(a, Ref) and b == Const(2):
         return replace(expr, op="*", args=(a, a))
     return replace(expr, op=_FUNCTIONS[expr.op])
-
-
-def _is_nonzero_constant(expr: Expr) -> bool:
-    return isinstance(expr, Const) and expr.value != 0
-
-
-def _is_in_unit_interval(values: Range) -> bool:
-    return values.low >= 0 and values.high <= 1
 
 
 def truths_to_bool(plan: Plan) -> Plan:

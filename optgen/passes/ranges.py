@@ -14,7 +14,7 @@ from math import inf, isnan
 
 from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.evaluate_numbers import evaluate_numbers
-from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref, Term, assigns
+from optgen.ir.nodes import Call, Const, Expr, Linear, Program, Ref, Term, assigns
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ def range_of(expr: Expr, ranges: Ranges) -> Range:
         case Call("sum" | "row_sum" | "col_sum" | "mean" | "row_mean" | "col_mean", (a,)):
             return NOT_NEGATIVE if is_not_negative(a, ranges) else ANYTHING
         case Call("lerp", (a, b, weight)):
-            inside = _lies_in(range_of(weight, ranges), Range(0.0, 1.0))
+            weights = range_of(weight, ranges)
+            inside = 0 <= weights.low and weights.high <= 1
             return range_of(a, ranges).union(range_of(b, ranges)) if inside else ANYTHING
         case Call("**", (_, Const(int() as power))) if power % 2 == 0:
             return NOT_NEGATIVE
@@ -89,7 +90,10 @@ def range_of(expr: Expr, ranges: Ranges) -> Range:
         case Call("where", (_, a, b)):
             return range_of(a, ranges).union(range_of(b, ranges))
         case Linear(terms):
-            return _range_of_sum([_range_of_term(term, ranges) for term in terms])
+            of_terms = [_range_of_term(term, ranges) for term in terms]
+            return _interval(
+                sum(each.low for each in of_terms), sum(each.high for each in of_terms)
+            )
         case Call("+" | "-" | "*" | "/" | "**" as word, (a, b)):
             return _arithmetic(word, range_of(a, ranges), range_of(b, ranges))
         case _:
@@ -114,10 +118,6 @@ def _range_of_term(term: Term, ranges: Ranges) -> Range:
     return NOT_NEGATIVE if nonnegative else ANYTHING
 
 
-def _range_of_sum(ranges: list[Range]) -> Range:
-    return _interval(sum(each.low for each in ranges), sum(each.high for each in ranges))
-
-
 def _arithmetic(word: str, a: Range, b: Range) -> Range:
     match word:
         case "+":
@@ -131,10 +131,6 @@ def _arithmetic(word: str, a: Range, b: Range) -> Range:
             return NOT_NEGATIVE
         case _:
             return ANYTHING
-
-
-def _lies_in(inner: Range, outer: Range) -> bool:
-    return outer.low <= inner.low and inner.high <= outer.high
 
 
 def _interval(low: float, high: float) -> Range:
@@ -156,7 +152,9 @@ def proven_ranges(algorithm: Algorithm) -> Ranges:
     """
     assumed = {s.symbol for s in algorithm.states if _begins_nonnegative(s, algorithm)}
     while True:
-        ranges = _ranges_assuming(algorithm, assumed)
+        declared = declared_ranges(algorithm)
+        assumption = {Ref(name): NOT_NEGATIVE for name in assumed}
+        ranges = ranges_after(algorithm.rule, declared | assumption)
         still_proven = {
             name
             for name in assumed
@@ -179,18 +177,13 @@ def _begins_nonnegative(state: State, algorithm: Algorithm) -> bool:
     return state.init >= 0
 
 
-def _ranges_assuming(algorithm: Algorithm, assumed: set[str]) -> dict[Ref, Range]:
-    """Return the ranges of all names if the assumed states are nonnegative before the step."""
-    ranges = declared_ranges(algorithm) | {Ref(name): NOT_NEGATIVE for name in assumed}
+def ranges_after(program: Program, before: Ranges) -> dict[Ref, Range]:
+    """Return the ranges of all names after a program, given those before it.
 
-    def walk(program: Program) -> None:
-        for stmt in program:
-            if isinstance(stmt, Assign):
-                new = range_of(stmt.value, ranges)
-                ranges[stmt.target] = new.union(ranges.get(stmt.target, new))
-            else:
-                walk(stmt.then)
-                walk(stmt.orelse)
-
-    walk(algorithm.rule)
+    A name that both arms of a branch assign has the union of both ranges.
+    """
+    ranges = dict(before)
+    for stmt in assigns(program):
+        new = range_of(stmt.value, ranges)
+        ranges[stmt.target] = new.union(ranges.get(stmt.target, new))
     return ranges

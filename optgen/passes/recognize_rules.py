@@ -164,8 +164,7 @@ def _counter_key(algorithm: Algorithm, finite: Ref) -> str:
 
     Return "" if there is no such state, or if such a step changes anything else.
     """
-    stored = {algorithm.param, *(state.symbol for state in algorithm.states)}
-    changes = [each for each in assigns(algorithm.rule) if each.target.name in stored]
+    changes = [each for each in assigns(algorithm.rule) if each.target.name in algorithm.stored]
     changes = [each for each in changes if not _is_guarded(each, finite)]
     if len(changes) != 1 or changes[0] not in algorithm.rule:
         return ""

@@ -12,14 +12,11 @@ from dataclasses import replace
 
 from optgen.ir.kinds import STATIC
 from optgen.ir.nodes import (
-    Const,
-    Expr,
     If,
-    Linear,
     Program,
     Ref,
-    Term,
     assigns,
+    copy_source,
     filter_assigns,
     refs,
     refs_read,
@@ -32,29 +29,21 @@ BLOCKED = Ref("blocked")
 
 def rematerialize_if_blocked(plan: Plan) -> Plan:
     """Return the plan with recomputed locals inside a branch on `blocked`."""
-    declared = {plan.algorithm.param, plan.algorithm.grad}
-    declared |= {s.symbol for s in plan.algorithm.states}
+    declared = plan.algorithm.stored | {plan.algorithm.grad}
     available: dict[str, Ref] = {}  # name -> version that its variable holds
     phases: list[Phase] = []
     for phase in plan.phases:
         if isinstance(phase, Sweep):
             phase = replace(phase, body=_with_blocked_branch(phase, set(available.values())))
             assigned = {a.target.name: a.target for a in assigns(phase.body)}
-            aliases = {a.target.name for a in assigns(phase.body) if _is_alias(a.value)}
+            # An alias is another tensor itself, neither scaled nor copied.
+            aliases = {a.target.name for a in assigns(phase.body) if copy_source(a) is not None}
             variables = (available | assigned).items()
             available = {name: ref for name, ref in variables if name not in declared | aliases}
             if not phase.body:
                 continue
         phases.append(phase)
     return replace(plan, phases=tuple(phases), kinds={**plan.kinds, BLOCKED: STATIC})
-
-
-def _is_alias(value: Expr) -> bool:
-    """Tell whether a value is another tensor itself, neither scaled nor copied."""
-    match value:
-        case Linear((Term(Const(1), (Ref(),), ()),)):
-            return True
-    return False
 
 
 def _with_blocked_branch(sweep: Sweep, available: set[Ref]) -> Program:

@@ -9,19 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from optgen.ir.nodes import (
-    Assign,
-    Call,
-    Const,
-    Expr,
-    If,
-    Linear,
-    Program,
-    Ref,
-    Term,
-    assigns,
-    refs,
-)
+from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Program, Ref, Term, assigns, refs
 from optgen.ir.ops import MAXIMA
 from optgen.ir.plan import Plan, Sweep, is_reduction
 from optgen.passes.algebra import sums_to_one
@@ -80,8 +68,9 @@ class _Selector(InstructionBuilder):
                 self.variables.owned -= {name, *aliased}  # a change in place would change them all
             case Linear(terms) if name in self.variables.stored:
                 self._update(name, terms)
-            case Linear(terms):
-                self._compute_local(name, Linear(_own_term_first(name, terms)))
+            case Linear(terms):  # the variable's own term first, so that the others are added to it
+                own_first = sorted(terms, key=lambda t: not _is_scaled_name(t, name))
+                self._compute_local(name, Linear(tuple(own_first)))
             case value:
                 self._compute_local(name, value)
         self.variables.aliases[name] = aliased
@@ -119,9 +108,8 @@ class _Selector(InstructionBuilder):
 
         If the computation still reads the local's old value, a temporary takes the new one.
         """
-        starts_with_name = isinstance(value, Linear) and value.terms[0].factors[:1] == (
-            self._ref_of_name(name, value),
-        )
+        firsts = value.terms[0].factors[:1] if isinstance(value, Linear) else ()
+        starts_with_name = any(_is_name(first, name) for first in firsts)
         num_reads = self.variables.num_reads(value, name)
         if num_reads == 0 or (starts_with_name and num_reads == 1):
             self._materialize(value, name)
@@ -130,9 +118,6 @@ class _Selector(InstructionBuilder):
             Alias(name, self._materialize(value, self._temporary(f"{name}_new")))
         )
         self.variables.owned.add(name)
-
-    def _ref_of_name(self, name: str, value: Expr) -> Expr | None:
-        return next((r for r in refs(value) if r.name == name), None)
 
     def _update(self, name: str, terms: tuple[Term, ...]) -> None:
         """Store a sum in a stream: add to its old value in place if that is one of the terms."""
@@ -200,8 +185,3 @@ def _is_scaled_name(term: Term, name: str) -> bool:
 
 def _is_name(expr: Expr, name: str) -> bool:
     return isinstance(expr, Ref) and expr.name == name
-
-
-def _own_term_first(name: str, terms: tuple[Term, ...]) -> tuple[Term, ...]:
-    """Return the terms with the variable's own term first, so that the others are added to it."""
-    return tuple(sorted(terms, key=lambda t: not _is_scaled_name(t, name)))

@@ -66,8 +66,7 @@ class Splitter:
         self.ranges |= declared_ranges(self.algorithm)
         self.use_counts = Counter(r for e in expressions(self.algorithm.rule) for r in _uses(e))
         self.events = list(_events(self.algorithm.rule))
-        states = {s.symbol for s in self.algorithm.states}
-        self.stored = {self.algorithm.param, *states}
+        self.stored = self.algorithm.stored
 
     def is_tensor(self, expr: Expr) -> bool:
         return kind_of(expr, self.kinds.__getitem__).is_tensor
@@ -83,8 +82,9 @@ class Splitter:
                 tensors.append(replace(stmt, value=rebuild(stmt.value, self._operand)))
             elif self._record_kind(stmt):
                 tensors += self._tensor_statements(stmt)
-            else:
-                self._record_range(stmt)
+            else:  # a scalar that both arms assign has the union of both ranges
+                new = range_of(stmt.value, self.ranges)
+                self.ranges[stmt.target] = new.union(self.ranges.get(stmt.target, new))
                 scalars.append(stmt)
         return tuple(scalars), tuple(tensors)
 
@@ -102,16 +102,8 @@ class Splitter:
         kind = kind_of(stmt.value, self.kinds.__getitem__)
         known = self.kinds.get(stmt.target)
         self.kinds[stmt.target] = kind.join(known) if known else kind
-        return not self.kinds[stmt.target].is_scalar or stmt.target.name in self._tensor_names()
-
-    def _record_range(self, stmt: Assign) -> None:
-        """Record a scalar's range. A scalar that both arms assign has the union of both ranges."""
-        new = range_of(stmt.value, self.ranges)
-        known = self.ranges.get(stmt.target, new)
-        self.ranges[stmt.target] = new.union(known)
-
-    def _tensor_names(self) -> set[str]:
-        return {self.algorithm.param, *(s.symbol for s in self.algorithm.tensor_states())}
+        is_scalar = self.kinds[stmt.target].is_scalar
+        return not is_scalar or stmt.target.name in self.algorithm.stored_tensors
 
     def _tensor_statements(self, stmt: Assign) -> list[Stmt]:
         """Return a tensor statement in linear form, or no statement if its value is inlined."""
@@ -121,7 +113,9 @@ class Splitter:
         quote = tuple(
             dict.fromkeys([*(line for lines in inlined_quotes for line in lines), *stmt.quote])
         )
-        if self._can_expand(stmt.target, form) or self._is_droppable_copy(stmt.target, form):
+        # A copy of a name to its next version is dropped unless a second arm assigns the version.
+        is_droppable = is_self_copy(Assign(stmt.target, form)) and not self._is_joined(stmt.target)
+        if is_droppable or self._can_expand(stmt.target, form):
             self.expansions[stmt.target] = (form.terms, quote)
             return []
         value = self._with_copy_if_needed(stmt.target, form)
@@ -134,13 +128,13 @@ class Splitter:
         return self._linear(expr)
 
     def _linear(self, expr: Expr) -> Linear:
+        def expand(ref: Ref) -> Terms | None:
+            return self.expansions[ref][0] if ref in self.expansions else None
+
         def as_written(sum_: Expr) -> bool:
             return derives_from_rounding(sum_, self.rounded)
 
-        return Linearizer(self.is_tensor, self._expand, self.ranges, as_written).linear(expr)
-
-    def _expand(self, ref: Ref) -> Terms | None:
-        return self.expansions[ref][0] if ref in self.expansions else None
+        return Linearizer(self.is_tensor, expand, self.ranges, as_written).linear(expr)
 
     def _can_expand(self, target: Ref, form: Linear) -> bool:
         """Tell whether a statement's value can be inlined where its target is read."""
@@ -151,10 +145,6 @@ class Splitter:
         if not _is_scaled_name(form.terms[0]) and self.use_counts[target] != 1:
             return False
         return not self._overwritten_before_last_use(target, form)
-
-    def _is_droppable_copy(self, target: Ref, form: Linear) -> bool:
-        """Tell whether a statement only copies a name to a version that no second arm assigns."""
-        return is_self_copy(Assign(target, form)) and not self._is_joined(target)
 
     def _is_joined(self, target: Ref) -> bool:
         """Tell whether both arms of a branch assign a version."""
@@ -205,11 +195,10 @@ class Splitter:
             if target.name in self.stored or None in forms or len(scales) != 1:
                 continue
             scale = scales.pop()
-            if (
-                is_number(scale, 1)
-                or self._must_keep_scale(target, stmt)
-                or self._is_assigned_outside(target, stmt)
-            ):
+            num_assigns = sum(a.target == target for a in assigns((stmt,)))
+            all_assigns = [a for a in assigns(self.algorithm.rule) if a.target == target]
+            is_assigned_outside = len(all_assigns) > num_assigns  # in an arm around this branch
+            if is_number(scale, 1) or is_assigned_outside or self._must_keep_scale(target, stmt):
                 continue
             bare = replace(target, name=f"{target.name}_unscaled")
             self.kinds[bare] = self.kinds[target]
@@ -221,11 +210,6 @@ class Splitter:
                 orelse=_assigning_bare_value(stmt.orelse, target, bare),
             )
         return stmt
-
-    def _is_assigned_outside(self, target: Ref, stmt: If) -> bool:
-        """Tell whether a target is also assigned outside of a branch, in an arm around it."""
-        all_assigns = [a for a in assigns(self.algorithm.rule) if a.target == target]
-        return len(all_assigns) > sum(a.target == target for a in assigns((stmt,)))
 
     def _must_keep_scale(self, target: Ref, stmt: If) -> bool:
         """Tell whether an arm reads the scaled target, or its source is overwritten too early."""
@@ -311,12 +295,8 @@ def derives_from_rounding(expr: Expr, rounded: frozenset[Ref] | set[Ref]) -> boo
     stack = [expr]
     while stack:
         node = stack.pop()
-        if node in rounded if isinstance(node, Ref) else _is_rounding(node):
+        op = node.op if isinstance(node, Call) else ""
+        if op in STORAGE_OPS or (isinstance(node, Ref) and node in rounded):
             return True
-        is_choice = isinstance(node, Call) and node.op == "where"
-        stack += children(node)[1:] if is_choice else children(node)
+        stack += children(node)[1:] if op == "where" else children(node)
     return False
-
-
-def _is_rounding(node: Expr) -> bool:
-    return isinstance(node, Call) and node.op in STORAGE_OPS

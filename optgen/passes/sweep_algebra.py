@@ -60,10 +60,12 @@ def merge_square_roots(plan: Plan) -> Plan:
 
     def merged(term: Term) -> Term:
         factors, divisors = list(term.factors), list(term.divisors)
-        root_indices = [index for index, f in enumerate(factors) if _is_real_root(f, ranges)]
+        roots = [(index, f) for index, f in enumerate(factors) if _is_real_root(f, ranges)]
         divisor_roots = [divisor for divisor in divisors if _is_real_root(divisor, ranges)]
-        for index, divisor in zip(root_indices, divisor_roots, strict=False):
-            factors[index] = _root_of_quotient(factors[index], divisor)
+        for (index, root), divisor in zip(roots, divisor_roots, strict=False):
+            assert isinstance(root, Call)
+            assert isinstance(divisor, Call)
+            factors[index] = replace(root, args=(Linear((Term(ONE, root.args, divisor.args),)),))
             divisors.remove(divisor)
         return replace(term, factors=tuple(factors), divisors=tuple(divisors))
 
@@ -73,13 +75,6 @@ def merge_square_roots(plan: Plan) -> Plan:
 def _is_real_root(expr: Expr, ranges: Ranges) -> bool:
     """Tell whether an expression is the root of a provably nonnegative value."""
     return isinstance(expr, Call) and expr.op == "sqrt" and is_not_negative(expr.args[0], ranges)
-
-
-def _root_of_quotient(root: Expr, divisor: Expr) -> Expr:
-    """Return the quotient of two roots as one root."""
-    assert isinstance(root, Call)
-    assert isinstance(divisor, Call)
-    return replace(root, args=(Linear((Term(ONE, root.args, divisor.args),)),))
 
 
 def fold_denominators(plan: Plan) -> Plan:

@@ -14,13 +14,13 @@ and `copy_overwritten_scalars` copies scalars that a phase overwrites, after it 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.generated_names import is_free, numbered
-from optgen.ir.kinds import Axes, Kind, declared_kinds, kind_of
+from optgen.ir.kinds import Axes, Kind, declared_kinds, kind_of, names_of_rule
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -177,13 +177,19 @@ def split_live_ranges(algorithm: Algorithm, split_tensors: bool = False) -> Algo
     So are, with `split_tensors`, the parameter, all tensor states and the operands of matrix ops.
     """
     algorithm = _with_copies_of_old_states(algorithm)
-    to_split = {state.symbol for state in algorithm.finish_states()} | _reduced_scalars(algorithm)
+    to_split = {state.symbol for state in algorithm.finish_states()}
+    # States of the scalar program may get a value from a reduction.
+    scalars, kinds = {state.symbol for state in algorithm.scalar_states()}, kinds_of(algorithm)
+    to_split |= {ref.name for ref, kind in kinds.items() if not kind.is_scalar} & scalars
     matrix_ops = [a for a in assigns(algorithm.rule) if is_matrix_op(a.value)]
     to_split |= {a.target.name for a in matrix_ops}
     if split_tensors:
-        to_split |= {algorithm.param, *(state.symbol for state in algorithm.tensor_states())}
+        to_split |= algorithm.stored_tensors
         to_split |= {ref.name for a in matrix_ops for ref in refs(a.value)}
-    versions_to_rename = [*_later_small_values(algorithm), *_all_but_last(algorithm, to_split)]
+    written = dict.fromkeys(a.target for a in assigns(algorithm.rule))
+    last_versions = {ref.name: ref for ref in sorted(written, key=lambda ref: ref.version)}
+    split = [ref for ref in written if ref.name in to_split and ref != last_versions[ref.name]]
+    versions_to_rename = [*_later_small_values(algorithm), *split]
     names = _new_names(algorithm, [ref.name for ref in versions_to_rename])
     renamed = {
         ref: replace(ref, name=name) for ref, name in zip(versions_to_rename, names, strict=True)
@@ -219,12 +225,6 @@ def _with_copies_of_old_states(algorithm: Algorithm) -> Algorithm:
     )
 
 
-def _reduced_scalars(algorithm: Algorithm) -> set[str]:
-    """Return the states of the scalar program that get a value from a reduction."""
-    kinds, states = kinds_of(algorithm), {state.symbol for state in algorithm.scalar_states()}
-    return {ref.name for ref, kind in kinds.items() if ref.name in states and not kind.is_scalar}
-
-
 def _tensor_values(program: Program, kinds: Mapping[Ref, Kind]) -> Iterator[Expr]:
     """Yield the outermost expressions that have one value per element."""
 
@@ -253,16 +253,9 @@ def _later_small_values(algorithm: Algorithm) -> list[Ref]:
     ]
 
 
-def _all_but_last(algorithm: Algorithm, names: Collection[str]) -> list[Ref]:
-    """Return all versions of these names but the last."""
-    written = dict.fromkeys(a.target for a in assigns(algorithm.rule) if a.target.name in names)
-    last_versions = {ref.name: ref for ref in sorted(written, key=lambda ref: ref.version)}
-    return [ref for ref in written if ref != last_versions[ref.name]]
-
-
 def _new_names(algorithm: Algorithm, names: Iterable[str], suffix: str = "") -> list[str]:
     """Return, for each name, a free name that consists of it and a suffix or a number."""
-    used_names = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))
+    used_names = names_of_rule(algorithm)
     new_names: list[str] = []
     for name in names:
         candidates = chain([f"{name}{suffix}"] if suffix else [], numbered(f"{name}{suffix}"))
@@ -282,7 +275,8 @@ def copy_overwritten_scalars(
     """
     copies: dict[Ref, Ref] = {}
     for ref in _overwritten_scalars(scalars, programs, kinds):
-        copies[ref] = Ref(_unused_name(f"{ref.name}_before", kinds))
+        name, used_names = f"{ref.name}_before", {each.name for each in kinds}
+        copies[ref] = Ref(next(n for n in chain([name], numbered(name)) if n not in used_names))
         kinds[copies[ref]] = kinds[ref]
     if not copies:
         return scalars, programs
@@ -319,9 +313,3 @@ def _with_copies(scalars: Program, copies: dict[Ref, Ref]) -> Iterator[Stmt]:
             then=tuple(_with_copies(stmt.then, copies)),
             orelse=tuple(_with_copies(stmt.orelse, copies)),
         )
-
-
-def _unused_name(name: str, kinds: dict[Ref, Kind]) -> str:
-    """Return the name, with a number if it is in use."""
-    used = {ref.name for ref in kinds}
-    return next(each for each in chain([name], numbered(name)) if each not in used)

@@ -37,6 +37,8 @@ def explain(optimizer: torch.optim.Optimizer) -> str:
 
 def _lines(optimizer: torch.optim.Optimizer, first_index: int) -> list[str]:
     """Return the lines of an optimizer; the indices of its groups begin at `first_index`."""
+    if isinstance(optimizer, LightOptimizer) and (lines := optimizer.explained(first_index)):
+        return lines
     if isinstance(optimizer, LightOptimizer) and (members := optimizer.members_by_group()):
         lines = optimizer.notes() if isinstance(optimizer, OptimizerOfMembers) else []
         for index, member in members:

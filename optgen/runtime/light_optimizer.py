@@ -104,6 +104,13 @@ class LightOptimizer(Optimizer):
         counts = [len(member.param_groups) for member in self.members]
         return [*zip(accumulate(counts, initial=0), self.members, strict=False)]
 
+    def explained(self, first_index: int) -> list[str]:
+        """Return what `explain` says about an optimizer that takes its steps in its own way.
+
+        The indices of its groups begin at `first_index`. An empty list leaves it to `explain`.
+        """
+        return []
+
     @outside_dynamo
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's state as torch's class of the same name would."""

@@ -205,6 +205,20 @@ def flattened_by_fsdp(param: Tensor) -> bool:
     return getattr(param, "_fsdp_flattened", False)
 
 
+def fsdp_gathers_with(module: torch.nn.Module) -> tuple[torch.nn.Module, ...]:
+    """Return the modules whose weights FSDP2 gathers before a module's forward pass.
+
+    These are the module itself, those that share its group, and those that
+    `set_modules_to_forward_prefetch` names. There are none if it is no module of FSDP2.
+    """
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is None or not isinstance(module, fsdp.FSDPModule):
+        return ()
+    state = module._get_fsdp_state()
+    states = (state, *state._states_to_forward_prefetch)
+    return tuple(each for state in states for each in state._modules)
+
+
 _DISABLED_FUNCTION = torch._C._disabled_torch_function_impl
 _DISABLED_DISPATCH = torch._C._disabled_torch_dispatch_impl
 _plain_classes: dict[type[Any], bool] = {Tensor: True, torch.nn.Parameter: True}

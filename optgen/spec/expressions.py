@@ -6,7 +6,7 @@ import ast
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias
 
 from optgen.ir.algorithm import Hyper
 from optgen.ir.kinds import AxesError
@@ -219,8 +219,8 @@ class Expressions:
         if isinstance(op, ast.Is | ast.IsNot):
             return self._none_test(*left, place, negated=isinstance(op, ast.IsNot))
         comparison = _COMPARE[type(op)]
-        choice = self._choice_of(left[1])
-        if choice is None:
+        choice = self.scope.hyper_of(left[1])
+        if choice is None or choice.type != "choice":
             return Call(comparison, (self._as_number(*left), self._as_number(*right)), place)
         if comparison not in ("==", "!="):
             hint = "compare it by == or !="
@@ -231,7 +231,7 @@ class Expressions:
         """Return the test whether a hyperparameter, or an item of one, is None."""
         value = self._unpacked_item(expr)
         hyper_ref = value.args[0] if isinstance(value, Call) and value.op == "item" else value
-        hyper = self.scope.algorithm.hyper(hyper_ref.name) if isinstance(hyper_ref, Ref) else None
+        hyper = self.scope.hyper_of(hyper_ref)
         if hyper is None:
             self.source.error(node, "only a hyperparameter can be None", "hyper(…, optional=True)")
         if hyper_ref is value and isinstance(hyper.default, tuple):
@@ -239,11 +239,6 @@ class Expressions:
             self.source.error(node, f"`{hyper.name}` is a tuple, which is never None", hint)
         test = Call("is_none", (value,), place)
         return Call("not", (test,), place) if negated else test
-
-    def _choice_of(self, value: Expr) -> Hyper | None:
-        """Return the choice hyperparameter that a value is, or None."""
-        hyper = self.scope.algorithm.hyper(value.name) if isinstance(value, Ref) else None
-        return hyper if hyper is not None and hyper.type == "choice" else None
 
     def _choice_string(self, choice: Hyper, node: ast.expr, value: Expr) -> Expr:
         """Return the right side of a comparison with a choice: one of the choice's strings."""
@@ -258,17 +253,15 @@ class Expressions:
         if scope.helper_values is not None and name in scope.helper_values:  # inside a helper
             return scope.helper_values[name]
         if name in scope.constants:
-            return self._constant(node, scope.constants[name])
+            constant = scope.constants[name]
+            if isinstance(constant, tuple):
+                self.source.error(node, f"`{name}` holds several numbers", "give each its own name")
+            return Const(constant, self.source.place(node))
         if scope.in_helper or name not in scope.kinds:
             self._unknown(node, name)
         self.check_exists(node, name)
         scope.read.add(name)
         return Ref(name, 0, self.source.place(node))
-
-    def _constant(self, node: ast.Name, value: Any) -> Expr:
-        if isinstance(value, tuple):
-            self.source.error(node, f"`{node.id}` holds several numbers", "give each its own name")
-        return Const(value, self.source.place(node))
 
     def _unknown(self, node: ast.Name, name: str) -> NoReturn:
         if self.scope.in_helper and name in self.scope.kinds:
@@ -307,7 +300,7 @@ class Expressions:
 
     def _item(self, node: ast.Subscript, tuple_name: ast.Name, index: int) -> Expr:
         items = self.value(tuple_name)
-        hyper = self.scope.algorithm.hyper(items.name) if isinstance(items, Ref) else None
+        hyper = self.scope.hyper_of(items)
         if hyper is None or hyper.type != "tuple":
             hint = f"use `{tuple_name.id}` without an index"
             self.source.error(node, "only a tuple hyperparameter has items", hint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import operator
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -147,6 +148,15 @@ OPERATORS: Mapping[type[ast.AST], str] = {
     ast.USub: "neg",
 }
 """Python's operators that declarations may use, with the names of their ops."""
+
+COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
 
 _LARGEST_EXACT_INT = 2**53
 """Float64, in which rules compute numbers, holds every whole number up to this magnitude."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from optgen.contract.states import RANK, Condition
 from optgen.ir.algorithm import Algorithm, Hyper
@@ -40,10 +40,6 @@ from optgen.spec.scope import SHAPE_NAMES, type_of
 from optgen.spec.source import Source
 from optgen.spec.substitutes import NO_SUBSTITUTE, UNSUPPORTED, function_hint, keyword_hint
 from optgen.spec.wide_reductions import is_wide_call, read_wide_reduction
-
-if TYPE_CHECKING:
-    from optgen.spec.expressions import Expressions
-
 
 _MATRICES = tuple(axes for axes in SHAPES if "1" not in (height(axes), width(axes)))
 """Axes of values with several rows and columns."""
@@ -173,12 +169,9 @@ class OpCalls(Expressions):
         """Read an op of linear algebra. `@` takes two matrices, other ops a matrix and numbers."""
         self._check_has_rows_and_columns(node, op)
         values = tuple(map(self.number, arguments))
-        for number, argument in zip(values[1:], arguments[1:], strict=True):
-            if op != "@" and not self.scope.kind(number).is_scalar:
-                message = f"`{op}` takes a matrix and numbers"
-                self.source.error(
-                    argument, message, "write a number that is not computed from tensors"
-                )
+        if op != "@":
+            message = f"`{op}` takes a matrix and numbers"
+            check_scalars(self, values[1:], arguments[1:], message)
         if op == "singular_vectors":
             rank = read_rank(self.source, self.scope.algorithm, values[1], arguments[1])
             values = (values[0], rank)
@@ -198,16 +191,12 @@ class OpCalls(Expressions):
         if self.scope.kind(value).axes not in _MATRICES:
             message = f"`{name}` of {SHAPE_NAMES[self.scope.kind(value).axes]}"
             self.source.error(tensor, message, "it takes a tensor of the parameter's shape")
-        hyper = self.scope.algorithm.hyper(triples.name) if isinstance(triples, Ref) else None
+        hyper = self.scope.hyper_of(triples)
         if hyper is None or hyper.type != "tuple" or hyper.size % 3:
             self.source.error(coefficients, f"`{name}` takes a tuple of three numbers", example)
         scalars = [self.number(argument) for argument in numbers]
-        for scalar, argument in zip(scalars, numbers, strict=True):
-            if not self.scope.kind(scalar).is_scalar:
-                message = f"`{name}` takes a tensor, a tuple and two numbers"
-                self.source.error(
-                    argument, message, "write a number that is not computed from tensors"
-                )
+        message = f"`{name}` takes a tensor, a tuple and two numbers"
+        check_scalars(self, scalars, numbers, message)
         return (value, triples, *scalars)
 
     def _check_has_rows_and_columns(self, node: ast.expr, name: str) -> None:
@@ -262,20 +251,26 @@ class OpCalls(Expressions):
         self.source.error(node.args[0], "`fresh` takes a state", hint)
 
 
+def check_scalars(
+    reader: Expressions, values: Sequence[Expr], nodes: Sequence[ast.expr], message: str
+) -> None:
+    """Check that arguments are numbers that are known without reading a tensor."""
+    for value, node in zip(values, nodes, strict=True):
+        if not reader.scope.kind(value).is_scalar:
+            hint = "write a number that is not computed from tensors"
+            reader.source.error(node, message, hint)
+
+
 _MAX_CALLS = 256  # eight bits of the generator's key hold the number of the call
 
 
 def read_random_call(reader: Expressions, node: ast.Call, name: str) -> Expr:
     """Read a call of `random` or `random16`, and append the step count and the call's number."""
-    algorithm, scope = reader.scope.algorithm, reader.scope
-    if algorithm.is_function:
+    if reader.scope.algorithm.is_function:
         hint = f"only a rule of an @optimizer may call {name}"
         reader.source.error(node, f"`{name}` counts steps, which a function does not", hint)
     seed_and_stream = [reader.number(argument) for argument in node.args]
-    for number, argument in zip(seed_and_stream, node.args, strict=True):
-        if not scope.kind(number).is_scalar:
-            hint = "write a number that is not computed from tensors"
-            reader.source.error(argument, f"`{name}` takes two numbers", hint)
+    check_scalars(reader, seed_and_stream, node.args, f"`{name}` takes two numbers")
     return Call(name, keys_of_draw(reader, node, name, seed_and_stream), reader.source.place(node))
 
 
@@ -299,12 +294,10 @@ def keys_of_draw(
     step = Ref(algorithm.step, 0, reader.source.place(node))
     scope.read.add(algorithm.step)
     scope.draw_count += 1
-    return (*map(_as_key, seed_and_stream), step, Const(scope.draw_count - 1))
-
-
-def _as_key(number: Expr) -> Expr:
-    """Return the expression of a seed or stream as a whole number below `NUM_SEEDS`."""
-    return Call("floor", (Call("%", (number, Const(NUM_SEEDS))),))
+    # A seed or stream becomes a whole number below `NUM_SEEDS`.
+    remainders = (Call("%", (number, Const(NUM_SEEDS))) for number in seed_and_stream)
+    keys = (Call("floor", (remainder,)) for remainder in remainders)
+    return (*keys, step, Const(scope.draw_count - 1))
 
 
 def number_calls(rule: Program) -> Program:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeGuard, get_args
+from typing import Any, get_args
 
 from optgen.contract.states import QUANTIZED
 from optgen.ir.algorithm import Algorithm, Hyper, Mode, ModeProgram, State
@@ -15,7 +15,7 @@ from optgen.spec.errors import did_you_mean
 from optgen.spec.read_algorithm import WHOLE_TENSOR_OPS, list_roles, read_rule
 from optgen.spec.reserved_names import is_snake_case
 from optgen.spec.scope import Scope
-from optgen.spec.source import Source
+from optgen.spec.source import Source, names_stored
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 MODE_KEY = "train_mode"
@@ -158,20 +158,18 @@ class _Reader:
         self, lists: tuple[str, ...], hypers: tuple[Hyper, ...]
     ) -> tuple[Algorithm, tuple[str, ...]]:
         """Return the function without its rule, and the name of the added copy: () if none."""
-        written_names = {n.id for n in ast.walk(self.node) if _is_stored(n)}
-        taken_names = {self.optimizer.param, *(s.symbol for s in self.optimizer.states)}
-        copy_names = (
-            () if set(lists) - written_names else (free_name(f"{lists[0]}_before", taken_names),)
-        )
-        param, grad, others = (
-            (lists[0], copy_names[0], dict.fromkeys(lists[1:], True))
-            if copy_names
-            else list_roles(self.source, self.node, lists)
-        )
+        if set(lists) <= names_stored([self.node]):
+            param, grad = lists[0], free_name(f"{lists[0]}_before", self.optimizer.stored)
+            others = dict.fromkeys(lists[1:], True)
+            copy_names: tuple[str, ...] = (grad,)
+        else:
+            param, grad, others = list_roles(self.source, self.node, lists)
+            copy_names = ()
         function = Algorithm(
             name=self.node.name,
             module=self.optimizer.module,
-            doc=ast.get_docstring(self.node) or self._default_doc(),
+            doc=ast.get_docstring(self.node)
+            or f"Update parameters as `{self.optimizer.name}.{self.mode}` does.",
             paper="",
             states=tuple(self._state(name, is_written) for name, is_written in others.items()),
             hypers=hypers,
@@ -184,9 +182,6 @@ class _Reader:
             place=self.source.place(self.node),
         )
         return function, copy_names
-
-    def _default_doc(self) -> str:
-        return f"Update parameters as `{self.optimizer.name}.{self.mode}` does."
 
     def _check_signature(self) -> None:
         """Check that the signature holds only lists before `/` and hyperparameters after `*`."""
@@ -277,10 +272,6 @@ class _Reader:
             for node in walk(expr):
                 if isinstance(node, Call) and node.op in WHOLE_TENSOR_OPS:
                     self.source.error_at(node.place, *_whole_parameter_error(node.op))
-
-
-def _is_stored(node: ast.AST) -> TypeGuard[ast.Name]:
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
 
 
 def _whole_parameter_error(op: str) -> tuple[str, str]:

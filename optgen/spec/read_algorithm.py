@@ -27,7 +27,7 @@ from optgen.spec.semantic_checks import (
     check_shapes,
 )
 from optgen.spec.signature import Signature, check_inputs, check_quantized_rule
-from optgen.spec.source import Source
+from optgen.spec.source import Source, names_stored, nodes_of
 from optgen.spec.statements import Statements
 from optgen.spec.wide_reductions import check_shared_values
 
@@ -79,7 +79,11 @@ def read_algorithm(
         if scalars_from_reductions <= {state.symbol for state in algorithm.device_scalars()}:
             break
         # In the next turn, the states that depend on these come from reductions too.
-        algorithm = _on_device(algorithm, scalars_from_reductions)
+        states = (
+            replace(s, on_device=s.on_device or s.symbol in scalars_from_reductions)
+            for s in algorithm.states
+        )
+        algorithm = replace(algorithm, states=tuple(states))
     if with_rule.is_function:
         check_lists_and_hypers(source, with_rule, scope, node)
         check_ops_are_elementwise(source, with_rule)
@@ -87,13 +91,10 @@ def read_algorithm(
     check_device_scalars(source, with_rule)
     check_shared_values(source, with_rule)
     check_quantized_rule(source, with_rule)
-    return with_rule if with_rule.is_function else _mark_written_states(with_rule, scope)
-
-
-def _on_device(algorithm: Algorithm, symbols: Collection[str]) -> Algorithm:
-    """Return the algorithm with these scalar states on the device."""
-    states = (replace(s, on_device=s.on_device or s.symbol in symbols) for s in algorithm.states)
-    return replace(algorithm, states=tuple(states))
+    if with_rule.is_function:
+        return with_rule
+    states = (replace(s, written=s.symbol in scope.written) for s in with_rule.states)
+    return replace(with_rule, states=tuple(states))
 
 
 def read_rule(
@@ -116,12 +117,6 @@ def read_rule(
     check_rule(source, algorithm, scope, node, rule)
     check_cases(source, algorithm, scope.known_true)
     return algorithm, scope
-
-
-def _mark_written_states(algorithm: Algorithm, scope: Scope) -> Algorithm:
-    """Return the algorithm with `written` set on the states that a statement writes, else unset."""
-    states = (replace(s, written=s.symbol in scope.written) for s in algorithm.states)
-    return replace(algorithm, states=tuple(states))
 
 
 def _declared(
@@ -254,12 +249,7 @@ def list_roles(
 
     The others are a dict, which tells for each list whether the rule writes it.
     """
-    assigned_names = {
-        n.id
-        for stmt in node.body
-        for n in ast.walk(stmt)
-        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    }
+    assigned_names = names_stored(node.body)
     _check_calls(source, node)
     written_lists = [name for name in lists if name in assigned_names]
     read_only_lists = [name for name in lists if name not in assigned_names]
@@ -275,11 +265,10 @@ def list_roles(
 
 def _check_calls(source: Source, node: ast.FunctionDef) -> None:
     """Refuse `fresh` and ops that need a whole tensor, before their arguments are checked."""
-    nodes = [n for stmt in node.body for n in ast.walk(stmt)]
-    for product in (n for n in nodes if isinstance(n, ast.BinOp)):
+    for product in nodes_of(node.body, ast.BinOp):
         if isinstance(product.op, ast.MatMult):
             source.error(product, *_whole_tensor_error("@"))
-    for call in (n for n in nodes if isinstance(n, ast.Call)):
+    for call in nodes_of(node.body, ast.Call):
         name = call.func.id if isinstance(call.func, ast.Name) else ""
         if name in WHOLE_TENSOR_OPS:
             source.error(call, *_whole_tensor_error(name))

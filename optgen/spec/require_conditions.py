@@ -13,17 +13,12 @@ from optgen.ir.evaluate_numbers import PYTHON_FUNCTIONS
 from optgen.ir.nodes import Call, Const, Expr, Ref, refs, walk
 from optgen.ir.ops import FUNCTIONS
 from optgen.spec.errors import SpecError, did_you_mean
-from optgen.spec.literals import compute, message_fields
+from optgen.spec.literals import COMPARISONS, compute, message_fields
 from optgen.spec.statements import Statements
 
 _CONDITION_OPS: Mapping[str, Callable[..., Any]] = {
     **PYTHON_FUNCTIONS,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "==": operator.eq,
-    "!=": operator.ne,
+    **COMPARISONS,
     "not": operator.not_,
     "item": operator.getitem,
     "is_none": lambda value: value is None,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from optgen.contract.states import FACTS, Condition
-from optgen.ir.algorithm import Algorithm
+from optgen.ir.algorithm import Algorithm, Hyper
 from optgen.ir.kinds import SHAPES, Axes, Kind, declared_kinds, kind_of
 from optgen.ir.nodes import Call, Const, Expr, Place, Ref, Stmt
 from optgen.ir.ops import OPS
@@ -71,6 +71,10 @@ class Scope:
         """Return the kind of an expression at the current point."""
         return kind_of(expr, lambda ref: self.kinds[ref.name])
 
+    def hyper_of(self, value: Expr) -> Hyper | None:
+        """Return the hyperparameter that a value is, or None."""
+        return self.algorithm.hyper(value.name) if isinstance(value, Ref) else None
+
     def visible_names(self) -> Iterator[str]:
         """Yield every name that a rule or a helper may read at this point, for hints."""
         yield from self.kinds if self.helper_values is None else self.helper_values
@@ -123,12 +127,9 @@ def may_be_none(value: Expr, scope: Scope) -> bool:
         value = scope.items.get(value.name, value)  # a variable may be unpacked from a tuple
     match value:
         case Ref(name):
-            index, proofs = (
-                0,
-                {Condition(name), _is_given(value)},
-            )  # a number that is true is not None
+            index, proofs = 0, {Condition(name)}  # a number that is true is not None
         case Call("item", (Ref(name), Const(int() as index))):
-            proofs = {_is_given(value)}
+            proofs = set()
         case _:
             return False
     hyper = scope.algorithm.hyper(name)
@@ -136,7 +137,7 @@ def may_be_none(value: Expr, scope: Scope) -> bool:
         return False
     if isinstance(value, Ref) and hyper.type == "tuple":  # a tuple itself is never None
         return False
-    return proofs.isdisjoint(scope.known_true)
+    return (proofs | {_is_given(value)}).isdisjoint(scope.known_true)
 
 
 def _is_given(value: Expr) -> Condition:

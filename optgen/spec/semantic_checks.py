@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ast
-import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NoReturn
 
 from optgen.contract.states import FACTS, MATRIX_SHAPES, RANK, Condition, Shape
 from optgen.ir.algorithm import Algorithm, Hyper, State
-from optgen.ir.nodes import Call, Const, Expr, If, Program, children, walk
+from optgen.ir.nodes import Call, Expr, If, Program, children, truth, walk
 from optgen.ir.ops import LINEAR_ALGEBRA, MATRIX_OPS, WHOLE_REDUCTIONS, WIDE_OPS
 from optgen.spec.errors import SpecError, did_you_mean
+from optgen.spec.literals import COMPARISONS, value_of
 from optgen.spec.reserved_names import ADDED_ARGUMENTS
 from optgen.spec.scope import Scope
 from optgen.spec.source import Source
@@ -43,7 +43,9 @@ def check_references(source: Source, algorithm: Algorithm) -> None:
         if condition and types_by_name.get(condition.name) not in _CONDITION_TYPES:
             _unknown_hyper(source, state, "when", condition.name, types_by_name)
         if state.init == "index":
-            _check_index(source, state)
+            if state.shape != "scalar":
+                message = f'`{state.symbol}` is a tensor, and init="index" is one number'
+                source.error_at(state.place, message, 'add shape="scalar"')
             continue
         if (
             isinstance(state.init, str)
@@ -58,13 +60,6 @@ def check_references(source: Source, algorithm: Algorithm) -> None:
         if state.init == "p" and state.shape != "like":
             message = f'`{state.symbol}` is {_SHAPES[state.shape]}, and init="p" is a tensor'
             source.error_at(state.place, message, "start from a number: init=0")
-
-
-def _check_index(source: Source, state: State) -> None:
-    """Check a state that begins as the parameter's number in the optimizer."""
-    if state.shape != "scalar":
-        message = f'`{state.symbol}` is a tensor, and init="index" is one number'
-        source.error_at(state.place, message, 'add shape="scalar"')
 
 
 def _unknown_hyper(
@@ -131,30 +126,16 @@ def _writes(program: Program, fact: str, holds: bool, stored_names: Collection[s
     """Tell whether a program may assign to a name in `stored`, given the answer to a fact."""
     for stmt in program:
         if isinstance(stmt, If):
-            answer = _known_value(stmt.condition, fact, holds)
+            answer = truth(
+                stmt.condition,
+                lambda e: holds if isinstance(e, Call) and e.op == fact else None,
+            )
             arms = [stmt.then] * (answer is not False) + [stmt.orelse] * (answer is not True)
             if any(_writes(arm, fact, holds, stored_names) for arm in arms):
                 return True
         elif stmt.target.name in stored_names:
             return True
     return False
-
-
-def _known_value(condition: Expr, fact: str, holds: bool) -> bool | None:
-    """Return the value of a condition, given the answer to a fact; None if it is still unknown."""
-    match condition:
-        case Call(op, _) if op == fact:
-            return holds
-        case Call("not", (inner,)):
-            inner_value = _known_value(inner, fact, holds)
-            return None if inner_value is None else not inner_value
-        case Call("and" | "or" as op, args):
-            answers = {_known_value(arg, fact, holds) for arg in args}
-            deciding_answer = op == "or"
-            if deciding_answer in answers:
-                return deciding_answer
-            return None if None in answers else not deciding_answer
-    return None
 
 
 def check_orders(source: Source, algorithm: Algorithm, node: ast.FunctionDef) -> None:
@@ -281,19 +262,10 @@ _ON_EACH_MATRIX = frozenset((*MATRIX_OPS, *LINEAR_ALGEBRA)).difference(
 )
 """Words whose result for a batch depends on which elements form a matrix."""
 
-_COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "==": operator.eq,
-    "!=": operator.ne,
-}
-
 
 def batch_warning(algorithm: Algorithm) -> SpecError | None:
     """Return a warning at the first such reduction, or None if a batch steps as its matrices do."""
-    if any(_value_for_batch(require.condition) is False for require in algorithm.requires):
+    if any(truth(each.condition, _holds_for_batch) is False for each in algorithm.requires):
         return None
     exprs = list(_run_for_batch(algorithm.rule))
     nodes = [node for expr in exprs for node in walk(expr) if isinstance(node, Call)]
@@ -312,7 +284,7 @@ def _run_for_batch(program: Program) -> Iterator[Expr]:
     """Yield the values of the statements that a batch may run."""
     for stmt in program:
         if isinstance(stmt, If):
-            answer = _value_for_batch(stmt.condition)
+            answer = truth(stmt.condition, _holds_for_batch)
             yield from _run_for_batch(stmt.then if answer is not False else ())
             yield from _run_for_batch(stmt.orelse if answer is not True else ())
         else:
@@ -327,24 +299,16 @@ def _whole_reductions(expr: Expr) -> Iterator[Call]:
         yield from _whole_reductions(child)
 
 
-def _value_for_batch(expr: Expr) -> object:
-    """Return the value of a condition for a parameter of three axes; None if it is unknown."""
-    match expr:
-        case Const(value):
-            return value
-        case Call("ndim", _):
-            return _BATCH_AXES
+def _holds_for_batch(condition: Expr) -> bool | None:
+    """Return the value of a comparison for a parameter of three axes; None if it is unknown."""
+    match condition:
         case Call("factored", _):
             return True
-        case Call("not", (inner,)):
-            answer = _value_for_batch(inner)
-            return None if answer is None else not answer
-        case Call("and" | "or" as word, args):
-            values = [_value_for_batch(arg) for arg in args]
-            deciding = word == "or"
-            known = None if None in values else not deciding
-            return deciding if deciding in values else known
-        case Call(word, (a, b)) if word in _COMPARISONS:
-            left, right = _value_for_batch(a), _value_for_batch(b)
-            return None if None in (left, right) else _COMPARISONS[word](left, right)
+        case Call(op, sides) if op in COMPARISONS:
+            numbers = [_BATCH_AXES if _is_ndim(side) else value_of(side) for side in sides]
+            return None if None in numbers else COMPARISONS[op](*numbers)
     return None
+
+
+def _is_ndim(expr: Expr) -> bool:
+    return isinstance(expr, Call) and expr.op == "ndim"

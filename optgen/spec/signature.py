@@ -35,7 +35,7 @@ from optgen.spec.reserved_names import (
     why_taken,
     why_taken_verbatim,
 )
-from optgen.spec.source import Source
+from optgen.spec.source import Source, calls_of, is_call_of
 
 _QUANTIZED_OPTIONS = {
     "block": Option(
@@ -108,7 +108,7 @@ class Signature:
         """Return the names of the parameter, the gradient, and the step count (or None)."""
         defaults = self._defaults()
         names = [
-            a.arg for a in self.node.args.posonlyargs if not is_given_call(defaults.get(a.arg))
+            a.arg for a in self.node.args.posonlyargs if not is_call_of(defaults.get(a.arg), GIVEN)
         ]
         if len(names) not in (2, 3):
             self.source.error(
@@ -118,7 +118,7 @@ class Signature:
             )
         for name, default in defaults.items():
             if name in names:
-                kind = "state" if _is_call_of(default, "state") else "hyperparameter"
+                kind = "state" if is_call_of(default, "state") else "hyperparameter"
                 message = f"`{name}` is an input, so it has no default"
                 hint = "move it behind the `/`: states stand between `/` and `*`"
                 if kind == "hyperparameter":
@@ -139,11 +139,11 @@ class Signature:
         result: list[State] = []
         for argument in self.node.args.args:
             declaration = defaults.get(argument.arg)
-            if not _is_call_of(declaration, "state"):
-                is_hyper = _is_call_of(declaration, "hyper", "flag", "choice", "fixed")
+            if not is_call_of(declaration, "state"):
+                is_hyper = is_call_of(declaration, "hyper", "flag", "choice", "fixed")
                 example = f'{argument.arg}=state("checkpoint_key")'
                 hint = "write `*` before the hyperparameters" if is_hyper else example
-                if _is_call_of(declaration, "given"):
+                if is_call_of(declaration, "given"):
                     hint = "an extra input stands before `/`, after the other inputs"
                 if declaration is None and argument.arg in ("t", "step", "p", "g", "param", "grad"):
                     inputs = [a.arg for a in self.node.args.posonlyargs] + [argument.arg]
@@ -236,7 +236,7 @@ class Signature:
         self.source.error(
             argument,
             f"`{name}` stands after `*`, where hyperparameters are declared",
-            "write `*` after the states" if _is_call_of(node, "state") else example,
+            "write `*` after the states" if is_call_of(node, "state") else example,
         )
 
     def _flag(self, name: str, node: ast.Call, *, fixed: bool) -> Hyper:
@@ -325,19 +325,9 @@ def _declaration_of(name: str, default: ast.expr | None) -> str:
     return f"{name}=hyper(1e-3, ge=0) or {name}=flag(False)"
 
 
-def _is_call_of(node: ast.expr | None, *names: str) -> bool:
-    """Tell whether a node is a call of one of these functions."""
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names
-
-
 GIVEN = "given"
 _ARGUMENTS_OF_STEP = ("self", "closure", "grads")
 """Arguments that `step` of every optimizer has."""
-
-
-def is_given_call(node: ast.expr | None) -> bool:
-    """Tell whether a node is a call of `given`."""
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == GIVEN
 
 
 def extra_inputs(
@@ -347,7 +337,7 @@ def extra_inputs(
     constants: Mapping[str, Any],
 ) -> tuple[tuple[State, ...], tuple[Hyper, ...]]:
     """Return the extra inputs as states, and a flag for each one that the rule calls `given` on."""
-    names = [a.arg for a in node.args.posonlyargs if is_given_call(defaults.get(a.arg))]
+    names = [a.arg for a in node.args.posonlyargs if is_call_of(defaults.get(a.arg), GIVEN)]
     tested_names = _tested_inputs(source, node, names)
     states: list[State] = []
     for name in names:
@@ -376,9 +366,7 @@ def extra_inputs(
 def _tested_inputs(source: Source, node: ast.FunctionDef, names: Iterable[str]) -> set[str]:
     """Return the extra inputs on which the rule calls `given`."""
     tested = set()
-    for call in (n for stmt in node.body for n in ast.walk(stmt) if isinstance(n, ast.Call)):
-        if not is_given_call(call):
-            continue
+    for call in calls_of(node.body, GIVEN):
         match call:
             case ast.Call(args=[ast.Name(id=name)], keywords=[]) if name in names:
                 tested.add(name)
@@ -427,13 +415,10 @@ def check_inputs(source: Source, algorithm: Algorithm, node: ast.FunctionDef) ->
 
 def _check_requires(source: Source, node: ast.FunctionDef) -> None:
     """Check that no `require` calls `given`."""
-    for call in (n for stmt in node.body for n in ast.walk(stmt) if isinstance(n, ast.Call)):
-        if isinstance(call.func, ast.Name) and call.func.id == "require":
-            for inner in ast.walk(call):
-                if isinstance(inner, ast.Call) and is_given_call(inner):
-                    message = "`require` is about what the constructor knows, not about a step"
-                    hint = f"write it in the rule: if {source.quote(inner)}: …"
-                    source.error(inner, message, hint)
+    for inner in calls_of(calls_of(node.body, "require"), GIVEN):
+        message = "`require` is about what the constructor knows, not about a step"
+        hint = f"write it in the rule: if {source.quote(inner)}: …"
+        source.error(inner, message, hint)
 
 
 def check_quantized_options(source: Source, node: ast.Call, options: Mapping[str, Any]) -> None:

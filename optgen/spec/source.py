@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeGuard, TypeVar
 
 from optgen.ir.nodes import Place
 from optgen.spec.errors import SpecError, describe_character, first_forbidden
@@ -130,6 +130,29 @@ class Source:
         return "\n" * (self.first_line - 1) + self.text
 
 
+N = TypeVar("N", bound=ast.AST)
+
+
+def nodes_of(body: Iterable[ast.AST], kind: type[N]) -> Iterator[N]:
+    """Yield the nodes of one type in some statements."""
+    return (node for top in body for node in ast.walk(top) if isinstance(node, kind))
+
+
+def calls_of(body: Iterable[ast.AST], *names: str) -> Iterator[ast.Call]:
+    """Yield the calls of these functions in some statements."""
+    return (call for call in nodes_of(body, ast.Call) if is_call_of(call, *names))
+
+
+def names_stored(body: Iterable[ast.AST]) -> set[str]:
+    """Return the names that some statements assign."""
+    return {node.id for node in nodes_of(body, ast.Name) if isinstance(node.ctx, ast.Store)}
+
+
+def is_call_of(node: ast.AST | None, *names: str) -> TypeGuard[ast.Call]:
+    """Tell whether a node is a call of one of these functions, by its plain name."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names
+
+
 def _forbidden(character: str) -> tuple[str, str]:
     """Return the message and the hint for a forbidden character."""
     hint = "leave it out: a spec holds letters, signs, spaces, tabs and newlines"
@@ -210,14 +233,10 @@ def check_file_name(path: Path) -> None:
     """Raise a SpecError if no Python module may have this file name."""
     if not is_snake_case(path.stem):
         message = "the file name must be in snake_case, and no keyword of Python"
-        hint = f"generated modules get this name: call it {_suggestion(path.stem)}.py"
+        words = "_".join(re.findall("[a-z0-9]+", module_name(path.stem))).lstrip("0123456789_")
+        suggestion = words if is_snake_case(words) else f"my_{words}".rstrip("_")
+        hint = f"generated modules get this name: call it {suggestion}.py"
         raise SpecError(Place(str(path), 1, 1), message, hint)
-
-
-def _suggestion(stem: str) -> str:
-    words = re.findall("[a-z0-9]+", module_name(stem))
-    name = "_".join(words).lstrip("0123456789_")
-    return name if is_snake_case(name) else f"my_{name}".rstrip("_")
 
 
 Definition = ast.Assign | ast.FunctionDef
@@ -295,7 +314,5 @@ def _definitions(tree: ast.Module) -> Iterator[tuple[str, Definition]]:
 
 def _free_names(node: ast.AST) -> set[str]:
     """Return the names that a definition reads and does not bind."""
-    names = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
-    bound = {n.arg for n in ast.walk(node) if isinstance(n, ast.arg)}
-    bound |= {n.id for n in names if isinstance(n.ctx, ast.Store)}
-    return {n.id for n in names} - bound
+    bound = names_stored([node]) | {n.arg for n in nodes_of([node], ast.arg)}
+    return {n.id for n in nodes_of([node], ast.Name)} - bound

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from typing import NoReturn
 
 from optgen.ir.kinds import Axes, Kind, declared_kinds
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Program, Ref, refs
@@ -11,6 +10,7 @@ from optgen.spec.expressions import BINARY
 from optgen.spec.op_calls import OpCalls
 from optgen.spec.reserved_names import why_taken
 from optgen.spec.scope import SHAPE_NAMES, implied, type_of, why_not_a_number
+from optgen.spec.source import nodes_of
 from optgen.spec.substitutes import assignment_hint, in_place_hint, statement_hint
 
 _ALLOWED = "allowed: assignment, if/else, docstring"
@@ -22,9 +22,7 @@ class Statements(OpCalls):
 
     def rule(self, body: list[ast.stmt]) -> Program:
         """Read the whole body of a rule, except its docstring."""
-        self.scope.rule_names = frozenset(
-            n.id for stmt in body for n in ast.walk(stmt) if isinstance(n, ast.Name)
-        )
+        self.scope.rule_names = frozenset(name.id for name in nodes_of(body, ast.Name))
         for node in body[1:] if body and _is_docstring(body[0]) else body:
             self._statement(node)
         return tuple(self.scope.statements)
@@ -71,12 +69,9 @@ class Statements(OpCalls):
                 hint = "assign to p instead: the last assignment is the result"
                 self.source.error(node, "a rule may not contain `return`", hint)
             case _:
-                self._refuse_statement(node)
-
-    def _refuse_statement(self, node: ast.stmt) -> NoReturn:
-        keyword = self.source.quote(node).split(maxsplit=1)[0].rstrip(":")
-        hint = statement_hint(node) or _ALLOWED
-        self.source.error(node, f"a spec may not contain `{keyword}`", hint)
+                keyword = self.source.quote(node).split(maxsplit=1)[0].rstrip(":")
+                hint = statement_hint(node) or _ALLOWED
+                self.source.error(node, f"a spec may not contain `{keyword}`", hint)
 
     def _assign(self, node: ast.Name, value: Expr, statement: ast.stmt) -> None:
         kind = self.scope.kind(value)
@@ -88,18 +83,14 @@ class Statements(OpCalls):
         quote = (self.source.quote(statement),)
         place = self.source.place(statement)
         self.scope.statements.append(Assign(Ref(name, 0, place), value, quote, place))
-        self.scope.kinds[name] = self._kind_after_assignment(name, kind)
+        state = self.scope.algorithm.state(name)
+        if state is not None and state.on_device:  # it keeps its declared kind
+            kind = declared_kinds(self.scope.algorithm)[name]
+        self.scope.kinds[name] = kind
         self.scope.written.add(name)
         self.scope.items.pop(name, None)
         if isinstance(value, Call) and value.op == "item":
             self.scope.items[name] = value
-
-    def _kind_after_assignment(self, name: str, kind: Kind) -> Kind:
-        """Return the kind of the value; for a state on the device, the declared kind."""
-        state = self.scope.algorithm.state(name)
-        if state is not None and state.on_device:
-            return declared_kinds(self.scope.algorithm)[name]
-        return kind
 
     def _check_type(self, statement: ast.stmt, value: Expr) -> None:
         """Check that an assigned value is a number, a tensor or a truth value."""
@@ -186,7 +177,7 @@ class Statements(OpCalls):
                 self.source.error(node, f"{num_names} names and {len(value.elts)} values", hint)
             return [self.number(element) for element in value.elts]
         items = self.value(value)
-        hyper = self.scope.algorithm.hyper(items.name) if isinstance(items, Ref) else None
+        hyper = self.scope.hyper_of(items)
         if hyper is None or hyper.type != "tuple":
             hint = "beta1, beta2 = betas, or a, b = x, y"
             self.source.error(value, "only a tuple hyperparameter can be unpacked", hint)

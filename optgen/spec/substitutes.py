@@ -119,22 +119,9 @@ _MODULES = ("torch", "np", "numpy", "math", "F", "jnp", "jax", "linalg", "functi
 _GROUPS = ("group", "self", "state", "param_groups", "defaults", "hypers", "config", "args")
 """Names of what an optimizer's class keeps, from which its `step` reads numbers and states."""
 
-_NO_EFFECT = frozenset(
-    (
-        *(
-            "as_tensor",
-            "asarray",
-            "bfloat16",
-            "clone",
-            "contiguous",
-            "cpu",
-            "cuda",
-            "data",
-            "detach",
-        ),
-        *("double", "expand_as", "flatten", "float", "half", "no_grad", "ravel", "requires_grad"),
-        *("squeeze", "tensor", "to", "type", "type_as", "unsqueeze", "view_as"),
-    )
+_NO_EFFECT = (
+    "as_tensor asarray bfloat16 clone contiguous cpu cuda data detach double expand_as flatten "
+    "float half no_grad ravel requires_grad squeeze tensor to type type_as unsqueeze view_as"
 )
 """Attributes and functions of torch that a rule does without."""
 
@@ -337,7 +324,7 @@ def _call_hint(call: ast.Call, names: Names) -> str:
         return f"write the number above the rule: {name.upper()} = {value}" if value else _ALLOWED
     if name in ("device", "dtype"):
         return "a rule is written once for all devices and dtypes: leave it out"
-    if name in _NO_EFFECT:
+    if name in _NO_EFFECT.split():
         plain = operands[0] if operands else owner
         return f"leave .{function.attr} out, and write {plain}: a rule is read and never run"
     return function_hint(name, operands, call.keywords)

@@ -253,6 +253,18 @@ def test_the_bytes_of_a_sweep_are_those_of_whole_blocks() -> None:
     assert bytes_per_element("%c = tt.load %p : tensor<1024x!tt.ptr<f64>>", options) == (0, 0)
 
 
+def test_the_elements_of_a_block_share_the_bytes_of_its_scale() -> None:
+    ttir = """
+        %cst = arith.constant dense<256> : tensor<1024xi32>
+        %q = tt.addptr %p, %lanes : tensor<1024x!tt.ptr<i8>>, tensor<1024xi32>
+        %a = tt.load %q : tensor<1024x!tt.ptr<i8>>
+        %block = arith.divsi %lanes, %cst : tensor<1024xi32>
+        %s = tt.addptr %p, %block : tensor<1024x!tt.ptr<f32>>, tensor<1024xi32>
+        %b = tt.load %s : tensor<1024x!tt.ptr<f32>>
+    """
+    assert bytes_per_element(ttir, {"BLOCK": 1024, "VECTOR": 8}) == (1 + 4 / 256, 0)
+
+
 def test_a_kernel_has_a_verdict_if_its_traffic_is_from_memory() -> None:
     large, small = Launches(bytes_moved=3e8), Launches(bytes_moved=1e6)
     rows = [

@@ -13,6 +13,7 @@ from benchmarks import triton_aot_assembly, triton_aot_sass, triton_model, trito
 from benchmarks.triton_aot_compile import Launch
 from benchmarks.triton_catalogue import kernels
 from benchmarks.triton_model import H100, REFERENCE, Prediction
+from optgen.runtime.fused_triton import launch_options
 
 SASS = """
         /*0000*/                   S2R R6, SR_TID.X ;
@@ -190,6 +191,28 @@ def test_every_recorded_prediction_is_good_or_explained() -> None:
         used.add(reason)
     assert used == {"", *triton_speed.REASONS}
     assert record["reasons"] == {key: text for key, (_, text) in triton_speed.REASONS.items()}
+
+
+@outside_interpreter
+def test_a_row_is_old_if_a_device_function_or_an_option_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = triton_speed.text_of("lion_8bit")
+    assert triton_speed.text_of("lion_8bit") == text
+    with monkeypatch.context() as patch:
+        patch.setattr(launch_options, "TAIL_WITH_CODES", 2 * launch_options.TAIL_WITH_CODES)
+        assert triton_speed.text_of("lion_8bit") != text
+    from triton.runtime.jit import JITFunction
+
+    from optgen.runtime.fused_triton import device_codes
+
+    decoded = device_codes.decoded  # which the kernel calls through `load_coded`
+    with monkeypatch.context() as patch:
+        changed = JITFunction(decoded.fn)
+        changed._unsafe_update_src(decoded.src + "    # changed")
+        patch.setattr(device_codes, "decoded", changed)
+        assert triton_speed.text_of("lion_8bit") != text
+    assert triton_speed.text_of("lion_8bit") == text
 
 
 def test_a_row_below_enough_needs_a_reason() -> None:

@@ -152,6 +152,27 @@ class Comparison:
         return max(results)
 
 
+def states_that_differ(
+    rank: int, cls: Any, shapes: Any, lowering: str, last: float | None
+) -> list[str]:
+    """Take a step whose gradients end in `last`; return the states that differ from one process.
+
+    None: all gradients are ordinary.
+    """
+    comparison = Comparison(cls, {}, shapes, torch.float64)
+    comparison.step(lowering, last_element=last)
+    comparison.step(lowering)
+    results = []
+    for ours, alone in zip(comparison.sharded, comparison.alone, strict=True):
+        for key, value in comparison.reference.state[alone].items():
+            state = comparison.ours.state[ours][key]
+            whole = state.full_tensor() if hasattr(state, "full_tensor") else state
+            assert last is None or key == "momentum_buffer" or not value.isfinite().all()
+            if not torch.allclose(whole, value, rtol=1e-12, atol=0, equal_nan=True):
+                results.append(f"{key} of {tuple(alone.shape)}")
+    return results
+
+
 def placement_of(axis: int | None) -> Any:
     from torch.distributed.tensor import Shard
 

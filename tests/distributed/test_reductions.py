@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 import torch
 from distributed import pair
-from distributed.sharded_and_whole import LOWERINGS, OPTIONS, Comparison, optimizer_class, shapes_of
+from distributed.sharded_and_whole import (
+    LOWERINGS,
+    OPTIONS,
+    Comparison,
+    optimizer_class,
+    shapes_of,
+    states_that_differ,
+)
 from torch import distributed, nn
 
 from optgen.optim import Adafactor
@@ -63,27 +70,11 @@ def test_facts_are_those_of_the_whole_parameters_shape() -> None:
         assert max(found.values()) <= 1
 
 
-def _states_that_differ(rank: int, cls: Any, shapes: Any, lowering: str, last: float) -> list[str]:
-    """Take a step whose gradients end in `last`; return the states that differ from one process."""
-    comparison = Comparison(cls, {}, shapes, torch.float64)
-    comparison.step(lowering, last_element=last)
-    comparison.step(lowering)
-    results = []
-    for ours, alone in zip(comparison.sharded, comparison.alone, strict=True):
-        for key, value in comparison.reference.state[alone].items():
-            state = comparison.ours.state[ours][key]
-            whole = state.full_tensor() if hasattr(state, "full_tensor") else state
-            assert key == "momentum_buffer" or not value.isfinite().all()
-            if not torch.allclose(whole, value, rtol=1e-12, atol=0, equal_nan=True):
-                results.append(f"{key} of {tuple(alone.shape)}")
-    return results
-
-
 @pytest.mark.parametrize("last", [math.nan, -math.inf], ids=str)
 @pytest.mark.parametrize("lowering", ["foreach", "fused_cpu"])
 def test_maxima_of_all_ranks_keep_nan_and_infinity(lowering: str, last: float) -> None:
     for found in pair.run(
-        _states_that_differ, optimizer_class("SM3"), shapes_of("SM3"), lowering, last
+        states_that_differ, optimizer_class("SM3"), shapes_of("SM3"), lowering, last
     ):
         assert found == []
 

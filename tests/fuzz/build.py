@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import importlib
 import re
@@ -17,6 +16,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from invariants import verify_plan
 
 import optgen
 from fuzz.eight_bits import with_float32_states
@@ -25,6 +25,7 @@ from optgen.contract.states import AT_LEAST_FLOAT32
 from optgen.ir.algorithm import Algorithm
 from optgen.lowerings import LOWERINGS
 from optgen.passes.outline_sweeps import outline_sweeps
+from optgen.passes.plan import plans
 from optgen.passes.prepare_rule import add_maximize
 from optgen.runtime.fused_cpu import kernel_loader
 from optgen.runtime.fused_cpu.kernel import Kernel, KernelSignature
@@ -41,9 +42,7 @@ _INCLUDE = re.compile(r'#include "optgen/runtime/fused_cpu/(?:include|reader)/\w
 _OPTIMIZE_PRAGMA = re.compile(r"^#pragma GCC optimize.*\n", re.M)
 _ALWAYS_INLINE = "__attribute__((always_inline)) inline"
 # Names that the C++ of every rule defines.
-_RULE_NAMES = re.compile(
-    r"^struct (\w+)|\b(optgen_(?:step\w*|calls|locals|shapes|by_matrix|codes))\b", re.M
-)
+_RULE_NAMES = re.compile(r"^struct (\w+)|\b(optgen_(?:step\w*|shapes|by_matrix))\b", re.M)
 _FLAGS = (
     *("-O0", "-std=c++17", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno"),
     "-fno-exceptions",  # as in builds for users
@@ -113,6 +112,9 @@ def load(text: str, only_lowering: str = "") -> BuiltRule:
     ):
         cls: Any = optgen.load(spec)
     (algorithm,) = read_spec(spec)
+    for plan in plans(algorithm):
+        if plan.is_cut:
+            verify_plan(plan, hoisted=False)
     programs = [
         BuiltRule(text, each.function, getattr(cls, f"{each.mode}_program").function(cls.lowerings))
         for each in algorithm.programs
@@ -222,12 +224,6 @@ class _WithSuffix(KernelSignature):
 
     def _exports(self, name: str) -> bool:
         return super()._exports(name if name == "optgen_advance" else name + self.suffix)
-
-    def _exported_text(self, name: str) -> str:
-        if not self._exports(name):
-            return ""
-        text = ctypes.c_char_p.in_dll(self._library, name + self.suffix)
-        return (text.value or b"").decode()
 
     def _function(self, name: str) -> Any:
         return super()._function(name + self.suffix)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from invariants import verify_algorithm, verify_plan
 from planning import PASSES, RULES
 from spec_texts import read, spec
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Assign, Call, Const, If, Linear, Program, Ref, Stmt, Term
 from optgen.ir.plan import Plan
-from optgen.ir.verify import verify_algorithm, verify_plan
-from optgen.ir.verify_versions import VerifyError
+from optgen.ir.verify import VerifyError
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.plan import plan
 from optgen.passes.prepare_rule import add_maximize, rename

@@ -127,7 +127,7 @@ def test_every_loop_is_vectorized(path: str, tmp_path: Path) -> None:
     bytes_per_vector = vector_bytes(tmp_path)
     report = compiler_output(text, tmp_path, "-fopt-info-vec-optimized")
     lines = inline_includes(text).splitlines()
-    rule_line = next(i for i, line in enumerate(lines, 1) if "struct Rule {" in line)
+    rule_line = next(i for i, line in enumerate(lines, 1) if "struct Rule :" in line)
     loop_lines = [i for i, line in enumerate(lines, 1) if "for (i64 i = 0; i < n; " in line]
     assert loop_lines[-1] > rule_line
     for loop_line in (i for i in loop_lines if i > rule_line):

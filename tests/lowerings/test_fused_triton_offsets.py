@@ -10,8 +10,8 @@ from torch import Tensor
 
 import optgen.optim
 from optgen import use_lowering
+from optgen.runtime.fused_triton.launch_options import Shape, Tile
 from optgen.runtime.fused_triton.table import HEADER, Table
-from optgen.runtime.fused_triton.tile_shape import Shape, Tile
 
 pytest.importorskip("triton")
 

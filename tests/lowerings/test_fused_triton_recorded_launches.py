@@ -51,6 +51,23 @@ def test_a_step_makes_two_launches_for_each_dtype(launches: Launches) -> None:
     assert [name for name, *_ in launches] == ["sgd_scalars", "sgd_step"] * 2
 
 
+@pytest.mark.parametrize(
+    ("name", "dtype", "expected"),
+    [
+        ("SGD", torch.bfloat16, torch.float32),
+        ("SGD", torch.float64, torch.float64),
+        ("LAMB", torch.bfloat16, torch.float64),
+    ],
+)
+def test_scalars_are_in_the_compute_dtype_unless_a_finish_reads_them(
+    name: str, dtype: torch.dtype, expected: torch.dtype, launches: Launches
+) -> None:
+    getattr(optgen.optim, name)(parameters(5, dtype=dtype)).step()
+    prologue = launches[0]
+    assert prologue.name == f"{name.lower()}_scalars"
+    assert prologue.arguments[2].dtype == expected
+
+
 @pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("name", classes())
 def test_other_values_compile_no_other_kernel(name: str, launches: Launches) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from torch import Tensor
 from optgen import use_lowering
 from optgen.generated.averaging.ema import ema
 from optgen.generated.averaging.swa import swa
-from optgen.ir.evaluate import evaluate_function
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.evaluate import evaluate
 from optgen.runtime.backends import backend
 from optgen.spec.read_spec import read_spec
 
@@ -37,6 +38,17 @@ def test_fused_triton_in_its_interpreter() -> None:
 @pytest.fixture(scope="module")
 def generated_functions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Function]:
     return generate_functions(tmp_path_factory.mktemp("lists"))
+
+
+def evaluate_function(
+    algorithm: Algorithm, hypers: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Apply a function to one tensor of each of its lists; return the written tensors by name."""
+    other_lists = {s.key: tensors[s.symbol].double() for s in algorithm.states}
+    inputs = (tensors[algorithm.param], tensors[algorithm.grad])
+    param, state = evaluate(algorithm, hypers, *inputs, other_lists)
+    written = {s.symbol: state[s.key] for s in algorithm.states if s.written}
+    return {algorithm.param: param, **written}
 
 
 def random_lists(

@@ -21,7 +21,7 @@ from optgen.lowerings.foreach import FOREACH
 from optgen.lowerings.forloop import FORLOOP
 from optgen.lowerings.lowering import Lowering
 from optgen.passes.plan import plans
-from optgen.passes.specialize import facts_read
+from optgen.passes.prepare_rule import facts_read
 from optgen.runtime.eager import parts
 from optgen.verification.evaluator import orthogonalize_exactly
 

@@ -99,7 +99,7 @@ def test_fused_triton_in_its_interpreter() -> None:
 
 @outside_interpreter
 def test_no_plan_is_made_for_tall_parameters_that_are_not_factored() -> None:
-    from optgen.passes.specialize import fact_combinations
+    from optgen.passes.prepare_rule import fact_combinations
 
     (algorithm,) = read_spec(spec_of_case("the shorter side"))
     assert len(list(fact_combinations(algorithm))) == 3

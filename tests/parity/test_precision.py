@@ -28,8 +28,8 @@ from parity.trajectories import (
 )
 from torch import Tensor
 
-from optgen.runtime.fused_triton import bucket, tile_shape
-from optgen.runtime.fused_triton.tile_shape import Tile
+from optgen.runtime.fused_triton import bucket, launch_options
+from optgen.runtime.fused_triton.launch_options import Tile
 
 FinalValues = dict[str, Any]  # a parameter, under "param", and its state
 
@@ -113,7 +113,7 @@ def large_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
             return original(dtypes, is_amd, tiles, line_sums) | blocks
 
         monkeypatch.setattr(bucket, "options", options)
-        monkeypatch.setattr(tile_shape, "ELEMENTS", 2**14)
+        monkeypatch.setattr(launch_options, "ELEMENTS", 2**14)
 
 
 def shape_of(case: Case) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Golden
+from invariants import verify_plan
 from plan_run import run_plan
 from planning import WITH_PHASES
 from spec_texts import read, spec
@@ -15,7 +16,6 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
 from optgen.ir.plan import Plan, Sweep
 from optgen.ir.print_ir import to_text
-from optgen.ir.verify import verify_plan
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.plan import Order, plans
 from optgen.passes.sweep_algebra import fold_denominators

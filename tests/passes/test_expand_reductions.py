@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from invariants import verify_algorithm
 from planning import WITH_PHASES
 from spec_texts import read, spec
 
@@ -14,8 +15,7 @@ from optgen.ir.evaluate import evaluate
 from optgen.ir.nodes import Call, expressions, walk
 from optgen.ir.ops import REDUCTIONS
 from optgen.ir.print_ir import to_text
-from optgen.ir.verify import verify_algorithm
-from optgen.passes.expand_reductions import expand_reductions
+from optgen.passes.prepare_rule import expand_reductions
 from optgen.passes.versions import to_ssa
 
 ROWS = 'require(ndim(p) > 1, "no rows in {shape}")'

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from invariants import verify_plan
 from planning import TORCH_ALGORITHMS
 from spec_texts import read, spec
 
 from optgen.ir.nodes import Const, Linear, Term, assigns
 from optgen.ir.plan import Plan, Sweep
-from optgen.ir.verify import verify_plan
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.kernel_plans import codes_readers, zero_gradients
 from optgen.passes.plan import plans

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
+from invariants import verify_algorithm, verify_plan
 from plan_run import run_plan
 from planning import PASSES, RULES, WIDENING_RULES
 from spec_texts import read as read_text
@@ -22,7 +23,6 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
 from optgen.ir.nodes import filter_assigns, is_self_copy
 from optgen.ir.print_ir import to_text
-from optgen.ir.verify import verify_algorithm, verify_plan
 from optgen.passes.versions import to_ssa
 from optgen.spec.read_spec import read_spec
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Golden
+from invariants import verify_plan
 from plan_run import run_plan
 from planning import PASSES, RULES
 from spec_texts import read, spec
@@ -17,7 +18,6 @@ from spec_texts import read, spec
 from optgen.ir.evaluate import evaluate
 from optgen.ir.nodes import RuleError
 from optgen.ir.print_ir import to_text
-from optgen.ir.verify import verify_plan
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.plan import plan, plans
 

@@ -13,7 +13,7 @@ from optgen.ir.evaluate import evaluate
 from optgen.ir.kinds import Axes
 from optgen.ir.print_ir import to_text
 from optgen.passes.plan import plan
-from optgen.passes.specialize import specialize_unit_matrices
+from optgen.passes.prepare_rule import specialize_unit_matrices
 from optgen.spec.read_spec import read_spec
 
 (ADAFACTOR,) = read_spec(Path(__file__).parents[2] / "specs" / "adafactor.py")

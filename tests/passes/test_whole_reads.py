@@ -11,10 +11,9 @@ from planning import WITH_PHASES
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import RuleError
-from optgen.ir.verify import verify_reads
-from optgen.ir.verify_versions import StaleReadError
+from optgen.ir.verify import StaleReadError, verify_reads
 from optgen.passes import plan as planner
-from optgen.passes.specialize import fact_combinations
+from optgen.passes.prepare_rule import fact_combinations
 from optgen.passes.split_scalars import Splitter
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError

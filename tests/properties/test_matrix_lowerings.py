@@ -19,7 +19,7 @@ from torch import Tensor
 import optgen
 from optgen import use_lowering
 from optgen.ir.evaluate import evaluate
-from optgen.ir.verify_versions import VerifyError
+from optgen.ir.verify import VerifyError
 from optgen.runtime import matrix_ops
 from optgen.runtime.eager import call
 from optgen.spec import Spec

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import Phase, given, note, reject, settings
 from hypothesis import strategies as st
+from invariants import verify_algorithm, verify_plan
 from matrix_strategies import MATRIX_FOOTER, MATRIX_HEADER, matrix_specs
 from plan_run import run_plan
 from strategies import FLAGS, FOOTER
@@ -21,12 +22,10 @@ from optgen import use_lowering
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
 from optgen.ir.print_ir import to_text
-from optgen.ir.verify import verify_algorithm, verify_plan
-from optgen.ir.verify_versions import VerifyError
-from optgen.passes.expand_reductions import expand_reductions
+from optgen.ir.verify import VerifyError
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.plan import Order, plans
-from optgen.passes.prepare_rule import add_maximize
+from optgen.passes.prepare_rule import add_maximize, expand_reductions
 from optgen.passes.sweep_algebra import fold_denominators
 from optgen.passes.versions import to_ssa
 from optgen.runtime.eager import parts

@@ -72,12 +72,6 @@ def test_every_remedy_ends_lower_than_plain_low_precision(
     assert all(train(*arguments) < 0.1 for name, arguments in remedies.items() if name != "plain")
 
 
-def test_the_offloaded_training_lowers_the_loss(capsys: pytest.CaptureFixture[str]) -> None:
-    run("tutorials/offload.md")
-
-    assert float(capsys.readouterr().out.split()[-1]) < 0.9  # the first loss is above 1
-
-
 def test_the_added_lowering_prints_a_step(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

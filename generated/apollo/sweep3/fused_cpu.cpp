@@ -7,7 +7,7 @@ namespace optgen {
 namespace {
 
 // Elementwise part of a step of APOLLO, which outlined.py calls.
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { EXP_AVG_WIDE, Z, EXP_AVG_SQ_WIDE, S_, S_PRODUCT, STREAMS };
     enum { CELLS };
@@ -33,8 +33,8 @@ struct Rule {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> exp_avg_wides,
-        Stream<const S> zs, Stream<S> exp_avg_sq_wides, Stream<S> s_list, Stream<S> s_products) {
+        const Hypers& hypers, i64 n, Stream<S> exp_avg_wides, Stream<const S> zs,
+        Stream<S> exp_avg_sq_wides, Stream<S> s_list, Stream<S> s_products) {
         using C = ComputeType<S>;
         const C beta1 = C(hypers.beta1);
         const C one_minus_beta1 = C(hypers.one_minus_beta1);
@@ -68,12 +68,10 @@ struct Rule {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
         return sweep<S>(
-            hypers, scalars, fresh_bits, n, streams[EXP_AVG_WIDE], streams[Z],
-            streams[EXP_AVG_SQ_WIDE], streams[S_], streams[S_PRODUCT]);
+            inputs.hypers, n, streams[EXP_AVG_WIDE], streams[Z], streams[EXP_AVG_SQ_WIDE],
+            streams[S_], streams[S_PRODUCT]);
     }
 };
 

@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Exponential moving average: the further back a value lies, the smaller its weight.
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { AVERAGE, PARAM, STREAMS };
     enum { CELLS };
@@ -35,8 +35,7 @@ struct Rule {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers&, const Scalars& scalars, unsigned, i64 n, Stream<S> averages,
-        Stream<const S> params) {
+        const Scalars& scalars, i64 n, Stream<S> averages, Stream<const S> params) {
         using C = ComputeType<S>;
         const C one_minus_decay = C(scalars.one_minus_decay);
         const i64 ahead = prefetch_distance<S>(n);
@@ -53,10 +52,8 @@ struct Rule {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
-        return sweep<S>(hypers, scalars, fresh_bits, n, streams[AVERAGE], streams[PARAM]);
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
+        return sweep<S>(inputs.scalars, n, streams[AVERAGE], streams[PARAM]);
     }
 };
 

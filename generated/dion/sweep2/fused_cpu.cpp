@@ -7,7 +7,7 @@ namespace optgen {
 namespace {
 
 // Elementwise part of a step of Dion, which outlined.py calls.
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { MOMENTUM, P_PRODUCT, PARAM, P_PRODUCT_2, STREAMS };
     static constexpr u32 READ_ONLY = 1 << P_PRODUCT | 1 << P_PRODUCT_2;
@@ -34,8 +34,8 @@ struct Rule {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> momentums,
-        Stream<const S> P_products, Stream<S> params, Stream<const S> P_product_2s) {
+        const Hypers& hypers, i64 n, Stream<S> momentums, Stream<const S> P_products,
+        Stream<S> params, Stream<const S> P_product_2s) {
         using C = ComputeType<S>;
         const C decay_factor = C(hypers.decay_factor);
         const i64 ahead = prefetch_distance<S>(n);
@@ -59,11 +59,9 @@ struct Rule {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
         return sweep<S>(
-            hypers, scalars, fresh_bits, n, streams[MOMENTUM], streams[P_PRODUCT], streams[PARAM],
+            inputs.hypers, n, streams[MOMENTUM], streams[P_PRODUCT], streams[PARAM],
             streams[P_PRODUCT_2]);
     }
 };

@@ -7,7 +7,7 @@ namespace optgen {
 namespace {
 
 // Elementwise part of a step of GaLore, which outlined.py calls.
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { EXP_AVG, X, EXP_AVG_SQ, EXP_AVG_QUOTIENT, STREAMS };
     enum { CELLS };
@@ -33,8 +33,8 @@ struct Rule {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> exp_avgs,
-        Stream<const S> xs, Stream<S> exp_avg_sqs, Stream<S> exp_avg_quotients) {
+        const Hypers& hypers, i64 n, Stream<S> exp_avgs, Stream<const S> xs, Stream<S> exp_avg_sqs,
+        Stream<S> exp_avg_quotients) {
         using C = ComputeType<S>;
         const C beta1 = C(hypers.beta1);
         const C one_minus_beta1 = C(hypers.one_minus_beta1);
@@ -65,11 +65,9 @@ struct Rule {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
         return sweep<S>(
-            hypers, scalars, fresh_bits, n, streams[EXP_AVG], streams[X], streams[EXP_AVG_SQ],
+            inputs.hypers, n, streams[EXP_AVG], streams[X], streams[EXP_AVG_SQ],
             streams[EXP_AVG_QUOTIENT]);
     }
 };

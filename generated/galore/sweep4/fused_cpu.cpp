@@ -7,7 +7,7 @@ namespace optgen {
 namespace {
 
 // Elementwise part of a step of GaLore, which outlined.py calls.
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, LEFT_VECTORS_PRODUCT, STREAMS };
     enum { CELLS };
@@ -33,8 +33,7 @@ struct Rule {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> params,
-        Stream<const S> left_vectors_products) {
+        const Hypers& hypers, i64 n, Stream<S> params, Stream<const S> left_vectors_products) {
         using C = ComputeType<S>;
         const C step_size = C(hypers.step_size);
         const C decay_factor = C(hypers.decay_factor);
@@ -55,11 +54,8 @@ struct Rule {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
-        return sweep<S>(
-            hypers, scalars, fresh_bits, n, streams[PARAM], streams[LEFT_VECTORS_PRODUCT]);
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
+        return sweep<S>(inputs.hypers, n, streams[PARAM], streams[LEFT_VECTORS_PRODUCT]);
     }
 };
 

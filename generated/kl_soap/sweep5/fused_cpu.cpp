@@ -7,7 +7,7 @@ namespace optgen {
 namespace {
 
 // Elementwise part of a step of KLSOAP, which outlined.py calls.
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { GRAM_LEFT, Y_ROW_GRAM, STREAMS };
     enum { CELLS };
@@ -33,8 +33,7 @@ struct Rule {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> gram_lefts,
-        Stream<const S> y_row_grams) {
+        const Hypers& hypers, i64 n, Stream<S> gram_lefts, Stream<const S> y_row_grams) {
         using C = ComputeType<S>;
         const C one_over_cols = C(hypers.one_over_cols);
         const C one_minus_decay = C(hypers.one_minus_decay);
@@ -52,10 +51,8 @@ struct Rule {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
-        return sweep<S>(hypers, scalars, fresh_bits, n, streams[GRAM_LEFT], streams[Y_ROW_GRAM]);
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
+        return sweep<S>(inputs.hypers, n, streams[GRAM_LEFT], streams[Y_ROW_GRAM]);
     }
 };
 

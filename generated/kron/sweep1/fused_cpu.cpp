@@ -7,7 +7,7 @@ namespace optgen {
 namespace {
 
 // Elementwise part of a step of Kron, which outlined.py calls.
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, EMA_BEFORE, EMA, GRAD, STREAMS };
     static constexpr u32 READ_ONLY = 1 << EMA_BEFORE | 1 << GRAD;
@@ -34,8 +34,8 @@ struct Rule {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> params,
-        Stream<const S> ema_befores, Stream<S> emas, Stream<const S> grads) {
+        const Hypers& hypers, i64 n, Stream<S> params, Stream<const S> ema_befores, Stream<S> emas,
+        Stream<const S> grads) {
         using C = ComputeType<S>;
         const C decay_factor = C(hypers.decay_factor);
         const C lerp_weight = C(hypers.lerp_weight);
@@ -58,12 +58,9 @@ struct Rule {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
         return sweep<S>(
-            hypers, scalars, fresh_bits, n, streams[PARAM], streams[EMA_BEFORE], streams[EMA],
-            streams[GRAD]);
+            inputs.hypers, n, streams[PARAM], streams[EMA_BEFORE], streams[EMA], streams[GRAD]);
     }
 };
 

@@ -7,7 +7,7 @@ namespace optgen {
 namespace {
 
 // Elementwise part of a step of Kron, which outlined.py calls.
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { X, EMA, EMA_GAUSSIAN, STREAMS };
     static constexpr u32 READ_ONLY = 1 << EMA | 1 << EMA_GAUSSIAN;
@@ -34,7 +34,7 @@ struct Rule {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> xs, Stream<const S> emas,
+        const Hypers& hypers, i64 n, Stream<S> xs, Stream<const S> emas,
         Stream<const S> ema_gaussians) {
         using C = ComputeType<S>;
         const C damping = C(hypers.damping);
@@ -62,11 +62,8 @@ struct Rule {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
-        return sweep<S>(
-            hypers, scalars, fresh_bits, n, streams[X], streams[EMA], streams[EMA_GAUSSIAN]);
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
+        return sweep<S>(inputs.hypers, n, streams[X], streams[EMA], streams[EMA_GAUSSIAN]);
     }
 };
 

@@ -7,7 +7,7 @@ namespace optgen {
 namespace {
 
 // Elementwise part of a step of OneSidedShampoo, which outlined.py calls.
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { GRAM, GRAD_COL_GRAM, STREAMS };
     enum { CELLS };
@@ -33,8 +33,7 @@ struct Rule {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> grams,
-        Stream<const S> grad_col_grams) {
+        const Hypers& hypers, i64 n, Stream<S> grams, Stream<const S> grad_col_grams) {
         using C = ComputeType<S>;
         const C one_minus_beta2 = C(hypers.one_minus_beta2);
         const i64 ahead = prefetch_distance<S>(n);
@@ -51,10 +50,8 @@ struct Rule {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
-        return sweep<S>(hypers, scalars, fresh_bits, n, streams[GRAM], streams[GRAD_COL_GRAM]);
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
+        return sweep<S>(inputs.hypers, n, streams[GRAM], streams[GRAD_COL_GRAM]);
     }
 };
 

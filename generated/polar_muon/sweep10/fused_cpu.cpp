@@ -7,7 +7,7 @@ namespace optgen {
 namespace {
 
 // Elementwise part of a step of PolarMuon, which outlined.py calls.
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, X_BEFORE, X, X_PRODUCT_6, STREAMS };
     static constexpr u32 READ_ONLY = 1 << X_BEFORE | 1 << X_PRODUCT_6;
@@ -34,8 +34,8 @@ struct Rule {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> params,
-        Stream<const S> x_befores, Stream<S> xs, Stream<const S> x_product_6s) {
+        const Hypers& hypers, i64 n, Stream<S> params, Stream<const S> x_befores, Stream<S> xs,
+        Stream<const S> x_product_6s) {
         using C = ComputeType<S>;
         const C decay_factor = C(hypers.decay_factor);
         const C step_size = C(hypers.step_size);
@@ -60,12 +60,9 @@ struct Rule {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
         return sweep<S>(
-            hypers, scalars, fresh_bits, n, streams[PARAM], streams[X_BEFORE], streams[X],
-            streams[X_PRODUCT_6]);
+            inputs.hypers, n, streams[PARAM], streams[X_BEFORE], streams[X], streams[X_PRODUCT_6]);
     }
 };
 

@@ -2,7 +2,7 @@
 # Do not edit: change the spec, then run optgen build.
 # Comments quote whole statements of the rule; ../outlined.py computes their matrix ops.
 # When the sweep begins, gram_combinations holds what ../outlined.py calls gram_product.
-"""polar_muon.sweep2 in Triton: one launch for scalars, and one for elements."""
+"""polar_muon.sweep2 in Triton: each launch takes all tensors of a bucket."""
 
 import triton
 import triton.language as tl
@@ -15,20 +15,22 @@ from optgen.runtime.fused_triton.device_functions import (
     at,
     neg,
 )
+from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
 SCALARS = tl.constexpr(0)
+WORKSPACES = {  # by the facts of a plan
+    (): WorkspaceSpec(scalars=SCALARS.value),
+}
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
 def sweep2_scalars(table, hypers, scalars, num_tensors):
     """Compute no scalars: the rule needs none."""
-    scalars += tl.program_id(0) * SCALARS
 
 
 @triton.jit
-def sweep2_step_on_elements(gram_combinations, grams, lanes, mask, scalars):
-    """Update the elements `lanes` of one tensor in place."""
-    dtype: tl.constexpr = scalars.dtype.element_ty  # scalars are stored in the compute dtype
+def sweep2_step_on_elements(gram_combinations, grams, lanes, mask, scalars, dtype: tl.constexpr):
+    """Update the elements `lanes` of one tensor."""
     gram_combination = tl.load(gram_combinations + lanes, mask).to(dtype)
     gram = tl.load(grams + lanes, mask).to(dtype)
 
@@ -47,17 +49,19 @@ def sweep2_step(
     tensor_of_block,
     scalars,
     num_tensors,
+    COMPUTE_T: tl.constexpr,
     GRAM_COMBINATION_T: tl.constexpr,
     GRAM_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
+    """Run the sweep on one block of one tensor."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
+    start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     gram_combinations = tl.load(entry + STREAMS * num_tensors)
     grams = tl.load(entry + (STREAMS + 1) * num_tensors)
@@ -68,6 +72,7 @@ def sweep2_step(
             tl.arange(0, BLOCK),
             None,
             scalars,
+            COMPUTE_T,
         )
     else:
         for first in range(0, count, TAIL):
@@ -78,18 +83,18 @@ def sweep2_step(
                 lanes,
                 lanes < count,
                 scalars,
+                COMPUTE_T,
             )
 
 
 def update(bucket: Bucket) -> None:
-    """Launch the scalar program of every tensor, then every block of every tensor."""
-    scalars = bucket.scalars(SCALARS.value)
+    """Launch the kernels in order, each for all tensors at once."""
     bucket.launch(
         sweep2_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        scalars,
+        bucket.scalars,
         bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
@@ -99,8 +104,9 @@ def update(bucket: Bucket) -> None:
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        scalars,
+        bucket.scalars,
         bucket.num_tensors,
+        bucket.compute_type,
         *bucket.types,
         **bucket.options,
     )

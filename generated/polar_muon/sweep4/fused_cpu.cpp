@@ -7,7 +7,7 @@ namespace optgen {
 namespace {
 
 // Elementwise part of a step of PolarMuon, which outlined.py calls.
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { X, X_BEFORE, X_PRODUCT_3, STREAMS };
     static constexpr u32 READ_ONLY = 1 << X_BEFORE | 1 << X_PRODUCT_3;
@@ -33,8 +33,7 @@ struct Rule {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers&, const Scalars&, unsigned, i64 n, Stream<S> xs, Stream<const S> x_befores,
-        Stream<const S> x_product_3s) {
+        i64 n, Stream<S> xs, Stream<const S> x_befores, Stream<const S> x_product_3s) {
         using C = ComputeType<S>;
         const i64 ahead = prefetch_distance<S>(n);
         const i64 strip = prefetch_strip<S>(n);
@@ -60,11 +59,8 @@ struct Rule {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
-        return sweep<S>(
-            hypers, scalars, fresh_bits, n, streams[X], streams[X_BEFORE], streams[X_PRODUCT_3]);
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
+        return sweep<S>(n, streams[X], streams[X_BEFORE], streams[X_PRODUCT_3]);
     }
 };
 

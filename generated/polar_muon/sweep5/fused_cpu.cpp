@@ -8,7 +8,7 @@ namespace optgen {
 namespace {
 
 // Elementwise part of a step of PolarMuon, which outlined.py calls.
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { GRAM3_COMBINATION, GRAM3, STREAMS };
     enum { CELLS };
@@ -32,9 +32,7 @@ struct Rule {
     // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
-    NOINLINE static void sweep(
-        const Hypers&, const Scalars&, unsigned, i64 n, Stream<S> gram3_combinations,
-        Stream<const S> gram3s) {
+    NOINLINE static void sweep(i64 n, Stream<S> gram3_combinations, Stream<const S> gram3s) {
         using C = ComputeType<S>;
         const i64 ahead = prefetch_distance<S>(n);
 
@@ -50,10 +48,8 @@ struct Rule {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
-        return sweep<S>(hypers, scalars, fresh_bits, n, streams[GRAM3_COMBINATION], streams[GRAM3]);
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
+        return sweep<S>(n, streams[GRAM3_COMBINATION], streams[GRAM3]);
     }
 };
 

@@ -2,7 +2,7 @@
 # Do not edit: change the spec, then run optgen build.
 # Comments quote whole statements of the rule; ../outlined.py computes their matrix ops.
 # When the sweep begins, gram4_combinations holds what ../outlined.py calls gram4_product.
-"""polar_muon.sweep7 in Triton: one launch for scalars, and one for elements."""
+"""polar_muon.sweep7 in Triton: each launch takes all tensors of a bucket."""
 
 import triton
 import triton.language as tl
@@ -15,20 +15,22 @@ from optgen.runtime.fused_triton.device_functions import (
     at,
     neg,
 )
+from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
 SCALARS = tl.constexpr(0)
+WORKSPACES = {  # by the facts of a plan
+    (): WorkspaceSpec(scalars=SCALARS.value),
+}
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
 def sweep7_scalars(table, hypers, scalars, num_tensors):
     """Compute no scalars: the rule needs none."""
-    scalars += tl.program_id(0) * SCALARS
 
 
 @triton.jit
-def sweep7_step_on_elements(gram4_combinations, gram4s, lanes, mask, scalars):
-    """Update the elements `lanes` of one tensor in place."""
-    dtype: tl.constexpr = scalars.dtype.element_ty  # scalars are stored in the compute dtype
+def sweep7_step_on_elements(gram4_combinations, gram4s, lanes, mask, scalars, dtype: tl.constexpr):
+    """Update the elements `lanes` of one tensor."""
     gram4_combination = tl.load(gram4_combinations + lanes, mask).to(dtype)
     gram4 = tl.load(gram4s + lanes, mask).to(dtype)
 
@@ -46,17 +48,19 @@ def sweep7_step(
     tensor_of_block,
     scalars,
     num_tensors,
+    COMPUTE_T: tl.constexpr,
     GRAM4_COMBINATION_T: tl.constexpr,
     GRAM4_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
+    """Run the sweep on one block of one tensor."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
+    start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     gram4_combinations = tl.load(entry + STREAMS * num_tensors)
     gram4s = tl.load(entry + (STREAMS + 1) * num_tensors)
@@ -67,6 +71,7 @@ def sweep7_step(
             tl.arange(0, BLOCK),
             None,
             scalars,
+            COMPUTE_T,
         )
     else:
         for first in range(0, count, TAIL):
@@ -77,18 +82,18 @@ def sweep7_step(
                 lanes,
                 lanes < count,
                 scalars,
+                COMPUTE_T,
             )
 
 
 def update(bucket: Bucket) -> None:
-    """Launch the scalar program of every tensor, then every block of every tensor."""
-    scalars = bucket.scalars(SCALARS.value)
+    """Launch the kernels in order, each for all tensors at once."""
     bucket.launch(
         sweep7_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        scalars,
+        bucket.scalars,
         bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
@@ -98,8 +103,9 @@ def update(bucket: Bucket) -> None:
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        scalars,
+        bucket.scalars,
         bucket.num_tensors,
+        bucket.compute_type,
         *bucket.types,
         **bucket.options,
     )

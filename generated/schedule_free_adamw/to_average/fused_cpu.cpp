@@ -6,7 +6,7 @@ namespace optgen {
 namespace {
 
 // Move from the point where gradients are taken to the average.
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { P, Z, STREAMS };
     enum { CELLS };
@@ -33,8 +33,7 @@ struct Rule {
     // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
-    NOINLINE static void sweep(
-        const Hypers&, const Scalars& scalars, unsigned, i64 n, Stream<S> ps, Stream<const S> zs) {
+    NOINLINE static void sweep(const Scalars& scalars, i64 n, Stream<S> ps, Stream<const S> zs) {
         using C = ComputeType<S>;
         const C lerp_weight = C(scalars.lerp_weight);
         const i64 ahead = prefetch_distance<S>(n);
@@ -51,10 +50,8 @@ struct Rule {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
-        return sweep<S>(hypers, scalars, fresh_bits, n, streams[P], streams[Z]);
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
+        return sweep<S>(inputs.scalars, n, streams[P], streams[Z]);
     }
 };
 

@@ -7,7 +7,7 @@ namespace optgen {
 namespace {
 
 // Elementwise part of a step of Scion, which outlined.py calls.
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { MOMENTUM_BUFFER, GRAD, STREAMS };
     enum { CELLS };
@@ -33,8 +33,7 @@ struct Rule {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> momentum_buffers,
-        Stream<const S> grads) {
+        const Hypers& hypers, i64 n, Stream<S> momentum_buffers, Stream<const S> grads) {
         using C = ComputeType<S>;
         const C momentum = C(hypers.momentum);
         const i64 ahead = prefetch_distance<S>(n);
@@ -51,10 +50,8 @@ struct Rule {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
-        return sweep<S>(hypers, scalars, fresh_bits, n, streams[MOMENTUM_BUFFER], streams[GRAD]);
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
+        return sweep<S>(inputs.hypers, n, streams[MOMENTUM_BUFFER], streams[GRAD]);
     }
 };
 

@@ -7,7 +7,7 @@ namespace optgen {
 namespace {
 
 // Elementwise part of a step of Shampoo, which outlined.py calls.
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { GRAD, GRAD_BEFORE, PARAM, STREAMS };
     static constexpr u32 READ_ONLY = 1 << GRAD_BEFORE | 1 << PARAM;
@@ -34,8 +34,8 @@ struct Rule {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> grads,
-        Stream<const S> grad_befores, Stream<const S> params) {
+        const Hypers& hypers, i64 n, Stream<S> grads, Stream<const S> grad_befores,
+        Stream<const S> params) {
         using C = ComputeType<S>;
         const C weight_decay = C(hypers.weight_decay);
         const i64 ahead = prefetch_distance<S>(n);
@@ -62,11 +62,8 @@ struct Rule {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
-        return sweep<S>(
-            hypers, scalars, fresh_bits, n, streams[GRAD], streams[GRAD_BEFORE], streams[PARAM]);
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
+        return sweep<S>(inputs.hypers, n, streams[GRAD], streams[GRAD_BEFORE], streams[PARAM]);
     }
 };
 

@@ -7,7 +7,7 @@ namespace optgen {
 namespace {
 
 // Elementwise part of a step of Shampoo, which outlined.py calls.
-struct Rule {
+struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { STATE_SUM, GRAD, PARAM, STREAMS };
     enum { CELLS };
@@ -33,8 +33,8 @@ struct Rule {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, const Scalars&, unsigned, i64 n, Stream<S> state_sums,
-        Stream<const S> grads, Stream<S> params) {
+        const Hypers& hypers, i64 n, Stream<S> state_sums, Stream<const S> grads,
+        Stream<S> params) {
         using C = ComputeType<S>;
         const C lr = C(hypers.lr);
         const C eps = C(hypers.eps);
@@ -58,11 +58,8 @@ struct Rule {
     }
 
     template <class S>
-    static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh_bits, i64 n,
-        const Stream<S>* streams) {
-        return sweep<S>(
-            hypers, scalars, fresh_bits, n, streams[STATE_SUM], streams[GRAD], streams[PARAM]);
+    static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
+        return sweep<S>(inputs.hypers, n, streams[STATE_SUM], streams[GRAD], streams[PARAM]);
     }
 };
 

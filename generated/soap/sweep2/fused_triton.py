@@ -2,7 +2,7 @@
 # Do not edit: change the spec, then run optgen build.
 # Comments quote whole statements of the rule; ../outlined.py computes their matrix ops.
 # When the sweep begins, exp_avg_product_quotients holds what ../outlined.py calls grad_product.
-"""soap.sweep2 in Triton: one launch for scalars, and one for elements."""
+"""soap.sweep2 in Triton: each launch takes all tensors of a bucket."""
 
 import triton
 import triton.language as tl
@@ -17,8 +17,12 @@ from optgen.runtime.fused_triton.device_functions import (
     div,
     sqrt,
 )
+from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
 SCALARS = tl.constexpr(3)
+WORKSPACES = {  # by the facts of a plan
+    (): WorkspaceSpec(scalars=SCALARS.value),
+}
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -38,10 +42,15 @@ def sweep2_scalars(table, hypers, scalars, num_tensors):
 
 @triton.jit
 def sweep2_step_on_elements(
-    exp_avg_sqs, exp_avg_products, exp_avg_product_quotients, lanes, mask, scalars
+    exp_avg_sqs,
+    exp_avg_products,
+    exp_avg_product_quotients,
+    lanes,
+    mask,
+    scalars,
+    dtype: tl.constexpr,
 ):
-    """Update the elements `lanes` of one tensor in place."""
-    dtype: tl.constexpr = scalars.dtype.element_ty  # scalars are stored in the compute dtype
+    """Update the elements `lanes` of one tensor."""
     exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)
     exp_avg_product = tl.load(exp_avg_products + lanes, mask).to(dtype)
     exp_avg_product_quotient = tl.load(exp_avg_product_quotients + lanes, mask).to(dtype)
@@ -71,6 +80,7 @@ def sweep2_step(
     tensor_of_block,
     scalars,
     num_tensors,
+    COMPUTE_T: tl.constexpr,
     EXP_AVG_SQ_T: tl.constexpr,
     EXP_AVG_PRODUCT_T: tl.constexpr,
     EXP_AVG_PRODUCT_QUOTIENT_T: tl.constexpr,
@@ -78,11 +88,12 @@ def sweep2_step(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
+    """Run the sweep on one block of one tensor."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
+    start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     exp_avg_sqs = tl.load(entry + STREAMS * num_tensors)
     exp_avg_products = tl.load(entry + (STREAMS + 1) * num_tensors)
@@ -95,6 +106,7 @@ def sweep2_step(
             tl.arange(0, BLOCK),
             None,
             scalars,
+            COMPUTE_T,
         )
     else:
         for first in range(0, count, TAIL):
@@ -106,18 +118,18 @@ def sweep2_step(
                 lanes,
                 lanes < count,
                 scalars,
+                COMPUTE_T,
             )
 
 
 def update(bucket: Bucket) -> None:
-    """Launch the scalar program of every tensor, then every block of every tensor."""
-    scalars = bucket.scalars(SCALARS.value)
+    """Launch the kernels in order, each for all tensors at once."""
     bucket.launch(
         sweep2_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
-        scalars,
+        bucket.scalars,
         bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
@@ -127,8 +139,9 @@ def update(bucket: Bucket) -> None:
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        scalars,
+        bucket.scalars,
         bucket.num_tensors,
+        bucket.compute_type,
         *bucket.types,
         **bucket.options,
     )

@@ -15,9 +15,8 @@ from dataclasses import replace
 from optgen.contract.states import QUANTIZED, Shape
 from optgen.ir.algorithm import Algorithm, Hyper
 from optgen.ir.execution import why_uncut
-from optgen.ir.generated_names import plural
 from optgen.ir.kinds import Axes
-from optgen.ir.plan import Plan, Sweep
+from optgen.ir.plan import Plan
 from optgen.lowerings.fused_cpu.cpp_text import (
     comment,
     constant,
@@ -26,9 +25,9 @@ from optgen.lowerings.fused_cpu.cpp_text import (
     variable,
     wrapped_list,
 )
-from optgen.lowerings.fused_cpu.loop_printer import ElementwiseLoop, dispatch_call
+from optgen.lowerings.fused_cpu.loop_printer import ElementwiseLoop
 from optgen.lowerings.fused_cpu.phased_file import phased_context
-from optgen.lowerings.fused_cpu.scalar_program import INPUTS, ScalarProgram
+from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
 from optgen.lowerings.lowering import Context, Lowering
 from optgen.passes.kernel_plans import (
     codes_readers,
@@ -39,8 +38,8 @@ from optgen.passes.kernel_plans import (
 )
 from optgen.passes.order import KERNEL_PASSES, run
 from optgen.passes.plan import plan, plans
+from optgen.passes.prepare_rule import specialize_unit_matrices
 from optgen.passes.recognize_rules import is_scatter_add
-from optgen.passes.specialize import specialize_unit_matrices
 
 _PASSES = (*KERNEL_PASSES, zero_gradients)
 
@@ -155,30 +154,17 @@ def _one_sweep_context(plan: Plan, fresh_symbols: list[str]) -> Context:
     (sweep,) = plan.sweeps
     program = ScalarProgram(plan, fresh_symbols)
     printer = ElementwiseLoop(plan, sweep, program)
-    arrays = [f"streams[{constant(s.name)}]" for s in sweep.streams]
-    # A rule that draws random numbers needs the index of the first element.
-    first = ["first"] if plan.algorithm.has_random_ops else []
-    arguments = ["hypers", "scalars", "fresh_bits", *first, "n", *arrays]
-    flags = printer.loop.flags
-    call = dispatch_call("sweep", ["S"], flags, arguments, "hypers", column=8)
     blocks = {  # each with its indentation depth
         "scalars": (2, declarations("double", program.fields.values(), column=8)),
         "program": (2, program.lines()),
-        "parameters": (
-            1,
-            wrapped_list(
-                "NOINLINE static void sweep(", _parameters(plan, sweep, printer), ") {", column=4
-            ),
-        ),
-        "loop": (2, printer.lines()),
-        "call": (2, call),
+        "sweep": (1, printer.definition()),
+        "call": (2, printer.call()),
     }
     return {
         "form": "fused_cpu_elementwise.cpp.jinja",
         "header": "elementwise_kernel.h",
         "reads_sizes": str(program.reads_sizes).lower(),
         "inputs": ", ".join(program.parameters()),
-        "template": ", ".join(["class S", *(f"bool {name}" for name in flags.values())]),
         **indented_blocks(blocks),
     }
 
@@ -193,17 +179,3 @@ def _member(hyper: Hyper) -> str:
     """Return the declarator of a hyperparameter: a name, or an array of the tuple's size."""
     name = variable(hyper.name)
     return f"{name}[{hyper.size}]" if hyper.type == "tuple" else name
-
-
-def _parameters(plan: Plan, sweep: Sweep, printer: ElementwiseLoop) -> list[str]:
-    """Return the sweep function's parameters; a parameter that it does not read has no name."""
-    lists = (
-        f"Stream<{'' if stream.stored else 'const '}S> {variable(plural(stream.name))}"
-        for stream in sweep.streams
-    )
-    named = (
-        f"{INPUTS[name]} {name}" if name in printer.inputs else INPUTS[name]
-        for name in ("hypers", "scalars", "fresh_bits")
-    )
-    first = ["i64 first"] if plan.algorithm.has_random_ops else []
-    return [*named, *first, "i64 n", *lists]

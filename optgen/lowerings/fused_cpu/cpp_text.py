@@ -43,7 +43,7 @@ _INFIX = {  # op -> precedence, C++ operator
     "*": (6, "*"),
     "/": (6, "/"),
 }
-_SELECT, _LOGIC, _COMPARISON, _SUM, _PRODUCT, _PREFIX, _ATOM = 0, 1, 3, 5, 6, 7, 9
+_SELECT, _LOGIC, COMPARISON, _SUM, _PRODUCT, _PREFIX, ATOM = 0, 1, 3, 5, 6, 7, 9
 """Precedences of texts, on the scale of `_INFIX`."""
 
 _NOT_FINITE = {
@@ -91,7 +91,7 @@ _KEYWORDS = (
 )
 _GENERATED_NAMES = (
     "add_to ahead applies at AXES begin broadcast C CACHE_LINE CELLS cells CODES cols COLUMN "
-    "COLUMN_REDUCTIONS ComputeScalar ComputeType delayed DelayedStore draw DRAWS end "
+    "COLUMN_REDUCTIONS ComputeScalar ComputeType delayed DelayedStore draw end "
     "EXACT_COLUMNS EXACT_MATRICES EXACT_ROWS EXPANDED first flag fresh_bits HAS_AXES "
     "HAS_STEP has_step Hypers hypers i i64 INLINE inputs lane_sum LANES load load_as LOOP "
     "LoopInputs MATRIX MATRIX_REDUCTIONS mod n named NOINLINE NONE NUMBERS Numbers numbers "
@@ -138,12 +138,12 @@ class ExpressionPrinter:
 
     With `for_elements` it prints elements in the compute type C, else numbers in double.
     `read` returns the text of an expression that the surrounding code provides, or None.
-    `read_condition` returns the text of a condition that has a name, or None.
+    `read_condition` returns the text of a condition that has a name, with its precedence, or None.
     """
 
     for_elements: bool
     read: Callable[[Expr], str | None] = lambda expr: None
-    read_condition: Callable[[Expr], str | None] = lambda expr: None
+    read_condition: Callable[[Expr], tuple[str, int] | None] = lambda expr: None
 
     def __call__(self, expr: Expr, min_precedence: int = 0) -> str:
         """Return an expression's text, in parentheses if its precedence is too low."""
@@ -152,22 +152,20 @@ class ExpressionPrinter:
 
     def _truth(self, expr: Expr, min_precedence: int = 0) -> str:
         """Return a condition's text: its name if it has one."""
-        text = self.read_condition(expr)
-        if text is None:
-            return self(expr, min_precedence)
-        return f"({text})" if " " in text and _COMPARISON < min_precedence else text
+        text, precedence = self.read_condition(expr) or self._text_and_precedence(expr)
+        return f"({text})" if precedence < min_precedence else text
 
     def _text_and_precedence(self, expr: Expr) -> tuple[str, int]:
         """Return an expression's text without parentheses, and its precedence."""
         provided = self.read(expr)
         if provided is not None:
-            return provided, _ATOM
+            return provided, ATOM
         match expr:
             case Const():
                 text = self._constant(expr)
-                return text, _PREFIX if text.startswith("-") else _ATOM
+                return text, _PREFIX if text.startswith("-") else ATOM
             case Ref(name):
-                return variable(name), _ATOM
+                return variable(name), ATOM
             case Linear(terms):
                 return self._sum(terms)
             case Call("neg", (a,)):
@@ -191,15 +189,15 @@ class ExpressionPrinter:
                     right += ".0"  # avoids integer division
                 return f"{left} {sign} {right}", precedence
             case Call("item", (values, index)):
-                return f"{self(values)}[{self(index)}]", _ATOM
+                return f"{self(values)}[{self(index)}]", ATOM
             case Call(word, args) if word in CALLS:
-                return CALLS[word].format(*map(self._argument, args)), _ATOM
+                return CALLS[word].format(*map(self._argument, args)), ATOM
         raise TypeError(f"cannot print as C++: {expr!r}")
 
     def _where(self, condition: Expr, a: Expr, b: Expr) -> tuple[str, int]:
         """Return the text of a `where`, and its precedence."""
         if self.for_elements:
-            return f"where<C>({self._truth(condition)}, {self(a)}, {self(b)})", _ATOM
+            return f"where<C>({self._truth(condition)}, {self(a)}, {self(b)})", ATOM
         alternative = self._argument(b) if _is_int_literal(a) and _is_int_literal(b) else self(b, 1)
         return f"{self(condition, 1)} ? {self(a, 1)} : {alternative}", _SELECT
 
@@ -226,10 +224,10 @@ class ExpressionPrinter:
             case Const(int() as n) if 2 <= n <= 4:
                 return " * ".join([self(a, _PREFIX)] * n), _PRODUCT
             case Const(0.5):  # as torch does; pow differs for -0.0 and -inf
-                return f"sqrt({self._argument(a)})", _ATOM
+                return f"sqrt({self._argument(a)})", ATOM
             case Const(-0.5):
                 return f"1 / sqrt({self._argument(a)})", _PRODUCT
-        return f"pow({self._argument(a)}, {self._argument(b)})", _ATOM
+        return f"pow({self._argument(a)}, {self._argument(b)})", ATOM
 
     def _sum(self, terms: tuple[Term, ...]) -> tuple[str, int]:
         """Return the text of a sum of terms, and its precedence."""
@@ -244,7 +242,7 @@ class ExpressionPrinter:
             text = f"{text}{sign}{unsigned}" if text else first
         if len(terms) > 1:
             return text, _SUM
-        return text, _ATOM if text.isidentifier() else _PRODUCT
+        return text, ATOM if text.isidentifier() else _PRODUCT
 
     def _term(self, term: Term) -> tuple[bool, str]:
         """Return whether a term is negative, and its unsigned text."""

@@ -29,7 +29,9 @@ from optgen.ir.nodes import (
 from optgen.ir.ops import CONDITION_OPERANDS, OPS, PROPERTIES, RANDOM_OPS
 from optgen.ir.plan import Plan
 from optgen.lowerings.fused_cpu.cpp_text import (
+    ATOM,
     CALLS,
+    COMPARISON,
     ExpressionPrinter,
     Statements,
     masks,
@@ -138,15 +140,17 @@ class LoopBody:
         for child in _children_for_elements(value, self._plan):
             yield from self._numbers_in(child)
 
-    def _read_condition(self, condition: Expr) -> str | None:
-        """Return the text of a named condition, uniform or per element; else None."""
+    def _read_condition(self, condition: Expr) -> tuple[str, int] | None:
+        """Return the text of a named condition, and its precedence; None for another one."""
         match condition:
             case Const():
                 return None
             case _ if self._plan.kind(condition).is_scalar:
-                return f"{self._conditions.name(condition)} != 0"
+                return f"{self._conditions.name(condition)} != 0", COMPARISON
+            case Ref(name) if name in self._masks:
+                return variable(name), ATOM
             case Ref(name):
-                return variable(name) if name in self._masks else f"{variable(name)} != 0"
+                return f"{variable(name)} != 0", COMPARISON
         return None
 
     def _read_element(self, expr: Expr) -> str | None:
@@ -157,17 +161,22 @@ class LoopBody:
             case _ if expr in self._arithmetic:
                 return variable(self._arithmetic[expr])
             case Call("rounded_at_random", (x, Call("random16") as draw, eps)):
-                bits = f"random_bits16<S>(first + i, {self._keys.name(draw)})"
+                bits = self._draw("random_bits16", draw)
                 return CALLS["rounded_at_random"].format(
                     self._print_element(x), bits, self._print_element(eps)
                 )
             case Call(word, _) as draw if word in RANDOM_OPS:
-                return f"{_DRAWS[word]}<S>(first + i, {self._keys.name(draw)})"
+                return self._draw(_DRAWS[word], draw)
             case Call(word, _) if word in PROPERTIES:
                 return f"C({self._print_number(expr)})"
             case Call("/", (Const(), Call(word, _))) if word in PROPERTIES:
                 return f"C({self._print_number(expr)})"
         return None
+
+    def _draw(self, function: str, draw: Call) -> str:
+        """Return the text that draws the random number of an element."""
+        place = self._print_number.input("first", "first + i")
+        return f"{function}<S>({place}, {self._keys.name(draw)})"
 
 
 def _multiply_by_reciprocals(expr: Expr) -> Expr:
@@ -231,9 +240,9 @@ def _may_round(expr: Expr) -> bool:
     return False
 
 
-def key_of_draw(draw: Call, print_number: NumberPrinter) -> str:
-    """Return the text that makes the key of a draw."""
-    return f"{_KEYS[draw.op]}({', '.join(map(print_number, draw.args))})"
+def key_of_draw(draw: Call, print_number: NumberPrinter, name: str = "") -> str:
+    """Return the text that makes the key of a draw, or that declares the key by a name."""
+    return f"{_KEYS[draw.op]} {name}".rstrip() + f"({', '.join(map(print_number, draw.args))})"
 
 
 @dataclass
@@ -242,17 +251,17 @@ class _RandomKeys:
 
     print_number: NumberPrinter
     used_names: Collection[str]
-    names: dict[str, str] = field(default_factory=dict)  # by the text that makes the key
+    names: dict[Call, str] = field(default_factory=dict)
 
     def declarations(self) -> Iterator[str]:
         """Yield the statement that declares each key."""
-        for text, name in self.names.items():
-            yield text.replace("(", f" {name}(", 1) + ";"
+        for draw, name in self.names.items():
+            yield f"{key_of_draw(draw, self.print_number, name)};"
 
     def name(self, draw: Call) -> str:
         """Return the name of a draw's key."""
         name = free_name("random_key", {*self.used_names, *self.names.values()})
-        return self.names.setdefault(key_of_draw(draw, self.print_number), name)
+        return self.names.setdefault(draw, name)
 
 
 @dataclass
@@ -287,7 +296,9 @@ class _Conditions:
                 return True, self.flags[name]
             case Call("not", (inner,)):
                 is_constant, text = self._condition(inner)
-                return is_constant, f"!({text})" if " " in text else f"!{text}"
+                is_infix = not self.reads_flag(inner)
+                is_infix |= isinstance(inner, Call) and inner.op in ("and", "or")
+                return is_constant, f"!({text})" if is_infix else f"!{text}"
             case Call("and" | "or" as word, (a, b)):
                 (a_is_constant, left), (b_is_constant, right) = map(self._condition, (a, b))
                 sign = "&&" if word == "and" else "||"

@@ -74,12 +74,19 @@ class Loop:
 
 
 class LoopPrinter:
-    """Printer of one loop. Flags that decide which streams exist become template parameters."""
+    """Printer of one loop, as a function template `name`: its definition, and a call.
+
+    The template parameters are `types`, the flags that decide which streams exist, and `EXPANDED`,
+    which is true if row and column values have been broadcast to every element.
+    """
+
+    types: Sequence[str] = ("C",)
+    call_column = 16
 
     def __init__(
-        self, plan: Plan, loop: Loop, program: ScalarProgram, column: int = _COLUMN
+        self, name: str, plan: Plan, loop: Loop, program: ScalarProgram, column: int = _COLUMN
     ) -> None:
-        self.loop, self.column = loop, column
+        self.name, self.loop, self.column = name, loop, column
         _check_flags(plan.algorithm, loop.flags)
         self.body = LoopBody(
             plan,
@@ -92,6 +99,29 @@ class LoopPrinter:
             outputs=[*loop.sum_operands, *(a.name for a in loop.arrays if a.stored)],
             column=column,
         )
+
+    def definition(self) -> list[str]:
+        """Return the lines of the function template."""
+        flags = (*self._expanded_parameter(), *self.loop.flags.values())
+        template = [*(f"class {name}" for name in self.types), *(f"bool {name}" for name in flags)]
+        head = f"NOINLINE static void {self.name}("
+        return [
+            f"template <{', '.join(template)}>",
+            *wrapped_list(head, self.parameters(), ") {", column=4),
+            *indented(self.lines()),
+            "}",
+        ]
+
+    def call(self) -> list[str]:
+        """Return the lines that call the instantiation for the values of the flags."""
+        first = [*self.types, *self._expanded_parameter()]
+        return dispatch_call(
+            self.name, first, self.loop.flags, self.arguments(), column=self.call_column
+        )
+
+    def _expanded_parameter(self) -> list[str]:
+        """Return the template parameter `EXPANDED`, if the loop reads it."""
+        return ["EXPANDED"] if self.reads_expanded else []
 
     def lines(self) -> list[str]:
         """Return the body of the function: constants, then the loop."""
@@ -190,6 +220,9 @@ class ElementwiseLoop(LoopPrinter):
     Other loops over three streams prefetch, because only memory bandwidth bounds them.
     """
 
+    types = ("S",)
+    call_column = 8
+
     def __init__(self, plan: Plan, sweep: Sweep, program: ScalarProgram) -> None:
         arrays = [
             LoopArray(s.name, loaded=True, stored=s.stored, when=s.condition) for s in sweep.streams
@@ -199,11 +232,25 @@ class ElementwiseLoop(LoopPrinter):
         self._prefetches = len(arrays) == _STREAMS_OF_PREFETCH and not self._delays_stores
         self._rounded_names = set(_names_rounded_last(sweep.body))
         # A loop that prefetches is inside a loop over strips.
-        super().__init__(plan, Loop(arrays, sweep.body), program, _COLUMN + 4 * self._prefetches)
+        column = _COLUMN + 4 * self._prefetches
+        super().__init__("sweep", plan, Loop(arrays, sweep.body), program, column)
+
+    def array_parameters(self) -> list[str]:
+        """Return the streams as parameters."""
+        return [
+            f"Stream<{'' if array.stored else 'const '}S> {variable(plural(array.name))}"
+            for array in self.loop.arrays
+        ]
+
+    def arguments(self) -> list[str]:
+        """Return the arguments of a call: fields of `inputs`, then `n`, then streams."""
+        streams = (f"streams[{constant(array.name)}]" for array in self.loop.arrays)
+        return [*self.input_arguments(), "n", *streams]
 
     def constants(self) -> list[str]:
         """Declare the constants, the prefetch distance, and delayed stores or a strip's length."""
-        lines = [*super().constants(), "const i64 ahead = prefetch_distance<S>(n);"]
+        type_ = "using C = ComputeType<S>;"
+        lines = [type_, *super().constants(), "const i64 ahead = prefetch_distance<S>(n);"]
         if self._delays_stores:
             return [*lines, *self._delayed_stores()]
         if not self._prefetches:
@@ -262,7 +309,6 @@ def dispatch_call(
     first_template_arguments: Sequence[str],
     flags: Iterable[str],
     arguments: Sequence[str],
-    hypers: str,
     column: int,
 ) -> list[str]:
     """Return the lines that call the instantiation of a function template for some flags.
@@ -272,7 +318,6 @@ def dispatch_call(
         first_template_arguments: the template arguments before the flags.
         flags: the names of hyperparameters that are template arguments.
         arguments: the arguments of the call.
-        hypers: the C++ text of the hyperparameters, from which the flags are read.
         column: the column at which the lines begin.
     """
     flags = list(flags)
@@ -280,10 +325,11 @@ def dispatch_call(
     variants = [f"{function}<{', '.join([*first_template_arguments, *value])}>" for value in values]
     if not flags:
         return wrapped_list(f"return {variants[0]}(", arguments, ");", column)
-    index = ""  # the flags are its bits, the first one highest
-    for name in flags:
-        truth = f"truth({hypers}.{variable(name)})"
-        index = f"2 * {f'({index})' if ' ' in index else index} + {truth}" if index else truth
+    index, *bits = (
+        f"truth(inputs.hypers.{variable(name)})" for name in flags
+    )  # the highest bit first
+    for position, bit in enumerate(bits):
+        index = f"2 * ({index}) + {bit}" if position else f"2 * {index} + {bit}"
     before = f"constexpr decltype(&{variants[0]}) variants[] = {{"
     call = wrapped_list(f"return variants[{index}](", arguments, ");", column)
     return [*wrapped_list(before, variants, "};", column), *call]

@@ -25,9 +25,10 @@ from optgen.lowerings.fused_cpu.cpp_text import (
     wrapped_list,
 )
 from optgen.lowerings.fused_cpu.kernel_steps import PhaseSteps, Step
+from optgen.lowerings.fused_cpu.loop_printer import LoopPrinter
 from optgen.lowerings.fused_cpu.pass_schedule import Pass, tiling_strategies
 from optgen.lowerings.fused_cpu.scalar_program import NumberFunction, ScalarProgram
-from optgen.lowerings.fused_cpu.step_functions import DrawFunction, LoopFunction, StepFunctions
+from optgen.lowerings.fused_cpu.step_functions import DrawFunction, StepFunctions
 from optgen.lowerings.lowering import Context
 from optgen.passes.dead_code import used_scalars
 from optgen.passes.name_values import name_random
@@ -159,7 +160,7 @@ class _PhasedRule:
             "last": str(self.is_last).lower(),
             "has_axes": self.has_axes,
             "inputs": ", ".join(self._program.parameters()),
-            "functions": ["\n".join(indented(each.definition())) for each in self._functions],
+            "functions": ["\n".join(indented(each.definition())) for _, each in self._functions],
             **indented_blocks(blocks),
         }
 
@@ -192,8 +193,8 @@ class _PhasedRule:
         return [f"static bool applies({parameter}) {{ return {' && '.join(tests) or 'true'}; }}"]
 
     @cached_property
-    def _functions(self) -> list[DrawFunction | NumberFunction | LoopFunction]:
-        """Functions of the draws, then those of the loops."""
+    def _functions(self) -> list[tuple[Step, DrawFunction | NumberFunction | LoopPrinter]]:
+        """The draws with their functions, then the loops with theirs."""
         stored_values = self._tables.stored_values
         return StepFunctions(
             self.plan, self._program, self._phase_steps, self.streams, stored_values, self.has_axes
@@ -201,9 +202,11 @@ class _PhasedRule:
 
     def _cases(self, runs_step: Callable[[Step], bool]) -> list[str]:
         """Return the cases of the switch that runs the steps for which `runs_step` is true."""
-        functions = (each for each in self._functions if runs_step(each.step))
         return [
-            line for each in functions for line in _switch_case(each.step.index_name, each.call())
+            line
+            for step, function in self._functions
+            if runs_step(step)
+            for line in _switch_case(step.index_name, function.call())
         ]
 
 

@@ -30,6 +30,7 @@ INPUTS: Mapping[str, str] = {
     "sizes": "const Sizes&",
     "numbers": "const Numbers&",
     "fresh_bits": "unsigned",
+    "first": "i64",
 }
 """Parameters from which C++ functions read numbers, in their order, with their types."""
 _COLUMN = 8

@@ -19,7 +19,7 @@ from optgen.lowerings.fused_cpu.cpp_text import (
 )
 from optgen.lowerings.fused_cpu.kernel_steps import PhaseSteps, Step
 from optgen.lowerings.fused_cpu.loop_body import key_of_draw
-from optgen.lowerings.fused_cpu.loop_printer import Loop, LoopArray, LoopPrinter, dispatch_call
+from optgen.lowerings.fused_cpu.loop_printer import Loop, LoopArray, LoopPrinter
 from optgen.lowerings.fused_cpu.scalar_program import NumberFunction, NumberPrinter, ScalarProgram
 
 _COLUMN = 8  # of the text at which a function's lines begin
@@ -38,16 +38,16 @@ class StepFunctions:
     stored_values: Collection[str]
     has_axes: bool  # whether a step reads or writes row or column values
 
-    def all(self) -> list[DrawFunction | NumberFunction | LoopFunction]:
-        """Return the functions of the draws, then those of the loops."""
+    def all(self) -> list[tuple[Step, DrawFunction | NumberFunction | LoopPrinter]]:
+        """Return the draws with their functions, then the loops with theirs."""
         steps, algorithm = self.phase_steps.steps, self.plan.algorithm
         print_number = NumberPrinter(algorithm, self.program, {})
         return [
-            *(DrawFunction(step, print_number) for step in steps if step.draws),
+            *((step, DrawFunction(step, print_number)) for step in steps if step.draws),
             *(
-                NumberFunction(step, algorithm, self.program)
+                (step, NumberFunction(step, algorithm, self.program))
                 if step.axes is Axes.NONE
-                else LoopFunction(step, self._printer(step))
+                else (step, self._printer(step))
                 for step in steps
                 if step.is_loop
             ),
@@ -61,11 +61,11 @@ class StepFunctions:
         numbers = {n: f"numbers.{variable(n)}" for n in step.numbers_read}
         loop = Loop(arrays, step.body, numbers, [s.operand for s in sums])
         if step.axes is not Axes.TENSOR:
-            return LoopPrinter(plan, loop, self.program)
+            return LoopPrinter(step.name, plan, loop, self.program)
         used_axes = [*(s.axes for s in sums), *(array.axes for array in arrays)]
         by_rows = any(axes not in (Axes.NONE, Axes.TENSOR) for axes in used_axes)
         all_elements = "rows * n" if self.has_axes else "n"
-        return _ElementLoop(plan, loop, self.program, sums, by_rows, all_elements)
+        return _ElementLoop(step.name, plan, loop, self.program, sums, by_rows, all_elements)
 
     def _sums(self, loop: Step) -> list[_Sum]:
         """Return the sums that a loop over elements accumulates."""
@@ -133,48 +133,6 @@ class DrawFunction:
 
 
 @dataclass(frozen=True)
-class LoopFunction:
-    """Function template of a loop: on types, on `EXPANDED`, and on the flags of its arrays.
-
-    `EXPANDED` is true if row and column values have been broadcast to every element.
-    """
-
-    step: Step
-    printer: LoopPrinter
-
-    def definition(self) -> list[str]:
-        """Return the lines of the function template."""
-        flags = (*self._expanded_parameter(), *self.printer.loop.flags.values())
-        template_parameters = [
-            *(f"class {name}" for name in self._type_parameters()),
-            *(f"bool {name}" for name in flags),
-        ]
-        head = f"NOINLINE static void {self.step.name}("
-        return [
-            f"template <{', '.join(template_parameters)}>",
-            *wrapped_list(head, self.printer.parameters(), ") {", column=4),
-            *indented(self.printer.lines()),
-            "}",
-        ]
-
-    def call(self) -> list[str]:
-        """Return the lines that call the instantiation for the values of the flags."""
-        first_arguments = [*self._type_parameters(), *self._expanded_parameter()]
-        flags, arguments = self.printer.loop.flags, self.printer.arguments()
-        return dispatch_call(
-            self.step.name, first_arguments, flags, arguments, "inputs.hypers", column=16
-        )
-
-    def _type_parameters(self) -> list[str]:
-        """Return the type parameters: the storage type of streams, and the compute type."""
-        return ["S", "C"] if self.step.axes is Axes.TENSOR else ["C"]
-
-    def _expanded_parameter(self) -> list[str]:
-        """Return the template parameter `EXPANDED`, if the loop reads it."""
-        return ["EXPANDED"] if self.printer.reads_expanded else []
-
-
-@dataclass(frozen=True)
 class _Sum:
     """Sum that a loop accumulates: its name, its operand, and the axes it sums to."""
 
@@ -192,8 +150,11 @@ class _ElementLoop(LoopPrinter):
     `all_elements` is the C++ text of the number of elements.
     """
 
+    types = ("S", "C")
+
     def __init__(
         self,
+        name: str,
         plan: Plan,
         loop: Loop,
         program: ScalarProgram,
@@ -206,7 +167,7 @@ class _ElementLoop(LoopPrinter):
         self._column_sums = [s for s in sums if s.axes is Axes.COLUMN]
         self._axis_sums = [*self._row_sums, *self._column_sums]
         self._by_rows, self._all_elements = by_rows, all_elements
-        super().__init__(plan, loop, program)
+        super().__init__(name, plan, loop, program)
 
     def loop_lines(self) -> list[str]:
         """Return the loop, with its accumulators, inside a loop over rows if it runs by rows."""

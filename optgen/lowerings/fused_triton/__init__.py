@@ -8,86 +8,65 @@ causes a recompilation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.execution import why_not_in_triton
-from optgen.ir.generated_names import plural
-from optgen.ir.plan import Plan, Stream
-from optgen.lowerings.fused_triton.address_printer import uses
+from optgen.ir.kinds import Axes
+from optgen.ir.nodes import Ref
+from optgen.ir.plan import Finish, Plan, Sweep, WideCall
+from optgen.lowerings.fused_triton.address_printer import UsedNames
 from optgen.lowerings.fused_triton.expression_printer import variable
-from optgen.lowerings.fused_triton.phased_file import plan_context
+from optgen.lowerings.fused_triton.finishes import FinishKernel, FinishPrinter
 from optgen.lowerings.fused_triton.prologue import PackedScalars, Prologue
-from optgen.lowerings.fused_triton.split_phases import isolate_mixed_reductions
+from optgen.lowerings.fused_triton.split_phases import (
+    first_part,
+    isolate_mixed_reductions,
+    partial_sums,
+    split_finishes,
+)
 from optgen.lowerings.fused_triton.sweeps import (
     ARGUMENTS,
-    codes_context,
-    flags_of,
-    print_loads,
-    print_numbers,
-    print_stores,
-    print_sweep,
+    FINISH_ARGUMENTS,
+    WORKSPACE_ARGUMENTS,
+    Kernels,
+    reduction_context,
+    used_streams,
+)
+from optgen.lowerings.fused_triton.workspace_slots import (
+    SMALL_VALUE_AXES,
+    Slots,
+    allocate_slots,
+    is_by_matrix,
+    names_computed_by,
+    names_read_by,
 )
 from optgen.lowerings.lowering import Lowering
-from optgen.passes.kernel_plans import (
-    addresses_of,
-    is_flat_sweep,
-    load_device_scalars,
-)
+from optgen.passes.kernel_plans import load_device_scalars
 from optgen.passes.order import KERNEL_PASSES, run
 from optgen.passes.plan import plans
 
 _PASSES = (isolate_mixed_reductions, *KERNEL_PASSES)
+Context = dict[str, Any]
 
 
 def lower(algorithm: Algorithm) -> Mapping[str, Any]:
     """Return the variables of the file's template."""
     algorithm = load_device_scalars(algorithm)
-    all_plans = [run(_PASSES, p) for p in plans(algorithm)]
-    if len(all_plans) == 1 and is_flat_sweep(all_plans[0]):
-        return {"template": "fused_triton_elementwise.py.jinja"} | _flat_context(all_plans[0])
-    contexts = [plan_context(plan, addresses_of(algorithm)) for plan in all_plans]
+    keys = [state.key for state in algorithm.states if state.shape != "scalar"]
+    contexts = [_plan_context(run(_PASSES, plan), keys) for plan in plans(algorithm)]
     return {
-        "template": "fused_triton_phases.py.jinja",
         "algorithm": algorithm,
+        "may_skip": not algorithm.is_function,  # a step with a gradient scaler
         "plans": contexts,
         "reduces_over_parameters": any(
             kernel["kind"] == "wide" for plan in contexts for kernel in plan["kernels"]
         ),
         "arguments": ARGUMENTS,
+        "finish_arguments": FINISH_ARGUMENTS,
         "scalars": max(plan["scalars"] for plan in contexts),
-    }
-
-
-def _flat_context(plan: Plan) -> dict[str, Any]:
-    """Return the template's variables for an elementwise rule."""
-    (sweep,) = plan.sweeps
-    packed = PackedScalars(plan, (sweep.body,), sweep.streams)
-    prologue = Prologue(plan, packed, len(sweep.streams))
-    prologue_lines = prologue.lines()
-    prologue_text = "\n".join(prologue_lines)
-    return {
-        "algorithm": plan.algorithm,
-        "streams": [_stream(s) for s in sweep.streams],
-        "flags": flags_of(sweep.streams),
-        "packed_scalars": list(packed.program_results),
-        "plan": {
-            "scalar_types": prologue.scalar_types(),
-            "hyper_count": prologue.hyper_count,
-            "prologue": prologue_lines,
-            "prologue_doc": prologue.doc(),
-            "prologue_entry": uses("entry", prologue_text),
-            "prologue_hypers": uses("hyper", prologue_text),
-            "prologue_shapes": False,
-            "may_scale_loss": not plan.algorithm.is_function,  # with a gradient scaler
-        },
-        "loads": [
-            *print_loads(sweep.streams, sweep.body, packed, may_hold_codes=True),
-            *print_numbers(packed, sweep.body),
-        ],
-        "body": print_sweep(sweep.body, packed),
-        "stores": print_stores(sweep.streams, may_hold_codes=True),
     }
 
 
@@ -100,7 +79,142 @@ FUSED_TRITON = Lowering(
 )
 
 
-def _stream(stream: Stream) -> dict[str, str]:
-    """Return a stream's names in the kernel: its pointers, dtype and scales; and its block size."""
-    names = {"list": variable(plural(stream.name)), "type": f"{stream.name.upper()}_T"}
-    return names | codes_context(stream)
+def _plan_context(plan: Plan, keys: Sequence[str]) -> Context:
+    """Return the template's variables for one plan: its kernels, and their workspace.
+
+    `keys` has the keys of the streamed states of all plans, as the bucket's table has them.
+    """
+    plan = split_finishes(plan)
+    algorithm, packed = plan.algorithm, _packed_scalars(plan)
+    slots = _slots(plan, packed)
+    rows = {algorithm.param: 0, algorithm.grad: 1}  # of the bucket's table
+    rows |= {s.symbol: 2 + keys.index(s.key) for s in algorithm.states if s.key in keys}
+    stream_count = 2 + len(keys)
+    prologue = Prologue(plan, packed, stream_count)
+    by_matrix = is_by_matrix(plan, *plan.phases)
+    has_finish = any(isinstance(phase, Finish | WideCall) for phase in plan.phases)
+    in_phases = by_matrix or prologue.reads_shapes or has_finish
+    streams = [stream for sweep in plan.sweeps for stream in sweep.streams]
+    local_names = list(dict.fromkeys(s.name for s in streams if s.role == "local"))
+    fresh_flags = [f"fresh_{state.key}" for state in plan.fresh_states()]
+    scalar_types = prologue.scalar_types()
+    others = enumerate([*scalar_types, *fresh_flags, *local_names], stream_count)
+    rows |= {name: row for row, name in others}
+    printer = Kernels(
+        plan, rows, stream_count, scalar_types, local_names, packed, slots, by_matrix, in_phases
+    )
+    kernels = list(_kernels(plan, printer))
+    workspace = {
+        "in_phases": in_phases,
+        "by_matrix": by_matrix,
+        **_workspace_sizes(kernels, slots),
+        "draws": algorithm.has_random_ops,
+        "locals": tuple(local_names),
+    }
+    facts = [fact if holds else f"not_{fact}" for fact, holds in plan.facts.items()]
+    return {
+        "prefix": "_".join([algorithm.stem, *facts]),
+        "suffix": "_".join(facts),
+        "facts": tuple(plan.facts.values()),
+        "in_phases": in_phases,
+        "by_matrix": by_matrix,
+        "scalars": packed.count,
+        "scalar_types": scalar_types,
+        "prologue": prologue.lines(),
+        "prologue_doc": prologue.doc(),
+        "prologue_shapes": prologue.reads_shapes,
+        "sweeps_share": any(
+            name in WORKSPACE_ARGUMENTS
+            for kernel in kernels
+            if kernel["kind"] == "sweep"
+            for name in kernel["arguments"]
+        ),
+        "has_finish": any(kernel["kind"] in ("finish", "finish_matrices") for kernel in kernels),
+        "kernels": kernels,
+        "workspace": ", ".join(
+            ["scalars=SCALARS.value", *(f"{k}={v}" for k, v in workspace.items() if v)]
+        ),
+    }
+
+
+def _workspace_sizes(kernels: Sequence[Context], slots: Slots) -> dict[str, int]:
+    """Return the numbers of small values and partial sums for which a workspace has room."""
+    sweeps = [kernel for kernel in kernels if kernel["kind"] == "sweep"]
+    sizes = {f"{axes.name.lower()}_values": slots.counts[axes] for axes in SMALL_VALUE_AXES}
+    for key in ("sums", "row_sums", "column_sums"):
+        sizes[key] = max(len(sweep[key]) for sweep in sweeps)
+    sizes["parts"] = sum(kernel.get("partial_sum_count", 0) for kernel in kernels)
+    return sizes
+
+
+def _packed_scalars(plan: Plan) -> PackedScalars:
+    bodies = [p.body for p in plan.phases if isinstance(p, Sweep | Finish)]
+    streams = [s for sweep in plan.sweeps for s in sweep.streams]
+    numbers = [variable(r.name) for r in _passed_values(plan) if plan.kinds[r].axes is Axes.NONE]
+    return PackedScalars(plan, bodies, streams, dict.fromkeys(numbers))
+
+
+def _slots(plan: Plan, packed: PackedScalars) -> Slots:
+    values = list(_passed_values(plan))
+    for phase in plan.phases:
+        if isinstance(phase, Finish):
+            printer = FinishPrinter(plan, phase, packed, allocate_slots(plan, ()), UsedNames())
+            values += printer.values_read_by_later_loops()
+    return allocate_slots(plan, values)
+
+
+def _passed_values(plan: Plan) -> Iterator[Ref]:
+    """Yield small values that one kernel computes and another reads.
+
+    A sweep's sum is known only in the next finish, which combines the partial sums.
+    """
+    for i, phase in enumerate(plan.phases):
+        sums = partial_sums(plan, phase) if isinstance(phase, Finish) else ()
+        partial_targets = {a.target for a in sums}
+        for ref in names_computed_by(phase):
+            is_sum = isinstance(phase, Sweep) or ref in partial_targets
+            first_reader = i + 2 if is_sum else i + 1
+            if any(ref in names_read_by(p) for p in plan.phases[first_reader:]):
+                yield ref
+
+
+def _kernels(plan: Plan, kernels: Kernels) -> Iterator[Context]:
+    """Yield the template's variables of each phase.
+
+    The first sweep that reads the gradient also divides it by the loss scale.
+    """
+    finish_numbers, fold_numbers = count(1), count(1)
+    sweep_numbers: Iterator[int | str] = count(1) if len(plan.sweeps) > 1 else iter([""])
+    is_unscaled = plan.algorithm.is_function  # its lists have no gradients
+    for i, phase in enumerate(plan.phases):
+        if isinstance(phase, Sweep):
+            reads_grad = any(s.role == "grad" for s in used_streams(phase))
+            context = kernels.sweep(phase, unscales=reads_grad and not is_unscaled)
+            yield context | {"number": next(sweep_numbers)}
+            is_unscaled |= reads_grad
+            if context["sums"]:
+                yield _fold(context["sums"]) | {"number": next(fold_numbers)}
+        elif isinstance(phase, Finish):
+            previous_phase = plan.phases[i - 1] if i else None
+            yield FinishKernel(kernels, phase, previous_phase).context() | {
+                "number": next(finish_numbers)
+            }
+            if sums := [reduction_context(a) for a in partial_sums(plan, phase)]:
+                fold = _fold(sums, of_groups=True, first=first_part(plan, phase))
+                yield fold | {"number": next(fold_numbers)}
+        elif isinstance(phase, WideCall):
+            yield kernels.wide_call(phase)
+        else:
+            yield kernels.matrix_call(phase)
+
+
+def _fold(sums: Sequence[Context], of_groups: bool = False, first: int = 0) -> Context:
+    """Return the template's variables of a kernel that folds partial sums from `first` on."""
+    maxima = sum(each["is_maximum"] for each in sums)
+    return {
+        "kind": "fold",
+        "sums": len(sums),
+        "maxima": maxima,
+        "of_groups": of_groups,
+        "first": first,
+    }

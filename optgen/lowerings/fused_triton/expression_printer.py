@@ -252,16 +252,13 @@ def _is_nonnegative_integer(expr: Expr) -> bool:
 
 
 _LOADS: Mapping[str, tuple[str, str]] = {
-    "numel": ("numel", "tl.load(shape + WHOLE_NUMEL * num_tensors).to(tl.float64)"),
-    "ndim": ("ndim", "tl.load(shape + NDIM * num_tensors).to(tl.float64)"),
-    "rows": ("row_count", "tl.load(shape + ROWS * num_tensors).to(tl.float64)"),
-    "cols": ("column_count", "tl.load(shape + COLUMNS * num_tensors).to(tl.float64)"),
-    "machine_eps": (
-        "machine_eps",
-        "tl.load(shape + EPS * num_tensors).to(tl.float64, bitcast=True)",
-    ),
+    "numel": ("numel", "WHOLE_NUMEL * num_tensors).to(tl.float64)"),
+    "ndim": ("ndim", "NDIM * num_tensors).to(tl.float64)"),
+    "rows": ("row_count", "ROWS * num_tensors).to(tl.float64)"),
+    "cols": ("column_count", "COLUMNS * num_tensors).to(tl.float64)"),
+    "machine_eps": ("machine_eps", "EPS * num_tensors).to(tl.float64, bitcast=True)"),
 }
-"""Variable of each property, and the expression that loads it."""
+"""Variable of each property, and the end of the expression that loads it from a table of shapes."""
 
 
 def read_property(expr: Expr) -> str | None:
@@ -269,7 +266,11 @@ def read_property(expr: Expr) -> str | None:
     return _LOADS[expr.op][0] if isinstance(expr, Call) and expr.op in _LOADS else None
 
 
-def load_properties(exprs: Iterable[Expr]) -> list[str]:
+def load_properties(exprs: Iterable[Expr], use: Callable[[str], str] = str) -> list[str]:
     """Return the lines that load the properties in these expressions."""
     ops = {e.op for expr in exprs for e in walk(expr) if isinstance(e, Call)}
-    return [f"{name} = {value}" for word, (name, value) in _LOADS.items() if word in ops]
+    return [
+        f"{name} = tl.load({use('shape')} + {offset}"
+        for word, (name, offset) in _LOADS.items()
+        if word in ops
+    ]

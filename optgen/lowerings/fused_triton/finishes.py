@@ -26,12 +26,15 @@ from optgen.ir.nodes import (
 from optgen.ir.ops import OPS
 from optgen.ir.plan import Finish, Phase, Plan, Sweep, is_maximum, is_reduction, reads
 from optgen.lowerings.fused_triton.address_printer import (
+    Use,
+    UsedNames,
     existence_variable,
     finish_addresses,
     flat_addresses,
+    indented,
     needed_lines,
     plus_multiple,
-    uses,
+    plus_offset,
 )
 from optgen.lowerings.fused_triton.expression_printer import (
     ExpressionPrinter,
@@ -44,8 +47,8 @@ from optgen.lowerings.fused_triton.split_phases import first_part, partial_sums,
 from optgen.lowerings.fused_triton.sweeps import (
     Context,
     Kernels,
-    plus_offset,
     print_numbers,
+    print_statements,
     reduction_context,
 )
 from optgen.lowerings.fused_triton.workspace_slots import (
@@ -55,7 +58,6 @@ from optgen.lowerings.fused_triton.workspace_slots import (
     names_computed_by,
     names_read_by,
 )
-from optgen.lowerings.python.literals import comment
 
 _ARGUMENTS = ("table", "shapes", "scalars", "values", "partials")
 
@@ -71,33 +73,29 @@ class FinishKernel:
     def context(self) -> Context:
         """Return the template's variables."""
         plan, packed, slots = self.kernels.plan, self.kernels.packed, self.kernels.slots
-        known_numbers = self._known_numbers()
+        known_numbers, used = self._known_numbers(), UsedNames()
         body_lines = [
-            *self._lines_that_combine_sums(),
-            *print_numbers(packed, self.finish.body, known_names=known_numbers),
-            *load_properties(expressions(self.finish.body)),
-            *FinishPrinter(plan, self.finish, packed, slots).lines(),
-            *self._partial_stores(),
-            *self._number_stores(known_numbers),
+            *self._lines_that_combine_sums(used),
+            *print_numbers(packed, self.finish.body, known_names=known_numbers, use=used),
+            *load_properties(expressions(self.finish.body), used),
+            *FinishPrinter(plan, self.finish, packed, slots, used).lines(),
+            *self._partial_stores(used),
+            *self._number_stores(known_numbers, used),
         ]
         factor_states = self._factor_states()
         states = [*factor_states, *self._stored_scalars()]
-        tensor_addresses = flat_addresses(reads_partials=bool(self._sums_of_previous_phase()))
-        addresses = (
-            finish_addresses(slots.counts, factor_states) if self._by_matrix else tensor_addresses
-        )
-        lines = [*needed_lines(addresses, body_lines), *body_lines]
-        body = "\n".join(lines)
-        state_types = [s["type"] for s in states]
-        always_passed = {"shapes"} if self._by_matrix else set()
-        arguments = [n for n in _ARGUMENTS if n in always_passed or uses(n, body)]
-        flags = self.kernels.flags(body)
+        addresses = flat_addresses(reads_partials=bool(self._sums_of_previous_phase()))
+        if self._by_matrix:
+            addresses = finish_addresses(slots.counts, factor_states)
+            used("shapes")  # the kernel that calls this one reads them
+        lines = [*needed_lines(addresses, used), *body_lines]
+        flags = self.kernels.flags(self.finish.body)
         return {
             "kind": "finish_matrices" if self._by_matrix else "finish",
             "states": states,
             "lines": lines or ["return  # nothing reads the sums yet"],
-            "arguments": arguments,
-            "types": [*state_types, *flags],
+            "arguments": [name for name in _ARGUMENTS if name in used],
+            "types": [*(state["type"] for state in states), *flags],
             "flag_values": flags,
             "partial_sum_count": len(partial_sums(plan, self.finish)),
             "line_sums": self._partial_row_and_column_sums(),
@@ -145,17 +143,18 @@ class FinishKernel:
                 return [reduction_context(a) for a in partial_sums(self.kernels.plan, finish)]
         return []
 
-    def _lines_that_combine_sums(self) -> list[str]:
+    def _lines_that_combine_sums(self, use: Use) -> list[str]:
         """Return the lines that combine the partial sums of the previous phase."""
         base, count_name, first_index = "sums", "sum_count", 0
         if isinstance(self.previous_phase, Finish):
             base, count_name = "part_sums", "part_sum_count"
             first_index = first_part(self.kernels.plan, self.previous_phase)
-        return [
-            f"{s['name']} = {'pick_largest' if s['is_maximum'] else 'add_up'}"
-            f"({plus_multiple(base, n, count_name)}, {count_name})"
-            for n, s in enumerate(self._sums_of_previous_phase(), first_index)
-        ]
+        lines = []
+        for n, each in enumerate(self._sums_of_previous_phase(), first_index):
+            function = "pick_largest" if each["is_maximum"] else "add_up"
+            address = plus_multiple(use(base), n, use, count_name)
+            lines.append(f"{each['name']} = {function}({address}, {use(count_name)})")
+        return lines
 
     def _known_numbers(self) -> list[str]:
         """Return the numbers that this kernel knows: combined from partial sums, or computed."""
@@ -167,32 +166,33 @@ class FinishKernel:
     def _is_number(self, ref: Ref) -> bool:
         return self.kernels.plan.kinds[ref].axes is Axes.NONE
 
-    def _partial_stores(self) -> list[str]:
+    def _partial_stores(self, use: Use) -> list[str]:
         """Return the lines that store this program's partial sum of each sum over all matrices."""
-        reductions = partial_sums(self.kernels.plan, self.finish)
+        reductions = enumerate(
+            partial_sums(self.kernels.plan, self.finish),
+            first_part(self.kernels.plan, self.finish),
+        )
         return [
-            f"tl.store({plus_multiple('parts', part, 'groups')} + matrix_group, {variable(name)})"
-            for part, name in enumerate(
-                (reduction.target.name for reduction in reductions),
-                first_part(self.kernels.plan, self.finish),
-            )
+            f"tl.store({plus_multiple(use('parts'), part, use, 'groups')} + matrix_group, "
+            f"{variable(reduction.target.name)})"
+            for part, reduction in reductions
         ]
 
-    def _number_stores(self, names: Sequence[str]) -> list[str]:
+    def _number_stores(self, names: Sequence[str], use: Use) -> list[str]:
         """Return the lines that store numbers for later kernels, in one program per tensor."""
         packed = self.kernels.packed
         lines = [
-            f"tl.store({plus_offset('scalars', packed.offset(n))}, {n})"
+            f"tl.store({plus_offset(use('scalars'), packed.offset(n))}, {n})"
             for n in names
             if n in packed.finish_numbers
         ]
         for state in self._stored_scalars():
-            address = f"tl.load(entry + {state['address']} * num_tensors)"
+            address = f"tl.load({use('entry')} + {state['address']} * num_tensors)"
             pointer = f"{address}.to(tl.pointer_type({state['type']}))"
             lines.append(f"{state['list']} = {pointer}")
             lines.append(f"tl.store({state['list']}, {state['name']}.to({state['type']}))")
         if self._by_matrix and lines:
-            return ["if matrix_group == 0:", *(f"    {line}" for line in lines)]
+            return ["if matrix_group == 0:", *indented(lines)]
         return lines
 
     def _stored_scalars(self) -> list[Context]:
@@ -214,7 +214,6 @@ class FinishKernel:
         ]
 
 
-_INDENT = "    "
 _TILE_SHAPES = {
     Axes.NONE: "()",
     Axes.MATRIX: "(DEPTH, 1)",
@@ -226,9 +225,12 @@ _SIZE_NAMES = {Axes.ROW: ("height", "HEIGHT"), Axes.COLUMN: ("width", "WIDTH")}
 
 
 class FinishPrinter:
-    """Printer of one `Finish`."""
+    """Printer of one `Finish`; it notes in `use` which addresses and sizes its lines read."""
 
-    def __init__(self, plan: Plan, finish: Finish, packed: PackedScalars, slots: Slots) -> None:
+    def __init__(
+        self, plan: Plan, finish: Finish, packed: PackedScalars, slots: Slots, use: Use
+    ) -> None:
+        self._use = use
         self._plan, self._body, self._packed, self._slots = plan, finish.body, packed, slots
         self._printer = ExpressionPrinter(
             read_property, for_elements=False, read_condition=packed.packed_name
@@ -317,8 +319,8 @@ class FinishPrinter:
     def _loads(self) -> list[str]:
         """Load the numbers of matrices that an earlier kernel has stored."""
         return [
-            f"{variable(ref.name)} = tl.load({self._slots.address(ref, Axes.MATRIX)} + matrices, "
-            "in_batch, 0.0).to(tl.float64)"
+            f"{variable(ref.name)} = tl.load({self._matrix_address(ref)}, {self._use('in_batch')}, "
+            "0.0).to(tl.float64)"
             for ref in self._small_values_read(self._body)
             if self._axes(ref) is Axes.MATRIX
         ]
@@ -326,11 +328,14 @@ class FinishPrinter:
     def _matrix_stores(self, computed: Iterable[Ref]) -> list[str]:
         """Store the computed numbers of matrices that a later kernel reads."""
         return [
-            f"tl.store({self._slots.address(ref, Axes.MATRIX)} + matrices, {variable(ref.name)}, "
-            "in_batch)"
+            f"tl.store({self._matrix_address(ref)}, {variable(ref.name)}, {self._use('in_batch')})"
             for ref in computed
             if self._axes(ref) is Axes.MATRIX and self._slots.holds(ref, Axes.MATRIX)
         ]
+
+    def _matrix_address(self, ref: Ref) -> str:
+        address = self._slots.address(ref, Axes.MATRIX, self._use)
+        return f"{address} + {self._use('matrices')}"
 
     def _loop(self, axis: Axes, stage: int) -> list[str]:
         """Return a stage's loop over rows or over columns, tile by tile."""
@@ -338,12 +343,14 @@ class FinishPrinter:
         if not body:
             return []
         size, tile = _SIZE_NAMES[axis]
+        matrices = self._use("remaining_matrices")
+        self._use(size)
         reductions = {a.target: a.value for a in assigns(body) if is_reduction(a.value)}
         other_statements = filter_assigns(body, lambda a: not is_reduction(a.value))
         loaded = [r for r in self._small_values_read(body) if self._is_loaded(r, stage)]
         inner = [
             f"lanes = first + lines({size}, DEPTH, {tile})",
-            f"mask = lines_inside(remaining_matrices, {size} - first, DEPTH, {tile})",
+            f"mask = lines_inside({matrices}, {size} - first, DEPTH, {tile})",
             *(self._load(ref, axis) for ref in loaded),
             *self._barrier_after(loaded, other_statements),
             *self._zeros(other_statements, stage),
@@ -355,7 +362,7 @@ class FinishPrinter:
         return [
             *(f"{variable(ref.name)} = {zeros}" for ref in reductions),
             f"for first in range(0, {size}, {tile}):",
-            *(_INDENT + line for line in inner),
+            *indented(inner),
             *(self._reduce(ref, value) for ref, value in reductions.items()),
             *self._matrix_stores(reductions),
         ]
@@ -396,14 +403,17 @@ class FinishPrinter:
 
     def _load(self, ref: Ref, axis: Axes) -> str:
         is_old_state = self._is_old_state(ref)
-        address = variable(plural(ref.name)) if is_old_state else self._slots.address(ref, axis)
-        mask = self._state_mask(ref) if is_old_state else "mask"
+        if is_old_state:
+            address, mask = self._use(variable(plural(ref.name))), self._state_mask(ref)
+        else:
+            address, mask = self._slots.address(ref, axis, self._use), "mask"
         return f"{variable(ref.name)} = tl.load({address} + lanes, {mask}, 0.0).to(tl.float64)"
 
     def _state_mask(self, ref: Ref) -> str:
         """Return the mask of a state's lanes, which is false if the state does not exist."""
-        is_present = existence_variable(variable(plural(ref.name)))
-        return f"mask & {is_present}" if ref.name in self._optional_states else "mask"
+        if ref.name not in self._optional_states:
+            return "mask"
+        return f"mask & {self._use(existence_variable(variable(plural(ref.name))))}"
 
     def _stores(self, body: Program, axis: Axes) -> list[str]:
         """Store the rows or columns that a loop computes, into states and into slots."""
@@ -412,10 +422,11 @@ class FinishPrinter:
             name = variable(ref.name)
             if ref.name in self._states:
                 value = f"{name}.to({ref.name.upper()}_T)"
-                pointers, mask = variable(plural(ref.name)), self._state_mask(ref)
+                pointers, mask = self._use(variable(plural(ref.name))), self._state_mask(ref)
                 lines.append(f"tl.store({pointers} + lanes, {value}, {mask})")
             if self._slots.holds(ref, axis):
-                lines.append(f"tl.store({self._slots.address(ref, axis)} + lanes, {name}, mask)")
+                address = self._slots.address(ref, axis, self._use)
+                lines.append(f"tl.store({address} + lanes, {name}, mask)")
         return lines
 
     def _zeros(self, body: Program, stage: int) -> list[str]:
@@ -435,18 +446,7 @@ class FinishPrinter:
         ]
 
     def _statements(self, body: Program) -> list[str]:
-        lines: list[str] = []
-        for stmt in body:
-            if isinstance(stmt, Assign):
-                lines += map(comment, stmt.quote)
-                lines.append(self._statement(stmt))
-                continue
-            arms = [(f"if {self._packed.branch_condition(stmt.condition)}:", stmt.then)]
-            arms += [("else:", stmt.orelse)] if stmt.orelse else []
-            for head, arm in arms:
-                inner = self._statements(arm) or ["pass"]
-                lines += [head, *(_INDENT + line for line in inner)]
-        return lines
+        return print_statements(body, self._packed, self._statement)
 
     def _reduce(self, target: Ref, value: Expr) -> str:
         """Reduce a loop's accumulator to a number per matrix, or to this program's partial sum."""
@@ -463,7 +463,8 @@ class FinishPrinter:
         if not is_reduction(stmt.value):
             return f"{name} = {self._printer.argument(stmt.value)}"
         function = "largest" if is_maximum(stmt.value) else "total"
-        return f"{name} = {function}({self._printer(_operand(stmt.value))}, in_batch)"
+        operand = self._printer(_operand(stmt.value))
+        return f"{name} = {function}({operand}, {self._use('in_batch')})"
 
     def _accumulate(self, target: Ref, value: Expr) -> str:
         """Add one tile of a loop to a reduction's accumulator, element by element."""

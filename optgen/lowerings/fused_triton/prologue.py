@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from optgen.contract.states import Condition
 from optgen.ir.generated_names import is_free, plural
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import (
@@ -17,6 +18,7 @@ from optgen.ir.nodes import (
     Call,
     Const,
     Expr,
+    If,
     Program,
     Ref,
     always_assigned,
@@ -28,6 +30,13 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import CONDITION_OPERANDS
 from optgen.ir.plan import Plan, Stream
+from optgen.lowerings.fused_triton.address_printer import (
+    UsedNames,
+    indented,
+    needed_lines,
+    plus_offset,
+    prologue_addresses,
+)
 from optgen.lowerings.fused_triton.expression_printer import (
     ExpressionPrinter,
     constant,
@@ -89,9 +98,8 @@ class PackedScalars:
             if isinstance(stmt, Assign):
                 yield from self._numbers_read_by_value(stmt.value)
                 continue
-            name, expr = self._branch_entry(stmt.condition)
-            if name:
-                yield name, expr, True
+            if not self.constexpr_condition(stmt.condition):
+                yield *self._entry(stmt.condition), True
             yield from self._numbers_read(stmt.then)
             yield from self._numbers_read(stmt.orelse)
 
@@ -116,24 +124,25 @@ class PackedScalars:
 
     def branch_condition(self, expr: Expr) -> str:
         """Return the text of a branch condition in a kernel."""
-        name, _ = self._branch_entry(expr)
-        if name:
-            return f"{name} != 0"
-        match expr:
-            case Call("not", (inner,)):
-                return f"not {self.branch_condition(inner)}"
-            case Ref(flag) | Call("truth", (Ref(flag),)):
-                return constant(flag)
-        raise TypeError(f"not a condition of a sweep: {expr!r}")
+        condition = self.constexpr_condition(expr)
+        return str(condition) if condition else f"{self._entry(expr)[0]} != 0"
 
-    def _branch_entry(self, expr: Expr) -> tuple[str, Expr]:
-        """Return the name and expression of a condition; the name is "" for a constexpr."""
+    def constexpr_condition(self, expr: Expr) -> Condition | None:
+        """Return a branch condition on a constexpr flag; None for any other."""
         match expr:
             case Ref(name) | Call("truth", (Ref(name),)) if name in self._constexpr_flags:
-                return "", expr
-            case Call("not", (inner,)) if not self._branch_entry(inner)[0]:
-                return "", expr
-        return self._entry(expr)
+                return flag_condition(Condition(name))
+            case Call("not", (inner,)) if condition := self.constexpr_condition(inner):
+                return condition.negated
+        return None
+
+    def constexpr_conditions(self, program: Program) -> Iterator[Condition]:
+        """Yield the conditions of a program's branches that are constexpr."""
+        for stmt in program:
+            if isinstance(stmt, If):
+                if condition := self.constexpr_condition(stmt.condition):
+                    yield condition
+                yield from self.constexpr_conditions((*stmt.then, *stmt.orelse))
 
     def _entry(self, expr: Expr) -> tuple[str, Expr]:
         """Return the name and the expression of the packed scalar that stands for a condition.
@@ -160,7 +169,9 @@ class PackedScalars:
         raise AssertionError("candidate_names() is infinite")
 
 
-_INDENT = "    "
+def flag_condition(condition: Condition) -> Condition:
+    """Return a stream's condition, with the name of its constexpr flag."""
+    return replace(condition, name=constant(condition.name))
 
 
 class Prologue:
@@ -171,11 +182,13 @@ class Prologue:
         self._packed, self._stream_count = packed, stream_count
         self._states = [s.symbol for s in plan.algorithm.scalar_states()]
         self._printer = ExpressionPrinter(self._read, for_elements=False)
+        self._exprs = [*expressions(self._plan.scalars), *packed.program_results.values()]
+        self._used = UsedNames()
         self._offsets: dict[str, int] = {}
-        self.hyper_count = 0  # a tuple counts once per item
+        self._hyper_count = 0  # a tuple counts once per item
         for hyper in plan.algorithm.hypers:
-            self._offsets[hyper.name] = self.hyper_count
-            self.hyper_count += hyper.size
+            self._offsets[hyper.name] = self._hyper_count
+            self._hyper_count += hyper.size
 
     def scalar_types(self) -> list[str]:
         """Return the kernel's names for the dtypes of the step and of scalar states."""
@@ -198,9 +211,15 @@ class Prologue:
         """Return the body of the kernel."""
         body, stored = self._block(self._plan.scalars, set(map(variable, self._step_and_states())))
         stored_at_end = [name for name in self._packed.program_results if name not in stored]
-        exprs = [*expressions(self._plan.scalars), *self._packed.program_results.values()]
-        loads = [*self._loads(), *load_properties(exprs)]
-        return [*loads, "", *body, "", *self._state_stores(), *map(self._store, stored_at_end)]
+        loads = [*self._loads(), *load_properties(self._exprs, self._used)]
+        stores = [*self._state_stores(), *map(self._store, stored_at_end)]
+        addresses = needed_lines(prologue_addresses(self._hyper_count), self._used)
+        return [*addresses, *loads, "", *body, "", *stores]
+
+    @property
+    def reads_shapes(self) -> bool:
+        """Tell whether the kernel loads properties of parameters."""
+        return bool(load_properties(self._exprs))
 
     def _step_and_states(self) -> list[str]:
         return [*(["step"] if self._plan.algorithm.step else []), *self._states]
@@ -208,7 +227,8 @@ class Prologue:
     def _loads(self) -> list[str]:
         """Load the hyperparameters, step, scalar states and fresh flags that are read."""
         lines: list[str] = []
-        for hyper in (h for h in self._plan.algorithm.hypers if h.name in self._read_names()):
+        numbers = (h for h in self._plan.algorithm.hypers if h.size == 1)
+        for hyper in (h for h in numbers if h.name in self._read_names()):
             lines += map(comment, filter(None, [legend_of_choices(hyper)]))
             lines.append(f"{variable(hyper.name)} = tl.load({self._hyper(hyper.name)})")
         for row, name in enumerate(self._step_and_states()):
@@ -231,19 +251,16 @@ class Prologue:
         return lines
 
     def _read_names(self) -> set[str]:
-        """Return the names read as plain numbers, by the scalar program or by packed scalars."""
-        read = [*expressions(self._plan.scalars), *self._packed.program_results.values()]
-        return {e.name for expr in read for e in walk(expr) if isinstance(e, Ref)} - {
-            hyper.name for hyper in self._plan.algorithm.hypers if hyper.size > 1
-        }
+        """Return the names that the scalar program or a packed scalar reads."""
+        return {e.name for expr in self._exprs for e in walk(expr) if isinstance(e, Ref)}
 
     def _hyper(self, name: str, index: int = 0) -> str:
         offset = self._offsets[name] + index
-        return f"hyper + {offset}" if offset else "hyper"
+        return plus_offset(self._used("hyper"), offset)
 
     def _table_entry(self, row: int) -> str:
         """Return the address of a tensor's entry in a row of the bucket's table."""
-        return f"entry + (STREAMS + {row}) * num_tensors"
+        return f"{self._used('entry')} + (STREAMS + {row}) * num_tensors"
 
     def _block(self, program: Program, known_after: set[str]) -> tuple[list[str], set[str]]:
         """Return a block's lines, and the packed scalars stored in its arms.
@@ -281,7 +298,7 @@ class Prologue:
             if self._is_known_only_in_arm(name, defined, known_after)
         ]
         lines += [self._store(name) for name in only_here]
-        return [_INDENT + line for line in lines or ["pass"]], stored | set(only_here)
+        return indented(lines or ["pass"]), stored | set(only_here)
 
     def _is_known_only_in_arm(self, name: str, defined: set[str], known_after: set[str]) -> bool:
         """Tell whether a packed scalar or condition is known in an arm but not after it."""
@@ -348,12 +365,13 @@ class Prologue:
         offset = list(self._packed.program_results).index(name)
         result = self._packed.program_results[name]
         value = variable(result.name) if isinstance(result, Ref) else self._stored_condition(result)
-        return f"tl.store(scalars{f' + {offset}' if offset else ''}, {value})"
+        return f"tl.store({plus_offset(self._used('scalars'), offset)}, {value})"
 
     def _stored_condition(self, condition: Expr) -> str:
-        """Return a condition's text; `fresh_x != 0` is shortened, because `fresh_x` is 0 or 1."""
-        if isinstance(condition, Call) and condition.op == "fresh":
-            return self._printer(condition).removesuffix(" != 0")
+        """Return a condition's text; that of `fresh(x)` is `fresh_x`, which is 0 or 1."""
+        match condition:
+            case Call("fresh", (Ref(name),)):
+                return f"fresh_{name}"
         return self._printer(condition)
 
 

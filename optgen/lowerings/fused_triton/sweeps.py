@@ -5,11 +5,12 @@ The body of a sweep has loads, statements below the lines of the spec, and store
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from optgen.contract.states import QUANTIZED, Condition
+from optgen.ir.algorithm import State
 from optgen.ir.generated_names import plural
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import (
@@ -37,13 +38,16 @@ from optgen.ir.plan import (
     reads,
 )
 from optgen.lowerings.fused_triton.address_printer import (
+    Use,
+    UsedNames,
+    indented,
     needed_lines,
+    plus_offset,
     tile_addresses,
     tile_stores,
-    uses,
 )
-from optgen.lowerings.fused_triton.expression_printer import ExpressionPrinter, constant, variable
-from optgen.lowerings.fused_triton.prologue import PackedScalars
+from optgen.lowerings.fused_triton.expression_printer import ExpressionPrinter, variable
+from optgen.lowerings.fused_triton.prologue import PackedScalars, flag_condition
 from optgen.lowerings.fused_triton.workspace_slots import (
     LINE_AXES,
     SMALL_VALUE_AXES,
@@ -58,20 +62,27 @@ from optgen.passes.kernel_plans import has_flat_sweeps
 
 Context = dict[str, Any]
 _BROADCAST = {Axes.ROW: "[:, :, None]", Axes.COLUMN: "[:, None, :]", Axes.MATRIX: "[:, None, None]"}
-_WORKSPACE_ARGUMENTS = ("shapes", "scalars", "values", "partials")
-_SWEEP_ARGUMENTS = ("table", "tensor_of_block", *_WORKSPACE_ARGUMENTS, "loss_scale", "found_inf")
+WORKSPACE_ARGUMENTS = ("shapes", "values", "partials")
+"""Arguments of a sweep that lie in the workspace."""
+_SWEEP_ARGUMENTS = (
+    *("table", "tensor_of_block", "shapes", "scalars", "values", "partials"),
+    *("loss_scale", "found_inf"),
+)
 ARGUMENTS = {
     "table": "bucket.table",
     "tensor_of_block": "bucket.tensor_of_block",
     "loss_scale": "bucket.loss_scale",
     "found_inf": "bucket.found_inf",
-    "arrivals": "work.arrivals",
     "shapes": "work.shapes",
-    "scalars": "work.scalars",
+    "scalars": "bucket.scalars",
     "values": "work.values",
     "partials": "work.partials",
 }
-"""Launch expression of each kernel argument."""
+"""Launch expression of each argument of a sweep."""
+FINISH_ARGUMENTS = ARGUMENTS | {
+    name: f"whole.{name}" for name in ("arrivals", "shapes", "values", "partials")
+}
+"""Launch expression of each argument of a finish, which sees whole matrices even beside shards."""
 _MASK = {Axes.ROW: "in_rows", Axes.COLUMN: "in_columns", Axes.MATRIX: "in_batch"}
 
 
@@ -79,29 +90,34 @@ _MASK = {Axes.ROW: "in_rows", Axes.COLUMN: "in_columns", Axes.MATRIX: "in_batch"
 class Kernels:
     """Printer of the kernels and calls of a plan's phases.
 
-    `table_rows` names the rows of the bucket's table in order: addresses, scalar types, fresh
-    flags, and the operands and results of matrix ops (`local_names`). `scalar_types` names the
-    types of the step and of scalar states.
+    `table_rows` has the row of the bucket's table for each name: `stream_count` streams, scalar
+    types, fresh flags, and the operands and results of matrix ops (`local_names`). `scalar_types`
+    names the types of the step and of scalar states. With `in_phases`, scalars are in float64.
     """
 
     plan: Plan
-    table_rows: Sequence[str]
+    table_rows: Mapping[str, int]
+    stream_count: int
     scalar_types: Sequence[str]
     local_names: Sequence[str]
     packed: PackedScalars
     slots: Slots
     by_matrix: bool
+    in_phases: bool
 
     def sweep(self, sweep: Sweep, unscales: bool) -> Context:
         """Return the template's variables for a sweep's kernel and its tile function."""
-        streams, small_values = used_streams(sweep), list(self._small_values_read(sweep))
+        used = UsedNames()
+        streams, small_values = used_streams(sweep), list(self._small_values_read(sweep, used))
         sums, row_sums, column_sums = (self.reductions(sweep, a) for a in (Axes.NONE, *LINE_AXES))
+        stream_contexts = [
+            self.stream_context(s.name) | codes_context(s, self._has_codes) for s in streams
+        ]
         context: Context = {
             "kind": "sweep",
             "stored_locals": [s.name for s in streams if s.role == "local" and s.stored],
-            "streams": [
-                self.stream_context(s.name) | codes_context(s, self._has_codes) for s in streams
-            ],
+            "streams": stream_contexts,
+            "launch_types": self._launch_types(stream_contexts),
             "small_values": small_values,
             "unscales": unscales,
             "loads": [
@@ -115,7 +131,7 @@ class Kernels:
                     f"{s['name']} = tl.load({s['list']}, {s['mask']}){s['broadcast']}"
                     for s in small_values
                 ),
-                *print_numbers(self.packed, sweep.body, suffix=".to(dtype)"),
+                *print_numbers(self.packed, sweep.body, ".to(dtype)" if self.in_phases else ""),
             ],
             "body": [*print_zeros(sweep.body), *print_sweep(sweep.body, self.packed)],
             "stores": print_stores(streams, self._has_codes),
@@ -123,14 +139,20 @@ class Kernels:
             "row_sums": row_sums,
             "column_sums": column_sums,
         }
-        lines = "\n".join([*context["loads"], *context["body"], *context["stores"]])
-        tile = self._tile_lines(context, self.first_slots(sweep))
-        return context | tile | {"flag_values": self.flags(lines)}
+        tile = self._tile_lines(context, self.first_slots(sweep), used)
+        flags = self.flags(sweep.body, streams)
+        return context | tile | {"flag_values": flags}
 
     @property
     def _has_codes(self) -> bool:
         """Tell whether sweeps read and write codes of 8 bits."""
         return self.plan.algorithm.has_codes and has_flat_sweeps(self.plan)
+
+    def _launch_types(self, streams: Sequence[Context]) -> str:
+        """Return the launch expression of the types of a sweep's streams."""
+        types = [s["launch_type"] for s in streams]
+        is_all = types == [f"bucket.types[{index}]" for index in range(self.stream_count)]
+        return "*bucket.types," if is_all else "".join(f"{each}, " for each in types)
 
     def first_slots(self, sweep: Sweep) -> Mapping[Axes, int]:
         """Return the first slot of a sweep's row sums, and of its column sums."""
@@ -141,35 +163,35 @@ class Kernels:
             for axes in LINE_AXES
         }
 
-    def flags(self, text: str) -> dict[str, str]:
-        """Return the constexpr flags that a kernel's text uses, each with its launch value."""
+    def flags(self, body: Program, streams: Sequence[Stream] = ()) -> dict[str, str]:
+        """Return the constexpr flags of a kernel's branches and streams, with launch values."""
+        conditions = [*self.packed.constexpr_conditions(body), *map(presence, streams)]
+        used = {condition.name for condition in conditions if condition}
         all_flags = flags_of([s for sweep in self.plan.sweeps for s in sweep.streams])
-        return {flag: value for flag, value in all_flags.items() if uses(flag, text)}
+        return {flag: value for flag, value in all_flags.items() if flag in used}
 
-    def _tile_lines(self, context: Context, first_slots: Mapping[Axes, int]) -> Context:
+    def _tile_lines(
+        self, context: Context, first_slots: Mapping[Axes, int], used: UsedNames
+    ) -> Context:
         """Return the lines of a sweep's kernel before and after the call of its tile function."""
         sums, row_sums, column_sums = (
             [s["name"] for s in context[key]] for key in ("sums", "row_sums", "column_sums")
         )
-        store_lines = tile_stores(sums, row_sums, column_sums, self.slots.counts, first_slots)
-        if sums or row_sums or column_sums:
-            store_lines.insert(0, "partials += tl.load(shape + PARTIALS * num_tensors)")
-        if uses("blocks", "\n".join(store_lines)):
-            store_lines.insert(1, "blocks = tl.load(shape + BLOCKS * num_tensors)")
+        counts = self.slots.counts
+        store_lines = tile_stores(sums, row_sums, column_sums, counts, first_slots, used)
         pointers = [f"{s['list']} = {s['address']}" for s in context["small_values"]]
-        masks = [s["mask"] for s in context["small_values"]]
-        lines = [*pointers, *masks, *store_lines]
-        addresses = needed_lines(tile_addresses(self.slots.counts), lines)
+        addresses = needed_lines(tile_addresses(counts), used)
         is_needed = {
             "shapes": self.by_matrix or bool(store_lines),
-            "values": uses("values", "\n".join([*addresses, *lines])),
+            "values": "values" in used,
             "partials": bool(store_lines),
             "loss_scale": context["unscales"],
+            "found_inf": not self.plan.algorithm.is_function,
         }
         return {
             "partials": store_lines,
             "address_lines": [*addresses, *pointers],
-            "needs_columns": uses("first_column", "\n".join(addresses)),
+            "needs_columns": "first_column" in used,
             "arguments": [n for n in _SWEEP_ARGUMENTS if is_needed.get(n, True)],
         }
 
@@ -199,7 +221,7 @@ class Kernels:
             "quote": list(map(comment, call.quote)),
             "op": call.op,
             "source": self.packed.offset(variable(operand.name)),
-            "stores": f"work.scalars[:, {self.packed.offset(target)}] = " if is_read else "",
+            "stores": f"bucket.scalars[:, {self.packed.offset(target)}] = " if is_read else "",
             "condition": "" if call.condition is None else self._host_text(call.condition),
         }
 
@@ -218,10 +240,10 @@ class Kernels:
         is_local = name in self.local_names
         if state is not None and state.shape == "scalar":
             scalar_type = f"{name.upper()}_T"
-            index = self.table_rows.index(scalar_type)
+            index = self.table_rows[scalar_type]
             launch_type = f"bucket.scalar_types[{self.scalar_types.index(scalar_type)}]"
         else:
-            index = self.table_rows.index(state.key if state else name)
+            index = self.table_rows[name]
             launch_type = f'bucket.local_type("{name}")' if is_local else f"bucket.types[{index}]"
         return {
             "list": variable(plural(name)),
@@ -230,7 +252,7 @@ class Kernels:
             "address": f"(STREAMS + {index})" if index else "STREAMS",
         }
 
-    def _small_values_read(self, sweep: Sweep) -> Iterator[Context]:
+    def _small_values_read(self, sweep: Sweep, use: Use) -> Iterator[Context]:
         """Yield the rows, columns and numbers of matrices that a sweep reads, with addresses."""
         computed = names_computed_by(sweep)
         for ref in dict.fromkeys(names_read_by(sweep)):
@@ -240,9 +262,9 @@ class Kernels:
                     "name": variable(ref.name),
                     "list": variable(plural(ref.name)),
                     "axes": axes,
-                    "mask": _MASK[axes],
+                    "mask": use(_MASK[axes]),
                     "broadcast": _BROADCAST[axes],
-                    "address": self.slots.address(ref, axes),
+                    "address": self.slots.address(ref, axes, use),
                 }
 
 
@@ -277,7 +299,6 @@ def used_streams(sweep: Sweep) -> list[Stream]:
     return [s for s in sweep.streams if s.stored or s.name in read or s.role == "local"]
 
 
-_INDENT = "    "
 REDUCTIONS = {
     "sum": "total({}, mask)",
     "max_abs": "largest({}, mask)",
@@ -290,7 +311,7 @@ REDUCTIONS = {
 
 
 def print_loads(
-    streams: Sequence[Stream], body: Program, packed: PackedScalars, may_hold_codes: bool = False
+    streams: Sequence[Stream], body: Program, packed: PackedScalars, may_hold_codes: bool
 ) -> list[str]:
     """Return the lines that load a tile's streams, for a body that reads them.
 
@@ -302,33 +323,35 @@ def print_loads(
     for stream in streams:
         name, pointers = variable(stream.name), variable(plural(stream.name))
         value = f"tl.load({pointers} + lanes, mask)"
-        if may_hold_codes and (codes := code_format(stream)):
-            value = f"load_coded({pointers}, {scales_pointer(stream)}, lanes, mask, {codes})"
+        if may_hold_codes and (state := coded_state(stream)):
+            scales, codes = scales_pointer(stream), _code_format(state)
+            value = f"load_coded({pointers}, {scales}, lanes, mask, {codes})"
         lines += _if_present(stream, f"{name} = {value}.to(dtype)")
         if stream.name in read_if_absent:
             zeros = f"{name} = (lanes * 0).to(dtype)  # the branch that reads it is not taken"
-            lines += ["else:", _INDENT + zeros]
+            lines += ["else:", *indented([zeros])]
     return lines
 
 
 def _read_if_absent(
-    body: Program, packed: PackedScalars, streams: Sequence[Stream], known: frozenset[str]
+    body: Program, packed: PackedScalars, streams: Sequence[Stream], known: frozenset[Condition]
 ) -> set[str]:
     """Return the names of streams that a body reads where they may not exist.
 
     Triton compiles a branch whose condition it does not know, even if the branch is never taken.
     `known` has the conditions that Triton knows there.
     """
-    absent = {s.name for s in streams if s.when and presence_condition(s) not in known}
+    absent = {s.name for s in streams if s.when and presence(s) not in known}
     found: set[str] = set()
     for stmt in body:
         if isinstance(stmt, Assign):
             found |= absent & {ref.name for ref in refs(stmt.value)}
             continue
-        condition = packed.branch_condition(stmt.condition)
-        opposite = str(Condition.of(condition).negated)
+        condition = packed.constexpr_condition(stmt.condition)
+        opposite = condition and condition.negated
         for arm, arm_condition in ((stmt.then, condition), (stmt.orelse, opposite)):
-            found |= _read_if_absent(arm, packed, streams, known | {arm_condition})
+            in_arm = known | ({arm_condition} if arm_condition else set())
+            found |= _read_if_absent(arm, packed, streams, in_arm)
     return found
 
 
@@ -337,43 +360,45 @@ def scales_pointer(stream: Stream) -> str:
     return f"{stream.name}_scales"
 
 
-def codes_context(stream: Stream, may_hold_codes: bool = True) -> dict[str, str]:
+def codes_context(stream: Stream, may_hold_codes: bool) -> Context:
     """Return the name of a stream's scales and its block size; "" for both if it has no codes."""
-    codes = code_format(stream) if may_hold_codes else ""
-    return {"scales": scales_pointer(stream) if codes else "", "block": codes.partition(",")[0]}
+    state = coded_state(stream) if may_hold_codes else None
+    return {
+        "scales": scales_pointer(stream) if state else "",
+        "block": state.block if state else "",
+    }
 
 
-def code_format(stream: Stream) -> str:
-    """Return a stream's block size and whether its map is linear, as arguments in Triton.
-
-    Return "" if the stream never holds codes.
-    """
+def coded_state(stream: Stream) -> State | None:
+    """Return the state of a stream that may hold codes of 8 bits; None for any other stream."""
     state = stream.state
-    if state is None or state.dtype != QUANTIZED:
-        return ""
+    return state if state is not None and state.dtype == QUANTIZED else None
+
+
+def _code_format(state: State) -> str:
+    """Return a state's block size and whether its map is linear, as arguments in Triton."""
     return f"{state.block}, {state.map == 'linear'}"
 
 
 def print_numbers(
-    packed: PackedScalars, body: Program, suffix: str = "", known_names: Container[str] = ()
+    packed: PackedScalars,
+    body: Program,
+    suffix: str = "",
+    known_names: Container[str] = (),
+    use: Use = str,
 ) -> list[str]:
     """Return the lines that load the packed scalars of a body, except the `known_names`.
 
     `suffix` is appended to each load, for example a conversion to another dtype.
     """
     return [
-        f"{name} = tl.load({plus_offset('scalars', number)}){suffix}"
+        f"{name} = tl.load({plus_offset(use('scalars'), number)}){suffix}"
         for name, number in packed.offsets(body).items()
         if name not in known_names
     ]
 
 
-def plus_offset(pointer: str, number: int) -> str:
-    """Return the text of a pointer plus an offset."""
-    return f"{pointer} + {number}" if number else pointer
-
-
-def print_stores(streams: Sequence[Stream], may_hold_codes: bool = False) -> list[str]:
+def print_stores(streams: Sequence[Stream], may_hold_codes: bool) -> list[str]:
     """Return the lines that store the streams that a sweep changes, each in its own dtype.
 
     `may_hold_codes` has the same meaning as in `print_loads`.
@@ -385,37 +410,31 @@ def print_stores(streams: Sequence[Stream], may_hold_codes: bool = False) -> lis
             pointers = variable(plural(stream.name))
             value = f"{name}.to({pointers}.dtype.element_ty)"
             line = f"tl.store({pointers} + lanes, {value}, mask)"
-            if may_hold_codes and (codes := code_format(stream)):
-                arguments = f"{pointers}, {scales_pointer(stream)}, {name}, lanes, mask, {codes}"
-                line = f"store_coded({arguments})"
+            if may_hold_codes and (state := coded_state(stream)):
+                scales, codes = scales_pointer(stream), _code_format(state)
+                line = f"store_coded({pointers}, {scales}, {name}, lanes, mask, {codes})"
             lines += _if_present(stream, line)
     return lines
 
 
-def presence_condition(stream: Stream) -> str:
-    """Return the constexpr condition under which a stream exists; "" if it always exists."""
-    return str(_flag_condition(stream.condition)) if stream.condition else ""
-
-
-def _flag_condition(condition: Condition) -> Condition:
-    """Return a stream's condition, with the name of its constexpr flag."""
-    return Condition(constant(condition.name), condition.holds)
+def presence(stream: Stream) -> Condition | None:
+    """Return the constexpr condition under which a stream exists; None if it always exists."""
+    return flag_condition(stream.condition) if stream.condition else None
 
 
 def flags_of(streams: Sequence[Stream]) -> dict[str, str]:
     """Return every constexpr flag, with the launch expression of its value."""
     flags = {}
     for stream in streams:
-        if stream.state and stream.condition:
-            flag = _flag_condition(stream.condition)
+        if stream.state and (flag := presence(stream)):
             exists = f'bucket.has("{stream.state.key}")'
             flags[flag.name] = exists if flag.holds else f"not {exists}"
     return flags
 
 
 def _if_present(stream: Stream, line: str) -> list[str]:
-    condition = presence_condition(stream)
-    return [f"if {condition}:", _INDENT + line] if condition else [line]
+    condition = presence(stream)
+    return [f"if {condition}:", *indented([line])] if condition else [line]
 
 
 def print_sweep(body: Program, packed: PackedScalars) -> list[str]:
@@ -423,13 +442,31 @@ def print_sweep(body: Program, packed: PackedScalars) -> list[str]:
     printer = ExpressionPrinter(
         lambda expr: None, for_elements=True, read_condition=packed.packed_name
     )
+    return print_statements(
+        body, packed, lambda a: f"{variable(a.target.name)} = {_value(a.value, printer)}"
+    )
+
+
+def print_statements(
+    body: Program, packed: PackedScalars, print_assignment: Callable[[Assign], str]
+) -> list[str]:
+    """Return the lines of a program, each below its lines of the spec."""
+
+    def arm(head: str, statements: Program) -> list[str]:
+        inner = print_statements(statements, packed, print_assignment)
+        return [head, *indented(inner or ["pass"])]
+
     lines: list[str] = []
     for stmt in body:
         if isinstance(stmt, Assign):
-            lines += map(comment, stmt.quote)
-            lines.append(f"{variable(stmt.target.name)} = {_value(stmt.value, printer)}")
-        else:
-            lines += _branch(stmt, packed, "if")
+            lines += [*map(comment, stmt.quote), print_assignment(stmt)]
+            continue
+        keyword = "if"
+        rest: Program = (stmt,)
+        while len(rest) == 1 and isinstance(branch := rest[0], If):
+            lines += arm(f"{keyword} {packed.branch_condition(branch.condition)}:", branch.then)
+            keyword, rest = "elif", branch.orelse
+        lines += arm("else:", rest) if rest else []
     return lines
 
 
@@ -448,14 +485,3 @@ def _value(value: Expr, printer: ExpressionPrinter) -> str:
     if is_reduction(value) and isinstance(value, Call):
         return REDUCTIONS[value.op].format(printer.argument(value.args[0]))
     return printer(value)
-
-
-def _branch(stmt: If, packed: PackedScalars, keyword: str) -> list[str]:
-    lines = [f"{keyword} {packed.branch_condition(stmt.condition)}:"]
-    lines += [_INDENT + line for line in print_sweep(stmt.then, packed) or ["pass"]]
-    match stmt.orelse:
-        case ():
-            return lines
-        case (If() as other,):
-            return lines + _branch(other, packed, "elif")
-    return [*lines, "else:", *(_INDENT + line for line in print_sweep(stmt.orelse, packed))]

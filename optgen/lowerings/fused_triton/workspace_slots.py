@@ -14,6 +14,7 @@ from itertools import count
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import Assign, Expr, Ref, assigns, expressions
 from optgen.ir.plan import Finish, HostCall, Phase, Plan, Sweep, WideCall, is_maximum, reads
+from optgen.lowerings.fused_triton.address_printer import Use, plus_multiple
 
 LINE_AXES = (Axes.ROW, Axes.COLUMN)
 """Axes of values with one number per line of a matrix: per row or per column."""
@@ -34,11 +35,9 @@ class Slots:
         """Tell whether a value has a slot."""
         return ref in self.slots[axes]
 
-    def address(self, ref: Ref, axes: Axes) -> str:
+    def address(self, ref: Ref, axes: Axes, use: Use) -> str:
         """Return the address of a value's first number for the program's matrices."""
-        number = self.slots[axes][ref]
-        times = "" if number == 1 else f"{number} * "
-        return f"{_BASE[axes]} + {times}{_STRIDE[axes]}" if number else _BASE[axes]
+        return plus_multiple(use(_BASE[axes]), self.slots[axes][ref], use, _STRIDE[axes])
 
     def first_slot(self, sums: Iterable[Ref], axes: Axes) -> int:
         """Return the first of the adjacent slots of a sweep's sums."""

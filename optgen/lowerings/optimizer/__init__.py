@@ -10,7 +10,6 @@ from optgen.ir.generated_names import plural
 from optgen.lowerings.lowering import Lowering
 from optgen.lowerings.optimizer.constructor import (
     Argument,
-    annotation,
     arguments,
     checks,
     group_keys,
@@ -19,7 +18,7 @@ from optgen.lowerings.optimizer.constructor import (
 from optgen.lowerings.optimizer.doc import docstring, function_docstring
 from optgen.lowerings.optimizer.rule_text import derived_rule_of, rule_of
 from optgen.lowerings.python import literals
-from optgen.lowerings.python.literals import literal
+from optgen.lowerings.python.literals import annotation, literal
 from optgen.passes.prepare_rule import rename
 
 

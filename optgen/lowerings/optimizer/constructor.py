@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 
 from optgen.contract.states import RANK
 from optgen.ir.algorithm import Algorithm, Bounds, Hyper, Require
 from optgen.ir.nodes import Call, Const, Expr, Ref, rebuild
 from optgen.lowerings.python.expression_printer import PythonPrinter
-from optgen.lowerings.python.literals import fill_fields, literal, message
+from optgen.lowerings.python.literals import annotation, fill_fields, literal, message
 
 _MESSAGES = {"lr": "Invalid learning rate: {}", "eps": "Invalid epsilon value: {}"}
 _NOT_FOREACH = "{} as a Tensor is not supported for capturable=False and foreach=True"
@@ -44,7 +45,11 @@ COMMON_ARGUMENTS = (
 
 def arguments(algorithm: Algorithm) -> tuple[list[Argument], list[Argument]]:
     """Return the arguments that may be positional, and the keyword-only ones."""
-    by_name = {h.name: _argument(h) for h in algorithm.hypers if not h.fixed}
+    by_name = {
+        h.name: Argument(h.name, annotation(h), literal(h.default))
+        for h in algorithm.hypers
+        if not h.fixed
+    }
     # An argument is keyword-only if `keywords` lists it after "*", or does not list it.
     order = algorithm.keywords or tuple(by_name)
     by_name |= {a.name: a for a in COMMON_ARGUMENTS}
@@ -72,21 +77,6 @@ def keys_that_torch_lacks(algorithm: Algorithm) -> dict[str, str]:
     """Return the keys that torch's groups lack, with defaults; {} unless the spec lists torch's."""
     keys = algorithm.group
     return {a.name: a.default for a in COMMON_ARGUMENTS if keys and a.name not in keys}
-
-
-def _argument(hyper: Hyper) -> Argument:
-    return Argument(hyper.name, annotation(hyper), literal(hyper.default))
-
-
-def annotation(hyper: Hyper) -> str:
-    """Return the type annotation of a hyperparameter."""
-    if hyper.type == "flag":
-        return "bool"
-    if hyper.type == "choice":
-        return "str | None" if None in hyper.choices else "str"
-    number = "float" if hyper.tensor == "never" else "float | Tensor"
-    numbers = [f"{number} | None" if hyper.may_be_none(i) else number for i in range(hyper.size)]
-    return f"tuple[{', '.join(numbers)}]" if hyper.type == "tuple" else numbers[0]
 
 
 @dataclass(frozen=True)
@@ -154,16 +144,8 @@ def _on_param(condition: Expr) -> str:
 def _is_checked_by(base: Algorithm | None, hyper: Hyper) -> bool:
     """Tell whether the base's constructor makes the same checks of a hyperparameter."""
     base_hyper = base.hyper(hyper.name) if base is not None else None
-    return base_hyper is not None and (
-        (
-            base_hyper.bounds,
-            base_hyper.choices,
-            base_hyper.error,
-            base_hyper.tensor,
-            base_hyper.optional,
-        )
-        == (hyper.bounds, hyper.choices, hyper.error, hyper.tensor, hyper.optional)
-    )
+    checked = attrgetter("bounds", "choices", "error", "tensor", "optional")
+    return base_hyper is not None and bool(checked(base_hyper) == checked(hyper))
 
 
 def _length_checks(hyper: Hyper) -> Iterator[Check]:

@@ -122,17 +122,12 @@ def _arguments(algorithm: Algorithm, arguments: Iterable[Argument]) -> Iterator[
             if hyper is None
             else _describe_hyper(algorithm, hyper, symbols, hyper in hypers_read)
         )
-        yield from _item(
-            f"{argument.name} ({_text_of_type(argument)}): {about} Default: {argument.default}."
-        )
+        type_ = argument.annotation.replace(" | ", " or ")
+        yield from _item(f"{argument.name} ({type_}): {about} Default: {argument.default}.")
 
 
 def _item(text: str) -> list[str]:
     return _wrapped(text, " " * 12, first_indent=" " * 8)
-
-
-def _text_of_type(argument: Argument) -> str:
-    return argument.annotation.replace(" | ", " or ")
 
 
 def _describe_hyper(algorithm: Algorithm, hyper: Hyper, symbols: Symbols, is_read: bool) -> str:
@@ -318,25 +313,17 @@ def _describe_decay(algorithm: Algorithm, averages_by_number: list[list[_Average
         return "Decay rates of the running averages"
     if len(averages) > 1:
         return "Decay rate of the running averages"
-    if _is_of_squares(algorithm, averages[0]):
+    grad, value = Ref(algorithm.grad), averages[0].value
+    if value in ((Call("**", (grad, Const(2))),), (grad, grad)):
         return "Decay rate of the running average of squared gradients"
-    if averages[0].value == (Ref(algorithm.grad),):
+    if value == (grad,):
         return "Decay rate of the running average of gradients"
     return "Decay rate of a running average"
 
 
-def _is_of_squares(algorithm: Algorithm, average: _Average) -> bool:
-    grad = Ref(algorithm.grad)
-    return average.value in ((Call("**", (grad, Const(2))),), (grad, grad))
-
-
 def _keeps_divisors_from_zero(algorithm: Algorithm, name: str) -> bool:
     """Tell whether a number is added to divisors wherever it is read."""
-    reads = [
-        read
-        for value, target in _values_with_targets(algorithm)
-        for read in _reads_of(value, target, name)
-    ]
+    reads = _reads_in_rule(algorithm, name)
     return bool(reads) and all(
         path[:1] == ["+"] and _divides(algorithm, path, target, frozenset((name,)))
         for path, target in reads
@@ -361,24 +348,20 @@ def _divides(algorithm: Algorithm, path: list[str], target: str, seen: frozenset
             return True
         if word not in _NONZERO_OPS:
             return False
-    stored = {algorithm.param, *(state.symbol for state in algorithm.states)}
-    if not target or target in stored or target in seen:
+    if not target or target in algorithm.stored or target in seen:
         return False
-    reads = [
-        read
-        for value, reader in _values_with_targets(algorithm)
-        for read in _reads_of(value, reader, target)
-    ]
+    reads = _reads_in_rule(algorithm, target)
     return bool(reads) and all(
         _divides(algorithm, path, reader, seen | {target}) for path, reader in reads
     )
 
 
-def _values_with_targets(algorithm: Algorithm) -> Iterator[tuple[Expr, str]]:
-    """Yield every assigned value with its target's name, and every condition with ""."""
-    yield from ((stmt.value, stmt.target.name) for stmt in assigns(algorithm.rule))
-    values = [stmt.value for stmt in assigns(algorithm.rule)]
-    yield from ((expr, "") for expr in expressions(algorithm.rule) if expr not in values)
+def _reads_in_rule(algorithm: Algorithm, name: str) -> list[tuple[list[str], str]]:
+    """Return the reads of a name, as `_reads_of` yields them; the target of a condition is ""."""
+    values = [(stmt.value, stmt.target.name) for stmt in assigns(algorithm.rule)]
+    assigned = [value for value, _ in values]
+    values += [(expr, "") for expr in expressions(algorithm.rule) if expr not in assigned]
+    return [read for value, target in values for read in _reads_of(value, target, name)]
 
 
 def _reads_of(expr: Expr, target: str, name: str) -> Iterator[tuple[list[str], str]]:

@@ -20,8 +20,8 @@ from optgen.lowerings.python.literals import literal
 from optgen.passes.kernel_plans import codes_readers
 from optgen.passes.outline_sweeps import outline_sweeps
 from optgen.passes.plan import plans
+from optgen.passes.prepare_rule import facts_read
 from optgen.passes.recognize_rules import is_scatter_add, scale_is_ignored, skip_count
-from optgen.passes.specialize import facts_read
 
 _ALWAYS = ("name", "states", "hypers")
 """Arguments of `Rule` without defaults."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from optgen.ir.generated_names import plural
-from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Program, Ref, Term
+from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Ref, Term
 from optgen.ir.ops import ATOM, MAXIMA, PRECEDENCE, STORAGE_OPS
 from optgen.lowerings.python.literals import comment, exact_literal
 from optgen.passes.instructions import (
@@ -113,50 +114,52 @@ class PythonPrinter:
         return is_negative, (f"({text})" if precedence < PRECEDENCE["*"] else text), precedence
 
 
-AssignmentPrinter = Callable[[Assign], str]
-
-
 def statements(
-    program: Program, printer: PythonPrinter, print_assignment: AssignmentPrinter, indent: str = ""
+    block: Sequence[Assign | If | Ops | Branch],
+    printer: PythonPrinter,
+    print_statement: Callable[[Any], list[str]],
+    indent: str = "",
 ) -> list[str]:
-    """Return a program as Python lines, each assignment below the spec's line as a comment.
+    """Return a program or instructions as Python, each statement below its quote as a comment.
 
-    `print_assignment` prints an assignment as one or more lines. A comment equal to the first line
-    is left out.
+    `print_statement` returns the lines of a statement that is no branch. A comment equal to the
+    first line is left out.
     """
-
-    def print_arm(arm: Program, arm_indent: str) -> list[str]:
-        return statements(arm, printer, print_assignment, arm_indent)
-
     lines: list[str] = []
     last_quote: tuple[str, ...] = ()
-    for stmt in program:
-        if isinstance(stmt, Assign):
-            printed_lines = print_assignment(stmt).split("\n")
-            if stmt.quote != last_quote:
-                lines += [indent + comment(q) for q in stmt.quote if q != printed_lines[0]]
-            last_quote = stmt.quote
-            lines += [indent + text for text in printed_lines]
+    for stmt in block:
+        if isinstance(stmt, If | Branch):
+            lines += _branch(stmt, printer, print_statement, indent)
+            last_quote = ()
             continue
-        lines += branch(stmt, printer, print_arm, indent)
-        last_quote = ()
+        printed_lines = print_statement(stmt)
+        if stmt.quote != last_quote:
+            lines += [indent + comment(q) for q in stmt.quote if q not in printed_lines[:1]]
+        last_quote = stmt.quote
+        lines += [indent + text for text in printed_lines]
     return lines
 
 
-def branch(
-    stmt: If, printer: PythonPrinter, print_arm: Callable[[Program, str], list[str]], indent: str
+def _branch(
+    stmt: If | Branch,
+    printer: PythonPrinter,
+    print_statement: Callable[[Any], list[str]],
+    indent: str,
 ) -> list[str]:
     """Return an `if` with its arms. If the first arm is empty, the condition is negated."""
-    arm_indent = indent + "    "
+
+    def arm_lines(arm: Sequence[Assign | If | Ops | Branch]) -> list[str]:
+        return statements(arm, printer, print_statement, f"{indent}    ")
+
     condition, then, orelse = stmt.condition, stmt.then, stmt.orelse
     if not then:
         condition, then, orelse = Call("not", (condition,)), orelse, ()
-    lines = [f"{indent}if {printer.text(condition)}:", *print_arm(then, arm_indent)]
-    if len(orelse) == 1 and isinstance(orelse[0], If) and orelse[0].then:
-        first, *rest = branch(orelse[0], printer, print_arm, indent)
+    lines = [f"{indent}if {printer.text(condition)}:", *arm_lines(then)]
+    if len(orelse) == 1 and isinstance(orelse[0], If | Branch):
+        first, *rest = _branch(orelse[0], printer, print_statement, indent)
         return [*lines, f"{indent}el{first.removeprefix(indent)}", *rest]
     if orelse:
-        lines += [f"{indent}else:", *print_arm(orelse, arm_indent)]
+        lines += [f"{indent}else:", *arm_lines(orelse)]
     return lines
 
 
@@ -182,49 +185,14 @@ _PER_TENSOR |= {*_METHODS.values()} - {"pow"}
 
 def forloop_lines(instructions: tuple[Instruction, ...]) -> list[str]:
     """Return the lines of operations on one tensor. Method calls on one result share a line."""
-    return _lines(instructions, _forloop_operations)
+    return statements(instructions, _PRINTER, _forloop_operations)
 
 
 def foreach_lines(instructions: tuple[Instruction, ...]) -> list[str]:
     """Return the lines of operations on lists: each is one call, or else a list comprehension."""
-    return _lines(
-        instructions, lambda ops: [_foreach_line(operation) for operation in ops.operations]
+    return statements(
+        instructions, _PRINTER, lambda ops: [_foreach_line(each) for each in ops.operations]
     )
-
-
-def _lines(
-    instructions: tuple[Instruction, ...],
-    print_operations: Callable[[Ops], list[str]],
-    indent: str = "",
-) -> list[str]:
-    """Return the lines of instructions; `print_operations` prints those of one statement."""
-    lines: list[str] = []
-    last_quote: tuple[str, ...] = ()
-    for instruction in instructions:
-        if isinstance(instruction, Branch):
-            lines += _branch(instruction, print_operations, indent)
-            last_quote = ()
-            continue
-        if instruction.quote != last_quote:
-            lines += [indent + comment(q) for q in instruction.quote]
-        last_quote = instruction.quote
-        lines += [indent + line for line in print_operations(instruction)]
-    return lines
-
-
-def _branch(branch: Branch, print_operations: Callable[[Ops], list[str]], indent: str) -> list[str]:
-    arm_indent = indent + "    "
-    condition, then, orelse = branch.condition, branch.then, branch.orelse
-    if not then:
-        condition, then, orelse = Call("not", (condition,)), orelse, ()
-    lines = [f"{indent}if {_PRINTER.text(condition)}:", *_lines(then, print_operations, arm_indent)]
-    match orelse:
-        case (Branch() as nested,):
-            first, *rest = _branch(nested, print_operations, indent)
-            lines += [f"{indent}el{first.removeprefix(indent)}", *rest]
-        case (_, *_):
-            lines += [f"{indent}else:", *_lines(orelse, print_operations, arm_indent)]
-    return lines
 
 
 def _forloop_operations(ops: Ops) -> list[str]:
@@ -233,7 +201,11 @@ def _forloop_operations(ops: Ops) -> list[str]:
     last_target = ""
     for operation in ops.operations:
         if isinstance(operation, Reduce):
-            lines.append(_reduce_line(operation))
+            # The reduction of a block is added to the target, or the maximum of both is taken.
+            target, block = operation.target, f"{reduction(operation)}({operation.source})"
+            is_maximum = operation.function in MAXIMA
+            larger = f"torch.maximum({target}, {block}, out={target})"
+            lines.append(larger if is_maximum else f"{target}.add_({block})")
             last_target = ""
             continue
         if isinstance(operation, Alias):
@@ -244,7 +216,10 @@ def _forloop_operations(ops: Ops) -> list[str]:
                 lines.append(f"{operation.target} = {operation.source}")
             last_target = ""
             continue
-        if operation.inplace and operation.source == last_target and _can_be_chained(operation):
+        # A method whose source is not also an argument can be chained.
+        is_method = operation.function not in ("maximum", "minimum")
+        can_be_chained = is_method and operation.source not in operation.args
+        if operation.inplace and operation.source == last_target and can_be_chained:
             lines[-1] += _method(operation)
         elif operation.inplace:
             lines.append(_call(operation))
@@ -254,23 +229,10 @@ def _forloop_operations(ops: Ops) -> list[str]:
     return lines
 
 
-def _reduce_line(operation: Reduce) -> str:
-    """Return the line that adds the reduction of a block, or its maximum, to the target."""
-    block_reduction = f"{reduction(operation)}({operation.source})"
-    if operation.function in MAXIMA:
-        return f"torch.maximum({operation.target}, {block_reduction}, out={operation.target})"
-    return f"{operation.target}.add_({block_reduction})"
-
-
 def reduction(operation: Reduce) -> str:
     """Return the function of optgen.runtime.eager.reductions that reduces one tensor."""
     name = "total" if operation.function == "sum" else operation.function
     return f"{operation.function}_of_squares" if operation.squared else name
-
-
-def _can_be_chained(op: Op) -> bool:
-    """Tell whether an operation can be chained: a method whose source is not also an argument."""
-    return op.function not in ("maximum", "minimum") and op.source not in op.args
 
 
 def _call(op: Op) -> str:
@@ -322,7 +284,10 @@ def _foreach_line(operation: Operation) -> str:
     name = _METHODS.get(operation.function, operation.function)
     if name in _PER_TENSOR or not isinstance(operation.source, str):
         return _per_tensor(operation)
-    arguments = [plural(operation.source), *(_listed(a) for a in operation.args)]
+    arguments = [
+        plural(each) if isinstance(each, str) else _PRINTER.text(each)
+        for each in (operation.source, *operation.args)
+    ]
     if operation.function == "add" and is_number(operation.scalar, -1):
         name = "sub"
     elif operation.function == "add" and not is_number(operation.scalar, 1):
@@ -334,10 +299,6 @@ def _foreach_line(operation: Operation) -> str:
         return f"scale_({', '.join(arguments)})"
     call = f"torch._foreach_{name}{'_' if operation.inplace else ''}({', '.join(arguments)})"
     return call if operation.inplace else f"{plural(operation.target)} = {call}"
-
-
-def _listed(operand: Operand) -> str:
-    return plural(operand) if isinstance(operand, str) else _PRINTER.text(operand)
 
 
 def _per_tensor(op: Op) -> str:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from optgen.ir.algorithm import Algorithm, Hyper, State
+from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.execution import widens_in_python
 from optgen.ir.generated_names import RUNTIME_NAMES, plural
 from optgen.ir.kinds import PARAM
@@ -20,9 +20,11 @@ from optgen.ir.nodes import (
     Ref,
     always_assigned,
     assigns,
+    children,
     expressions,
     filter_assigns,
     map_expressions,
+    names_assigned,
     names_read,
     rebuild,
     refs,
@@ -30,7 +32,7 @@ from optgen.ir.nodes import (
 from optgen.ir.plan import Plan, Stream
 from optgen.lowerings.lowering import Context
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
-from optgen.lowerings.python.literals import comment
+from optgen.lowerings.python.literals import annotation, comment
 from optgen.passes.name_values import Draws, is_item, reuse_item_names
 
 
@@ -146,7 +148,10 @@ def list_names(algorithm: Algorithm) -> tuple[str, ...]:
 
 def keywords(plan: Plan) -> tuple[str, ...]:
     """Return the annotated keyword-only arguments: hyperparameters, then `fresh_…` flags."""
-    hypers = (f"{h.name}: {_annotation(h)}" for h in plan.algorithm.hypers)
+    hypers = (
+        f"{h.name}: {'str | None' if h.type == 'choice' else annotation(h)}"
+        for h in plan.algorithm.hypers
+    )
     return (*hypers, *(f"fresh_{s.key}: bool" for s in plan.fresh_states()))
 
 
@@ -162,22 +167,6 @@ def fresh_as_keywords(plan: Plan) -> Plan:
 
     renamed = plan.map_programs(lambda program: map_expressions(program, with_keyword))
     return replace(renamed, kinds={**plan.kinds, **dict.fromkeys(names.values(), PARAM)})
-
-
-def _annotation(hyper: Hyper) -> str:
-    number = "float | Tensor" if hyper.tensor != "never" else "float"
-    numbers = [
-        f"{number} | None" if hyper.may_be_none(index) else number for index in range(hyper.size)
-    ]
-    match hyper.type:
-        case "flag":
-            return "bool"
-        case "choice":
-            return "str | None"
-        case "tuple":
-            return f"tuple[{', '.join(numbers)}]"
-        case _:
-            return numbers[0]
 
 
 @dataclass(frozen=True)
@@ -224,20 +213,20 @@ def scalar_lines(plan: Plan, texts: ScalarText, names_read_later: Collection[str
     param = {plan.algorithm.param: texts.param}
     printer = PythonPrinter(param, {})
 
-    def line(stmt: Assign) -> str:
+    def lines(stmt: Assign) -> list[str]:
         name = stmt.target.name
         if name not in states:
-            return f"{name} = {printer.text(stmt.value)}"
+            return [f"{name} = {printer.text(stmt.value)}"]
         tensor = texts.tensor.format(plural(name))
         value = PythonPrinter(param | {name: tensor}, {}).text(stmt.value)
         stored = texts.store.format(plural(name), value)
-        return f"{name} = {stored}" if name in read_after_store else stored
+        return [f"{name} = {stored}" if name in read_after_store else stored]
 
     copies = _copies_of_old_values(plan)
     program = tuple(s for s in plan.scalars if s not in copies.values())
     return [
         *_opening_lines(plan, texts, copies),
-        *_with_unpackings(statements(program, printer, line), plan),
+        *_with_unpackings(statements(program, printer, lines), plan),
     ]
 
 
@@ -267,7 +256,7 @@ def _copies_of_old_values(plan: Plan) -> dict[str, Assign]:
     reads = Counter(r for r in _refs_read(plan) if r.version == 0)
     branches = tuple(s for s in plan.scalars if isinstance(s, If))
     states = {s.symbol for s in plan.algorithm.scalar_states()}
-    unbranched_states = states - {a.target.name for a in assigns(branches)}
+    unbranched_states = states - names_assigned(branches)
     return {
         stmt.value.name: stmt
         for stmt in plan.scalars
@@ -284,22 +273,19 @@ def _opening_lines(plan: Plan, texts: ScalarText, copies: Mapping[str, Assign]) 
         is_read = Ref(plan.algorithm.step) in set(_refs_read(plan))
         lines.append(f"{plan.algorithm.step} = {texts.advance}" if is_read else texts.advance)
     for state in plan.algorithm.scalar_states():
-        other_values = [
-            *expressions(_without_assigns_to(plan.scalars, state.symbol)),
-            *plan.values(),
-        ]
+        other_values = (*_values_besides(plan.scalars, state.symbol), *plan.values())
         branches = tuple(s for s in plan.scalars if isinstance(s, If))
-        in_branch = any(a.target.name == state.symbol for a in assigns(branches))
-        if in_branch or Ref(state.symbol) in {r for e in other_values for r in refs(e)}:
+        is_read = Ref(state.symbol) in {r for e in other_values for r in refs(e)}
+        if is_read or state.symbol in names_assigned(branches):
             copy = copies.get(state.symbol)
             name = copy.target.name if copy else state.symbol
             lines.append(f"{name} = {texts.read.format(plural(state.symbol))}")
     return lines
 
 
-def _without_assigns_to(program: Program, name: str) -> Program:
-    """Return the program without the assignments to a name."""
-    return filter_assigns(program, lambda a: a.target.name != name)
+def _values_besides(program: Program, name: str) -> Iterator[Expr]:
+    """Yield the values and conditions of a program, except the values assigned to a name."""
+    return expressions(filter_assigns(program, lambda a: a.target.name != name))
 
 
 def _with_unpackings(lines: list[str], plan: Plan) -> list[str]:
@@ -311,21 +297,12 @@ def _with_unpackings(lines: list[str], plan: Plan) -> list[str]:
     merged = list(lines)
     for quote, unpacking in items.items():
         names = ", ".join(a.target.name for a in unpacking)
-        if f"{names} = {_tuple_name(unpacking[0].value)}" == quote:
+        values, _ = children(unpacking[0].value)
+        if isinstance(values, Ref) and f"{names} = {values.name}" == quote:
             start = [line.strip() for line in merged].index(comment(quote))
             indent = merged[start].removesuffix(comment(quote))  # the line may be in a branch
             merged[start : start + len(unpacking) + 1] = [indent + quote]
     return merged
-
-
-def _tuple_name(value: Expr) -> str:
-    match value:
-        case Call("item", (Ref(name), _)):
-            return name
-    raise TypeError(f"not an item of a tuple: {value!r}")
-
-
-_PRINTER = PythonPrinter({}, {})
 
 
 def defaults_before_draws(plan: Plan, draws: Draws) -> list[str]:
@@ -334,37 +311,11 @@ def defaults_before_draws(plan: Plan, draws: Draws) -> list[str]:
     A draw stands outside of branches, so it runs even if the branch that reads its numbers does
     not run.
     """
-    assigned = {a.target.name for a in assigns(plan.scalars)}
+    assigned = names_assigned(plan.scalars)
     missing = numbers_in_draws(draws) & assigned - always_assigned(plan.scalars)
     return [f"{name} = 0.0" for name in sorted(missing)]
-
-
-def draw_for_lists(draws: Draws, extra_arguments: str = "") -> list[str]:
-    """Return the lines that draw numbers for a bucket.
-
-    `extra_arguments` begins with a comma and follows the other arguments of each call.
-    """
-    arguments = {
-        name: ", ".join(["params", *_argument_texts(call)]) for name, call in draws.items()
-    }
-    return [
-        f"{plural(name)} = {call.op}({arguments[name]}{extra_arguments})"
-        for name, call in draws.items()
-    ]
-
-
-def draw_for_param(draws: Draws) -> list[str]:
-    """Return the lines that draw numbers for the parameter at `index`."""
-    return [
-        f"({name},) = {call.op}({', '.join(['[params[index]]', *_argument_texts(call)])})"
-        for name, call in draws.items()
-    ]
 
 
 def numbers_in_draws(draws: Draws) -> frozenset[str]:
     """Return the names of the numbers that draws read."""
     return frozenset(ref.name for call in draws.values() for ref in refs(call))
-
-
-def _argument_texts(call: Call) -> list[str]:
-    return [_PRINTER.text(argument) for argument in call.args]

@@ -10,6 +10,8 @@ import re
 import string
 from collections.abc import Iterable, Iterator, Mapping
 
+from optgen.ir.algorithm import Hyper
+
 _PIECE_WIDTH = 72  # characters per piece of a message, which keeps lines below 100
 
 
@@ -26,6 +28,17 @@ def literal(value: object) -> str:
     has_one_digit = len(mantissa.lstrip("-")) == 1 and float(short) == value
     is_far_from_1 = value != 0 and int(exponent) not in range(-1, 6)
     return short if has_one_digit and is_far_from_1 else repr(value)
+
+
+def annotation(hyper: Hyper) -> str:
+    """Return the type annotation of a hyperparameter."""
+    if hyper.type == "flag":
+        return "bool"
+    if hyper.type == "choice":
+        return "str | None" if None in hyper.choices else "str"
+    number = "float" if hyper.tensor == "never" else "float | Tensor"
+    numbers = [f"{number} | None" if hyper.may_be_none(i) else number for i in range(hyper.size)]
+    return f"tuple[{', '.join(numbers)}]" if hyper.type == "tuple" else numbers[0]
 
 
 def exact_literal(value: object) -> str:

@@ -20,9 +20,9 @@ from optgen.ir.nodes import (
     Program,
     Ref,
     Term,
-    assigns,
     children,
     expressions,
+    names_assigned,
     names_read,
     rebuild,
     refs,
@@ -36,19 +36,19 @@ from optgen.lowerings.python.functions import (
     numbers_in_draws,
 )
 from optgen.lowerings.python.literals import comment
-from optgen.lowerings.python.phase_syntax import PhaseSyntax, SmallValues
 from optgen.lowerings.python.sweep_printer import (
     SweepPrinter,
     shares_widened_tensors,
     widened_loop_header,
 )
+from optgen.lowerings.python.syntax import SmallValues, Syntax
 from optgen.passes.convert_branches import use_tensor_logic
 from optgen.passes.name_values import name_random, with_random_streams
 from optgen.passes.rematerialize_if_blocked import reads_blocked, rematerialize_if_blocked
 from optgen.passes.sweep_algebra import coefficients_to_factors
 
 
-def phase_body(plan: Plan, syntax: PhaseSyntax) -> Body:
+def phase_body(plan: Plan, syntax: Syntax) -> Body:
     """Return the lines of all phases, for a bucket whose tensors share one shape."""
     plan = plan if plan.matrix_calls or syntax.over_ranks else rematerialize_if_blocked(plan)
     plan, draws = name_random(plan)
@@ -84,7 +84,7 @@ class _PhasePrinter:
     """Printer of a plan's phases, one after another."""
 
     plan: Plan
-    syntax: PhaseSyntax
+    syntax: Syntax
     small_values: SmallValues
     sweep_printer: SweepPrinter
     undrawn_calls: dict[str, Call]  # draws of random numbers that are not printed yet
@@ -101,7 +101,11 @@ class _PhasePrinter:
         for phase in self.plan.phases:
             match phase:
                 case Sweep():
-                    yield from self._sweep(phase)
+                    yield from self._draw(phase)
+                    yield from self.sweep_printer.lines(phase)
+                    if self.syntax.over_ranks:
+                        kinds = self.small_values.kinds.__getitem__
+                        yield from completion_lines(phase.reductions, kinds)
                 case Finish(body):
                     self.reads |= names_read(body)
                     yield from finishes.lines(body)
@@ -110,19 +114,12 @@ class _PhasePrinter:
                     sample_param = self.small_values.sample_param()
                     yield from matrix_call_lines(self.plan, phase, self.syntax, sample_param)
 
-    def _sweep(self, sweep: Sweep) -> Iterator[str]:
-        """Yield the lines of a sweep, between its draws and the completion of its reductions."""
-        yield from self._draw(sweep)
-        yield from self.sweep_printer.lines(sweep)
-        if self.syntax.over_ranks:
-            yield from completion_lines(sweep.reductions, self.small_values.kinds.__getitem__)
-
     def _draw(self, sweep: Sweep) -> list[str]:
         """Return the lines that draw the random numbers that a sweep is the first to read."""
         read = names_read(sweep.body) & self.undrawn_calls.keys()
         first_read = {name: self.undrawn_calls.pop(name) for name in sorted(read)}
         self.reads |= numbers_in_draws(first_read)
-        return self.syntax.print_draws(first_read)
+        return self.syntax.draw_lines(first_read)
 
 
 @dataclass(frozen=True)
@@ -130,7 +127,7 @@ class FinishPrinter:
     """Printer of the finishes of a plan."""
 
     plan: Plan
-    syntax: PhaseSyntax
+    syntax: Syntax
     small_values: SmallValues
 
     def lines(self, body: Program) -> Iterator[str]:
@@ -139,15 +136,13 @@ class FinishPrinter:
         printer = PythonPrinter({param: self.syntax.param}, self.syntax.functions)
         stops = collective_points(body) if self.syntax.over_ranks else {}
 
-        def line(stmt: Assign) -> str:
+        def lines(stmt: Assign) -> list[str]:
             text = f"{stmt.target.name} = {self._value(stmt, printer)}"
             reductions = stops.get(stmt.target, ())
-            return "\n".join(
-                [text, *completion_lines(reductions, self.small_values.kinds.__getitem__)]
-            )
+            return [text, *completion_lines(reductions, self.small_values.kinds.__getitem__)]
 
-        yield from statements(body, printer, line)
-        assigned = {a.target.name for a in assigns(body)}
+        yield from statements(body, printer, lines)
+        assigned = names_assigned(body)
         for state in self.plan.algorithm.states:
             if state.symbol in assigned:
                 yield from self.small_values.write_lines(state)
@@ -162,7 +157,7 @@ class FinishPrinter:
         if small_values.is_small(stmt.target) and not small_values.is_device_value(stmt.value):
             text = small_values.number(text)
         # The state is overwritten later. In lists, a stacked state is a copy already.
-        is_state = isinstance(stmt.value, Ref) and self._is_state(stmt.value)
+        is_state = isinstance(stmt.value, Ref) and self.plan.algorithm.state(stmt.value.name)
         return f"{text}.clone()" if is_state and not self.syntax.in_lists else text
 
     def _wide_reduction(self, reduction: Call, printer: PythonPrinter) -> str:
@@ -198,9 +193,6 @@ class FinishPrinter:
         )
         return Call("number", (Ref(self.small_values.sample_param()), value, *count))
 
-    def _is_state(self, ref: Ref) -> bool:
-        return self.plan.algorithm.state(ref.name) is not None
-
 
 _PRINTER = PythonPrinter({}, {})
 
@@ -212,7 +204,7 @@ def matrix_call(call: Call) -> str:
 
 
 def matrix_call_lines(
-    plan: Plan, call: MatrixCall, syntax: PhaseSyntax, sample_param: str
+    plan: Plan, call: MatrixCall, syntax: Syntax, sample_param: str
 ) -> Iterator[str]:
     """Yield the lines that call a matrix op between two sweeps.
 

@@ -10,7 +10,7 @@ from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Ref, assigns, rename_program
 from optgen.ir.plan import Plan, Stream, Sweep
 from optgen.lowerings.python.functions import guarded_lines, loop_iterable
-from optgen.lowerings.python.phase_syntax import PhaseSyntax, SmallValues, filled_in
+from optgen.lowerings.python.syntax import SmallValues, Syntax, filled_in
 from optgen.passes.instructions import Branch, Instruction, Op, live_tensors, numbers_read
 from optgen.passes.select_instructions import select_instructions
 
@@ -20,7 +20,7 @@ class SweepPrinter:
     """Printer of the sweeps of a plan. `reads` are the numbers that the printed lines read."""
 
     plan: Plan
-    syntax: PhaseSyntax
+    syntax: Syntax
     small_values: SmallValues
     tensor_names: Sequence[str]  # of a parameter's tensors, in the order of the lists
     reads: set[str] = field(default_factory=set)

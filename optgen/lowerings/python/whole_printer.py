@@ -24,6 +24,7 @@ from optgen.ir.nodes import (
     children,
     expressions,
     map_expressions,
+    map_statements,
     map_values,
     names_read,
     only_factor,
@@ -40,58 +41,18 @@ from optgen.lowerings.python.functions import (
     indented,
     list_names,
 )
+from optgen.lowerings.python.syntax import Syntax, filled_in
 from optgen.passes.convert_branches import use_tensor_logic
 from optgen.passes.name_values import draws_of
 
 _PRINTER = PythonPrinter({}, {"sum": "total", "orthogonalize": "newton_schulz"})
 
 
-@dataclass(frozen=True)
-class WholeSyntax:
-    """Syntax of the loop over tensors or lists.
-
-    `loop` is its first line, and `opening` the lines after it; `{0}` stands for the names of all
-    lists. `tensor` reads a tensor or list of the bucket, and `write` stores a value in it; `{0}`
-    stands for its name, and `{1}` for the name of its list. `param` is the parameter whose
-    properties are read. `draw` draws random numbers: `{0}` stands for their name, `{1}` for the
-    function, and `{2}` for its other arguments. For a list, `count` is the number of parameters,
-    because a reduction over several parameters takes one number from each of them, even if the
-    numbers are equal.
-    """
-
-    loop: str
-    opening: tuple[str, ...]
-    tensor: str
-    write: str
-    param: str
-    draw: str
-    count: str = ""
-
-
-ONE_TENSOR = WholeSyntax(
-    loop="for index in range(len(params)):",
-    opening=(),
-    tensor="{1}[index]",
-    write="{1}[index].copy_({0})",
-    param="params[index]",
-    draw="({0},) = {1}([params[index]], {2})",
-)
-TENSOR_LISTS = WholeSyntax(
-    loop="for sublist in same_shape_sublists({0}):",
-    opening=("{0} = sublist",),
-    tensor="{1}",
-    write="write_back({1}, {0})",
-    param="params[0]",
-    draw="{0} = TensorList({1}(params, {2}))",
-    count="len(params)",
-)
-
-
-def whole_body(plan: Plan, syntax: WholeSyntax) -> Body:
+def whole_body(plan: Plan, syntax: Syntax) -> Body:
     """Return the loop over a bucket, whose tensors have one shape."""
     program = _with_tensor_logic(plan)
     lists = ", ".join(_lists(plan.algorithm))
-    opening = [line.format(lists) for line in syntax.opening]
+    opening = [f"{lists} = sublist"] if syntax.in_lists else []
     stored = [stream.name for stream in streams(plan) if stream.stored]
     lines = [
         *opening,
@@ -99,7 +60,7 @@ def whole_body(plan: Plan, syntax: WholeSyntax) -> Body:
         *whole_statements(plan, program, syntax),
         *write_lines(plan, syntax),
     ]
-    body = indented(lines, syntax.loop.format(lists))
+    body = indented(lines, syntax.loop.format(lists=lists))
     defaults = defaults_before_draws(plan, draws_of(program))
     return Body(body, frozenset(names_read(program)), defaults)
 
@@ -111,16 +72,16 @@ def streams(plan: Plan) -> tuple[Stream, ...]:
 
 
 def read_lines(
-    plan: Plan, program: Program, syntax: WholeSyntax, names_to_copy: Collection[str]
+    plan: Plan, program: Program, syntax: Syntax, names_to_copy: Collection[str]
 ) -> Iterator[str]:
     """Yield the lines that read the tensors that a program reads or the rule stores.
 
     The tensors in `names_to_copy` are copied when they are read.
     """
-    read, like = names_read(program), _filled_in(syntax.tensor, plan.algorithm.param)
+    read, like = names_read(program), filled_in(syntax.whole_tensor, plan.algorithm.param)
     for stream in streams(plan):
         if stream.stored or stream.name in read:
-            tensor = _filled_in(syntax.tensor, stream.name)
+            tensor = filled_in(syntax.whole_tensor, stream.name)
             if stream.state is not None and stream.state.on_device:
                 yield from guarded_lines(stream, f"{stream.name} = number_in_float64({tensor})")
                 continue
@@ -130,13 +91,13 @@ def read_lines(
             yield from guarded_lines(stream, f"{stream.name} = {function}({tensor}, like={like})")
 
 
-def write_lines(plan: Plan, syntax: WholeSyntax) -> Iterator[str]:
+def write_lines(plan: Plan, syntax: Syntax) -> Iterator[str]:
     """Yield the lines that write the values of parameter and states back."""
     for stream in streams(plan):
         if stream.stored:
             is_number = stream.state is not None and stream.state.on_device
-            text = f"write_number({syntax.tensor}, {{0}})" if is_number else syntax.write
-            yield from guarded_lines(stream, _filled_in(text, stream.name))
+            text = f"write_number({syntax.whole_tensor}, {{0}})" if is_number else syntax.write
+            yield from guarded_lines(stream, filled_in(text, stream.name))
 
 
 def with_typed_numbers(plan: Plan) -> Program:
@@ -168,36 +129,34 @@ def _with_tensor_logic(plan: Plan) -> Program:
     return map_values(
         with_typed_numbers(plan),
         lambda value: use_tensor_logic(
-            value, lambda expr: not _is_known_without_tensors(plan, expr)
+            value, lambda expr: not all(plan.kinds[ref].is_scalar for ref in refs(expr))
         ),
     )
 
 
-def _is_known_without_tensors(plan: Plan, expr: Expr) -> bool:
-    """Tell whether a value is known without reading any tensor."""
-    return all(plan.kinds[ref].is_scalar for ref in refs(expr))
-
-
-def whole_statements(plan: Plan, program: Program, syntax: WholeSyntax) -> list[str]:
+def whole_statements(plan: Plan, program: Program, syntax: Syntax) -> list[str]:
     """Return the lines of a program. Properties are read from the parameter, not from a copy."""
 
     def of_param(expr: Expr) -> Expr:
         match expr:
             case Call(op, (Ref(plan.algorithm.param),)) if op in PROPERTIES:
                 return replace(expr, args=(Ref(syntax.param),))
-            case Call(_, (x,)) if is_wide(expr) and syntax.count and plan.kind(x).is_scalar:
-                return replace(expr, args=(of_param(x), Ref(syntax.count)))
+            # A reduction over several parameters takes one number from each of them, even if the
+            # numbers of a list are equal.
+            case Call(_, (x,)) if is_wide(expr) and syntax.in_lists and plan.kind(x).is_scalar:
+                return replace(expr, args=(of_param(x), Ref("len(params)")))
         return rebuild(expr, of_param)
 
     stream_names = [stream.name for stream in streams(plan)]
     indexed = permute_by_index(map_expressions(program, of_param), stream_names)
-    return statements(indexed, _PRINTER, lambda stmt: _assignment_line(plan, stmt, syntax))
+    return statements(indexed, _PRINTER, lambda stmt: [_assignment_line(plan, stmt, syntax)])
 
 
-def _assignment_line(plan: Plan, stmt: Assign, syntax: WholeSyntax) -> str:
+def _assignment_line(plan: Plan, stmt: Assign, syntax: Syntax) -> str:
     match stmt.value:
-        case Call(op, args) if op in RANDOM_OPS:
-            return syntax.draw.format(stmt.target.name, op, ", ".join(map(_PRINTER.text, args)))
+        case Call(op) as call if op in RANDOM_OPS:
+            (line,) = syntax.draw_lines({stmt.target.name: call})
+            return line
         case Call(name, args) if name == stmt.target.name:  # a call of an outlined function
             read = [(ref.name, plan.kinds[ref].is_scalar) for ref in args if isinstance(ref, Ref)]
             return f"{name}({', '.join(f'{n}={n}' if is_number else n for n, is_number in read)})"
@@ -209,10 +168,6 @@ def _lists(algorithm: Algorithm) -> list[str]:
     """Return the names of the lists of tensors, without scalar states and step counts."""
     scalars = {plural(s.symbol) for s in algorithm.scalar_states()} | {"state_steps"}
     return [name for name in list_names(algorithm) if name not in scalars]
-
-
-def _filled_in(spelling: str, name: str) -> str:
-    return spelling.format(name, plural(name))
 
 
 _NEW_CATEGORIES = ("arithmetic", "comparison", "logic", "reduction", "wide reduction")
@@ -343,13 +298,4 @@ def _with_orders(program: Program, orders: frozenset[str]) -> Program:
             return stmt
         return replace(stmt, value=Call("descending_order", children(only_factor(stmt.value))))
 
-    return tuple(
-        with_order(stmt)
-        if isinstance(stmt, Assign)
-        else replace(
-            stmt,
-            then=_with_orders(stmt.then, orders),
-            orelse=_with_orders(stmt.orelse, orders),
-        )
-        for stmt in program
-    )
+    return map_statements(program, with_order)

@@ -70,7 +70,7 @@ def _fill(table: Table, first: int, index: int, batch: Batch, copy_pairs: CopyPa
     if kernel.has_shapes:
         shapes = list(map(_shape, batch.params))
         examples = dict(zip(shapes, batch.params, strict=True))
-        entries_by_shape = {shape: _shape_entries(param) for shape, param in examples.items()}
+        entries_by_shape = {shape: shape_entries(param) for shape, param in examples.items()}
         all_entries = chain.from_iterable(map(entries_by_shape.__getitem__, shapes))
         table.shape[SHAPE_SIZE * first : SHAPE_SIZE * last] = array("q", list(all_entries))
     table.group[first:last] = array("i", [index]) * count
@@ -141,7 +141,7 @@ def _check_states(
             )
 
 
-def _shape_entries(param: Tensor) -> tuple[int, int, int, int]:
+def shape_entries(param: Tensor) -> tuple[int, int, int, int]:
     """Return the numbers of dimensions, matrices, rows and columns of a parameter."""
     return param.ndim, math.prod(param.shape[:-2]), rows(param), cols(param)
 

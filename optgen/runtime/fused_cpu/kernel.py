@@ -94,6 +94,14 @@ class Kernel(KernelSignature):
         assert step is not None  # only a kernel with matrix ops has empty segments
         return ctypes.cast(step, c_void_p).value
 
+    def run_table(self, table: Table, threads: Threads) -> None:
+        """Update all tensors of a table; the rule has no matrix ops.
+
+        The C++ code runs without the interpreter's lock.
+        """
+        (segment,) = self.segments
+        segment(ctypes.addressof(table.struct), ctypes.addressof(threads))  # type: ignore[misc]
+
     def run(self, table: Table, optimizer: HasLowerings) -> None:
         """Update all tensors of a table; the C++ code runs without the interpreter's lock."""
         table.set_grad_scale(optimizer)
@@ -218,14 +226,15 @@ class Threads(ctypes.Structure):
     _fields_ = [("count", c_int), *((name, c_void_p) for name in _SYMBOLS)]
 
 
-def thread_pool() -> Threads:
-    """Return the thread pool, with as many threads as torch uses in the calling thread.
+def thread_pool(count: int | None = None) -> Threads:
+    """Return the thread pool, by default with as many threads as torch uses in the calling thread.
 
-    If a call used fewer threads than torch, the pool would end the other threads. A forked child
-    has none of the pool's threads and would wait for them forever, so it uses one thread.
+    If a call used fewer threads than torch, the pool would end the other threads. A thread that
+    never calls torch may pass another count: libgomp has a pool for each calling thread. A forked
+    child has none of the pool's threads and would wait for them forever, so it uses one thread.
     """
     must_be_serial = _forks or not _functions()
-    return _of_count(1 if must_be_serial else torch.get_num_threads())
+    return _of_count(1 if must_be_serial else count or torch.get_num_threads())
 
 
 @cache

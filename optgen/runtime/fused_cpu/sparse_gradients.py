@@ -46,7 +46,7 @@ _functions: WeakKeyDictionary[Kernel, Any] = WeakKeyDictionary()
 
 
 class SparseGradientsStruct(ctypes.Structure):
-    """`SparseGradients` of scatter_add.h, field by field."""
+    """`SparseGradients` of sparse_kernel.h, field by field."""
 
     FIELDS = ("indices", "value_counts", "row_counts")
     _fields_ = [(name, c_void_p) for name in FIELDS]

@@ -8,9 +8,8 @@ rule that reduces over several parameters always suspends, so such a rule has no
 import ctypes
 from array import array
 from collections.abc import Generator, Sequence
-from ctypes import c_double, c_int, c_void_p
+from ctypes import c_double, c_void_p
 from itertools import accumulate, pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -115,21 +114,6 @@ class SuspendingKernel(Kernel):
 
     suspends = True
 
-    def __init__(
-        self,
-        lowered: HasLowerings,
-        library: Path,
-        dtype_bits: int,
-        source: str,
-        sweep_path: Path | None,
-    ) -> None:
-        super().__init__(lowered, library, dtype_bits, source, sweep_path)
-        self._advance: Any = None
-        if self._exports("optgen_advance"):  # a kernel that never suspends does not export it
-            self._advance, self._end = self._library.optgen_advance, self._library.optgen_end
-            self._advance.argtypes, self._advance.restype = (c_void_p,), c_int
-            self._end.argtypes, self._end.restype = (c_void_p,), None
-
     def run(self, table: Table, optimizer: HasLowerings) -> None:
         """Update all tensors of a table, together with the ranks that hold their other shards."""
         table.set_grad_scale(optimizer)
@@ -146,17 +130,17 @@ class SuspendingKernel(Kernel):
             if segment is None:
                 continue
             segment(ctypes.addressof(table.struct), ctypes.addressof(thread_pool()))
-            if self._advance:
+            if self._exports("optgen_advance"):  # an elementwise kernel never suspends
                 yield from self._run_step(shards)
 
     def _run_step(self, shards: Shards) -> Update:
         """Resume a step until it ends; yield the reductions that it waits for."""
-        step = shards.struct.step
+        step = c_void_p(shards.struct.step)
         try:
-            while self._advance(step):
+            while self._library.optgen_advance(step):
                 yield shards.incomplete_reductions()
         finally:
-            self._end(step)
+            self._library.optgen_end(step)
 
     def _call_sharded(
         self, call: MatrixCall, table: Table

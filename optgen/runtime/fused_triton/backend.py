@@ -25,10 +25,8 @@ from optgen.runtime.batch.batch import Batch, codes_obstacle
 from optgen.runtime.batch.context import CachedStep, OptimizerWithContext, Refusal
 from optgen.runtime.batch.gather import snapshot
 from optgen.runtime.batch.sparse_rows import gather_rows
-from optgen.runtime.fused_triton.cached_calls import CachedCalls
-from optgen.runtime.fused_triton.cached_launches import CachedLaunches
-from optgen.runtime.fused_triton.kept_plans import KeptPlans
-from optgen.runtime.fused_triton.launch_plan import LaunchPlan, workspaces
+from optgen.runtime.fused_triton.cached_launches import CachedCalls, CachedLaunches
+from optgen.runtime.fused_triton.launch_plan import KeptPlans, LaunchPlan, workspaces
 from optgen.runtime.fused_triton.shards import why_not_shards
 from optgen.runtime.lowerings import current_forced_lowering
 from optgen.runtime.rule import HasLowerings

@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from optgen.runtime.fused_triton.completion import Completion
 from optgen.runtime.fused_triton.graph_memory import GraphMemory
+from optgen.runtime.fused_triton.held_matrices import HeldMatrices
 from optgen.runtime.fused_triton.interpreter import patched_interpreter
-from optgen.runtime.fused_triton.launch_options import compiler_options, options
+from optgen.runtime.fused_triton.launch_options import Shape, Tile, compiler_options, options
 from optgen.runtime.fused_triton.launcher import Launcher
 from optgen.runtime.fused_triton.matrix_stacks import MatrixStacks, Places, Stacks, places_of
 from optgen.runtime.fused_triton.table import HEADER, Table
@@ -28,8 +30,15 @@ from optgen.runtime.fused_triton.tensor_streams import (
     dtypes_and_devices,
     tensors_to_copy,
 )
-from optgen.runtime.fused_triton.tile_shape import Shape, Tile
-from optgen.runtime.fused_triton.workspace import Workspace, WorkspaceSpec
+from optgen.runtime.fused_triton.whole_states import WholeStates
+from optgen.runtime.fused_triton.workspace import (
+    NO_LINE_SUMS,
+    Layout,
+    LineSums,
+    Programs,
+    Workspace,
+    WorkspaceSpec,
+)
 from optgen.runtime.sharded.driver import Update
 from optgen.runtime.tensors.layout import copy_like
 
@@ -74,13 +83,14 @@ class Bucket:
         fresh: A flag per tensor for each state that the rule calls `fresh` on.
         hypers: The groups' hyperparameters on the device.
         graph_memory: The memory of a graph capture; None outside one.
-        spec: The workspace that the phases need; None for a rule without phases.
+        spec: The memory that the kernels share.
         read_only: The streams that kernels only read, except that they may unscale gradients.
-        whole_sizes: The sizes of the whole parameters, if the tensors are shards.
+        held: What this rank holds of the whole parameters, if the tensors are shards.
     """
 
     loss_scale: Tensor | None = None
     found_inf: Tensor | None = None
+    completion: Completion  # of the sums of shards; only a bucket of shards has it
     _groups: Sequence[Mapping[str, Any]] = ()  # of the current step, one per subset
 
     def __init__(
@@ -92,9 +102,9 @@ class Bucket:
         fresh: list[list[bool]],
         hypers: Tensor,
         graph_memory: GraphMemory | None,
-        spec: WorkspaceSpec | None = None,
+        spec: WorkspaceSpec,
         read_only: frozenset[int] = frozenset((_GRADIENTS,)),
-        whole_sizes: Sequence[torch.Size] = (),
+        held: Sequence[HeldMatrices] = (),
     ) -> None:
         self.key, self.subsets, self.hypers = key, subsets, hypers
         self.launch = Launcher(graph_memory)
@@ -104,36 +114,37 @@ class Bucket:
         like_params = [stream for stream, shape in pairs if shape == "like"]
         check_shapes([*tensors[:2], *like_params])
         check_devices(tensors, key.device)
-        self._row_major = spec is not None and spec.needs_row_major
+        self._row_major = spec.needs_row_major
         self._to_copy = tensors_to_copy(tensors, self._row_major)
         self._layouts = [StreamLayout(stream, self._row_major) for stream in tensors]
         scalars = streams[len(key.dtypes) :]
         self._scalar_dtypes_and_devices = list(map(dtypes_and_devices, scalars))
-        self._scalars: Tensor | None = None
         self._locals: dict[str, Stacks] = {}
         self._local_places: dict[str, Places] = {}  # those in the table
-        self._local_names = spec.locals if spec else ()
+        self._local_names = spec.locals
         if self._local_names:
             self._stacks = MatrixStacks(streams[0], [len(each.indices) for each in subsets])
         self.compute_type = triton_type(self.compute_dtype)
         self.types = [triton_type(dtype or key.dtypes[0]) for dtype in key.dtypes]
         self.scalar_types = [triton_type(dtype) for dtype in key.scalar_dtypes]
-        self._allocate(streams, fresh, graph_memory, spec, whole_sizes)
+        self._allocate(streams, fresh, graph_memory, spec, held)
+        self.whole_states = WholeStates(held, tensors, dict(enumerate(state_shapes.values(), 2)))
+        self._to_copy = [each for each in self._to_copy if each not in self.whole_states]
 
     def _allocate(
         self,
         streams: StreamTensors,
         fresh: list[list[bool]],
         graph_memory: GraphMemory | None,
-        spec: WorkspaceSpec | None,
-        whole_sizes: Sequence[torch.Size],
+        spec: WorkspaceSpec,
+        held: Sequence[HeldMatrices],
     ) -> None:
-        """Divide the tensors into blocks, and create the table and the workspace."""
+        """Divide the tensors into blocks; create the table, scalars and the workspace."""
         is_amd = torch.version.hip is not None
-        shapes = list(map(Shape.of, streams[0])) if spec is not None and spec.by_matrix else []
-        tiles = sorted({Tile.of(shape) for shape in shapes})
-        line_sums = spec.row_sums + spec.column_sums if spec is not None else 0
-        self.options = options(self.key.dtypes, is_amd, tiles, line_sums)
+        shapes = list(map(Shape.of, streams[0])) if spec.by_matrix else []
+        tiles = list(map(Tile.of, shapes))
+        line_sums = spec.row_sums + spec.column_sums
+        self.options = options(self.key.dtypes, is_amd, sorted(set(tiles)), line_sums)
         self.prologue_options = {"num_warps": 1} | compiler_options(is_amd)
         block_counts = self._block_counts(streams[0], shapes)
         self._table = Table(
@@ -150,17 +161,35 @@ class Bucket:
         )
         self.num_tensors, self.blocks = self._table.num_tensors, self._table.blocks
         self.table, self.tensor_of_block = self._table.memory, self._table.tensor_of_block
-        self._workspace = None
-        if spec is not None:
-            self._workspace = Workspace(
-                spec, streams[0], tiles, block_counts, is_amd, graph_memory, whole_sizes
+        dtype = torch.float64 if spec.in_phases else self.compute_dtype
+        size = self.num_tensors, spec.scalars
+        self.scalars = torch.empty(size, dtype=dtype, device=self.key.device)
+        self._workspace = self._whole_workspace = None
+        if not spec.in_phases:
+            return
+        params = streams[0]
+        sizes = [param.shape for param in params]
+        layout = Layout(list(map(Shape.of, params)), tiles, block_counts, sizes)
+        options_of_both = params[0].dtype, self.key.device, is_amd, graph_memory
+        self._workspace = Workspace(spec, layout, *options_of_both, folds_blocks=bool(held))
+        if held:
+            whole = Layout.of_whole(held, spec.by_matrix)
+            folds_groups = any(each.batch_axes for each in held)
+            self._whole_workspace = Workspace(
+                spec, whole, *options_of_both, folds_blocks=True, folds_groups=folds_groups
             )
+            self.completion = Completion(held, self._workspace, self._whole_workspace)
 
     @property
     def workspace(self) -> Workspace:
         """The memory that the phases of the rule share; only a rule with phases has it."""
         assert self._workspace is not None
         return self._workspace
+
+    @property
+    def whole_workspace(self) -> Workspace:
+        """The memory of finishes, which see whole matrices even if sweeps see shards."""
+        return self._whole_workspace or self.workspace
 
     @property
     def group(self) -> Mapping[str, Any]:
@@ -182,14 +211,6 @@ class Bucket:
     def has(self, state: str) -> bool:
         """Tell whether the parameters of the bucket have the state with this key."""
         return self.key.dtypes[2 + self._state_keys.index(state)] is not None
-
-    def scalars(self, num_scalars: int) -> Tensor:
-        """Return memory for `num_scalars` numbers per tensor, in the kernel's compute dtype."""
-        if self._scalars is None:
-            self._scalars = torch.empty(
-                self.num_tensors, num_scalars, dtype=self.compute_dtype, device=self.key.device
-            )
-        return self._scalars
 
     def fits(self, streams: StreamTensors) -> bool:
         """Tell whether tensors have the dtypes, sizes and layouts of the bucket's first tensors."""
@@ -249,9 +270,10 @@ class Bucket:
 
     @property
     def device_bytes(self) -> int:
-        """The bytes of the table and the workspace."""
-        tensors = [self.table, self.tensor_of_block]
-        tensors += [] if self._workspace is None else self._workspace.tensors()
+        """The bytes of the table, the scalars and the workspace."""
+        tensors = [self.table, self.tensor_of_block, self.scalars]
+        for work in (self._workspace, self._whole_workspace):
+            tensors += [] if work is None else work.tensors()
         return sum(tensor.numel() * tensor.itemsize for tensor in tensors)
 
     @property
@@ -263,14 +285,28 @@ class Bucket:
         """Write the addresses of the tensors of some streams into the table."""
         self._table.write_rows({HEADER + stream: row for stream, row in addresses.items()})
 
-    def fold(self, kernel: Any, results: int, maxima: int = 0, of_groups: bool = False) -> None:
-        """Fold the partial sums of tensors that have many; `maxima` of the results are no sums."""
-        work = self.workspace
+    def fold(
+        self,
+        kernel: Any,
+        results: int,
+        maxima: int = 0,
+        of_groups: bool = False,
+        first: int = 0,
+    ) -> None:
+        """Fold the partial sums of tensors that have many; `maxima` of the results are no sums.
+
+        `first` is the kernel's first result: with `of_groups`, earlier finishes have stored others.
+        """
+        work = self.whole_workspace if of_groups else self.workspace
         chunks = work.fold_programs(of_groups)
         if chunks is not None:
             programs = results * chunks.total
             tables = chunks.first_programs, chunks.tensor_indices, work.shapes, work.partials
-            self.launch(kernel, programs, *tables, self.num_tensors, **work.fold_options)
+            self.launch(kernel, programs, *tables, self.num_tensors, **work.fold_options(of_groups))
+
+    def finish_programs(self, lines: LineSums = NO_LINE_SUMS) -> Programs:
+        """Return the programs of a finish that combines these sums of rows and columns first."""
+        return self.whole_workspace.programs(lines.rows, lines.columns)
 
     def repeat(self, update: Callable[[Bucket], None], groups: Sequence[Mapping[str, Any]]) -> None:
         """Update tensors like those of an earlier step, whose addresses are in the table."""

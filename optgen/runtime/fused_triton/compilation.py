@@ -61,7 +61,7 @@ class _Rehearsal:
         (group,) = self._groups
         return group
 
-    fold = Bucket.fold
+    fold, finish_programs = Bucket.fold, Bucket.finish_programs
 
     def allocate_local(self, name: str) -> None:
         """Note the dtype of the tensors in which a sweep stores the operands of a matrix op."""

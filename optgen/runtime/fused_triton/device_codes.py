@@ -7,12 +7,14 @@ lanes of a tile are whole blocks, so one program computes the scale of each bloc
 import triton
 import triton.language as tl
 
+from optgen.contract import constants
 from optgen.runtime.fused_triton.device_functions import div
 
 FOURTH_ROOT = tl.constexpr(0x3F800000 - (0x3F800000 >> 2) + (7 << 23))
 """This plus a quarter of the bits of x is nearly the bits of 128 times the fourth root of x."""
 MAGNITUDE = tl.constexpr(0x7FFFFFFF)
-SMALLEST_SCALE, TOO_LARGE_SCALE = tl.constexpr(2.0**-100), tl.constexpr(2.0**126)
+SMALLEST_SCALE = tl.constexpr(constants.SMALLEST_SCALE)
+TOO_LARGE_SCALE = tl.constexpr(constants.TOO_LARGE_SCALE)
 ROUNDER = tl.constexpr(1.5 * 2.0**23)
 """Adding this number to a small one rounds it to an integer, ties to even."""
 ROUNDER_BITS = tl.constexpr(0x4B400000)

@@ -10,8 +10,7 @@ import triton
 import triton.language as tl
 
 from optgen.runtime.fused_triton.device_functions import maximum
-from optgen.runtime.fused_triton.device_row_column_partials import CHUNK_LINES, combine_chunk
-from optgen.runtime.fused_triton.device_row_column_partials import larger as larger
+from optgen.runtime.fused_triton.workspace import CHUNK
 
 # Rows of a bucket's second table, which holds constants per tensor: shapes and offsets.
 BLOCKS = tl.constexpr(0)  # how many blocks a sweep of the tensor has
@@ -34,6 +33,16 @@ WHOLE_NUMEL = tl.constexpr(16)  # elements of the whole parameter; the tensor ma
 
 TERMS = tl.constexpr(1024)
 """The number of partial sums of one result that are added at once."""
+CHUNK_LINES = tl.constexpr(CHUNK)
+"""Rows or columns of a large matrix whose partial sums one program adds up."""
+PARTIALS_AT_ONCE = tl.constexpr(16)
+"""The number of partial sums of each row, or column, that are added at once."""
+
+
+@triton.jit
+def larger(x, y):
+    """Combine two values of a maximum reduction."""
+    return maximum(x, y)
 
 
 @triton.jit
@@ -213,6 +222,60 @@ def is_last(arrivals, matrix_group, shape, num_tensors, program_count):
 
 
 @triton.jit
+def add_lines(partials, sums, start, length, stride, count):
+    """Add up `count` partial sums of each of CHUNK_LINES rows or columns, from line `start` on."""
+    lanes = start + tl.arange(0, CHUNK_LINES)
+    total = tl.zeros((PARTIALS_AT_ONCE, CHUNK_LINES), tl.float64)
+    for first in range(0, count, PARTIALS_AT_ONCE):
+        indices = first + tl.arange(0, PARTIALS_AT_ONCE)[:, None]
+        mask = (indices < count) & (lanes < length)[None, :]
+        total += tl.load(partials + indices.to(tl.int64) * stride + lanes[None, :], mask, 0.0)
+    result = tl.sum(total, axis=0).to(sums.dtype.element_ty)
+    tl.store(sums + lanes, result, lanes < length)
+
+
+@triton.jit
+def pick_largest_lines(partials, maxima, start, length, stride, count):
+    """Pick the largest of `count` partial results of each of CHUNK_LINES rows (or columns)."""
+    lanes = start + tl.arange(0, CHUNK_LINES)
+    largest = tl.zeros((PARTIALS_AT_ONCE, CHUNK_LINES), tl.float64)
+    for first in range(0, count, PARTIALS_AT_ONCE):
+        indices = first + tl.arange(0, PARTIALS_AT_ONCE)[:, None]
+        mask = (indices < count) & (lanes < length)[None, :]
+        results = tl.load(partials + indices.to(tl.int64) * stride + lanes[None, :], mask, 0.0)
+        largest = maximum(largest, results)
+    result = tl.reduce(largest, 0, larger).to(maxima.dtype.element_ty)
+    tl.store(maxima + lanes, result, lanes < length)
+
+
+@triton.jit
+def combine_chunk(
+    program,
+    partials,
+    results,
+    matrix,
+    length,
+    stride,
+    count,
+    SUMS: tl.constexpr,
+    MAXIMA: tl.constexpr,
+):
+    """Combine one program's chunk of the rows, or of the columns, of a large matrix.
+
+    Of the SUMS reductions of each line, the last MAXIMA are maxima.
+    """
+    programs = tl.cdiv(length, CHUNK_LINES)
+    sum_index = program // programs
+    offset = sum_index * stride + matrix * length
+    first_partials = partials + sum_index * (count - 1) * stride + offset
+    start = program % programs * CHUNK_LINES
+    if MAXIMA == 0 or sum_index < SUMS - MAXIMA:
+        add_lines(first_partials, results + offset, start, length, stride, count)
+    else:
+        pick_largest_lines(first_partials, results + offset, start, length, stride, count)
+
+
+@triton.jit
 def combine(
     program,
     shape,
@@ -261,3 +324,85 @@ def combine(
             program, partials, values, matrix, width, all_columns, down, COLUMN_SUMS, COLUMN_MAXIMA
         )
     return matrix, programs
+
+
+@triton.jit
+def fold_chunk(
+    first_programs,
+    tensor_indices,
+    shapes,
+    partials,
+    num_tensors,
+    FOLD: tl.constexpr,
+    RESULTS: tl.constexpr,
+    MAXIMA: tl.constexpr = 0,
+    OF_GROUPS: tl.constexpr = False,
+    FIRST: tl.constexpr = 0,
+):
+    """Combine a chunk of FOLD partial results of one tensor, as one program.
+
+    Each chunk has RESULTS programs: of the results from FIRST on, the last MAXIMA are maxima. With
+    OF_GROUPS, groups of matrices have stored the partial results, and not blocks of elements.
+    """
+    chunk = tl.program_id(0) // RESULTS
+    tensor = tl.load(tensor_indices + chunk)
+    chunk -= tl.load(first_programs + tensor)
+    shape = shapes + tensor
+    count = tl.load(shape + (GROUPS if OF_GROUPS else BLOCKS) * num_tensors)
+    chunk_count = tl.load(shape + (GROUP_SUM_COUNT if OF_GROUPS else SUM_COUNT) * num_tensors)
+    source = partials + tl.load(shape + (GROUP_PARTIALS if OF_GROUPS else PARTIALS) * num_tensors)
+    target = partials + tl.load(shape + (GROUP_SUMS if OF_GROUPS else SUMS) * num_tensors)
+    index = tl.program_id(0) % RESULTS
+    source += (FIRST + index) * count + chunk * FOLD
+    size = tl.minimum(count - chunk * FOLD, FOLD)
+    if MAXIMA == 0 or index < RESULTS - MAXIMA:
+        result = add_up(source, size)
+    else:
+        result = pick_largest(source, size)
+    tl.store(target + (FIRST + index) * chunk_count + chunk, result)
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def fold_lines(
+    first_programs,
+    tensor_indices,
+    shapes,
+    values,
+    partials,
+    num_tensors,
+    TILES: tl.constexpr,
+    SUMS: tl.constexpr,
+    ROW_SUMS: tl.constexpr,
+    COLUMN_SUMS: tl.constexpr,
+    ROW_VALUES: tl.constexpr,
+    FIRST_ROW: tl.constexpr,
+    FIRST_COLUMN: tl.constexpr,
+    ROW_MAXIMA: tl.constexpr,
+    COLUMN_MAXIMA: tl.constexpr,
+):
+    """Combine the partial sums of the rows and columns of shards, whose finishes see whole lines.
+
+    Tiles of several matrices have stored complete sums.
+    """
+    tensor = tl.load(tensor_indices + tl.program_id(0))
+    program = tl.program_id(0) - tl.load(first_programs + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
+    for k in tl.static_range(len(TILES)):
+        if (tile_shape_index == k) & (TILES[k][0] == 1):
+            combine(
+                program,
+                shapes + tensor,
+                values,
+                partials,
+                num_tensors,
+                SUMS,
+                ROW_SUMS,
+                COLUMN_SUMS,
+                ROW_VALUES,
+                TILES[k][1],
+                TILES[k][2],
+                FIRST_ROW,
+                FIRST_COLUMN,
+                ROW_MAXIMA,
+                COLUMN_MAXIMA,
+            )

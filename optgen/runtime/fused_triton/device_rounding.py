@@ -3,11 +3,12 @@
 import triton
 import triton.language as tl
 
+from optgen.contract.constants import FORMATS
 from optgen.runtime.fused_triton.device_functions import neg
 
-BFLOAT16_EPS = tl.constexpr(2.0**-7)
-FLOAT16_EPS = tl.constexpr(2.0**-10)
-FLOAT32_EPS = tl.constexpr(2.0**-23)
+BFLOAT16_EPS = tl.constexpr(FORMATS["bfloat16"].eps)
+FLOAT16_EPS = tl.constexpr(FORMATS["float16"].eps)
+FLOAT32_EPS = tl.constexpr(FORMATS["float32"].eps)
 
 
 @triton.jit

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from itertools import chain, repeat, zip_longest
+from functools import partial
+from itertools import accumulate, chain, repeat, zip_longest
 from operator import attrgetter, is_
 from typing import Any
 
@@ -17,6 +18,7 @@ from optgen.runtime.batch.batch import Batch
 from optgen.runtime.fused_triton.bucket import Bucket, BucketKey, GroupSubset
 from optgen.runtime.fused_triton.compilation import compile_kernels
 from optgen.runtime.fused_triton.graph_memory import GraphMemory
+from optgen.runtime.fused_triton.held_matrices import HeldMatrices
 from optgen.runtime.fused_triton.shards import update_of_shards
 from optgen.runtime.fused_triton.table import Hypers, flatten
 from optgen.runtime.fused_triton.tensor_streams import StreamTensors
@@ -29,14 +31,23 @@ from optgen.runtime.torch_private import cuda_stream
 _dtype = attrgetter("dtype")
 _NO_SCALER = nullcontext()
 
+_MAX_PLANS = 4
+"""Plans kept for the same streams. Four averaged models can take turns without a new table, and so
+can four sets of parameters that have gradients."""
+_MAX_ALL_PLANS = 16
+"""Plans kept for all streams together."""
+_MAX_BYTES = 1 << 26
+"""Device memory of all plans but the latest. The workspace of a rule that sums rows and columns
+takes half a byte per element."""
+
 Streams = tuple[tuple[int, int], ...]
 """Pairs of a CUDA device's index and the address of a stream on it, in the order of devices."""
 
 
 def workspaces(lowered: HasLowerings) -> Mapping[tuple[bool, ...], WorkspaceSpec]:
-    """Return the workspaces of a rule's kernels, by the facts of the tensors; {} without phases."""
+    """Return the workspaces of a rule's kernels, by the facts of the tensors."""
     module = importlib.import_module(f"{lowered.lowerings}.fused_triton")
-    found: Mapping[tuple[bool, ...], WorkspaceSpec] = getattr(module, "WORKSPACES", {})
+    found: Mapping[tuple[bool, ...], WorkspaceSpec] = module.WORKSPACES
     return found
 
 
@@ -113,15 +124,15 @@ class LaunchPlan:
         unwritten = (i for i, state in enumerate(streamed_states, 2) if not state.written)
         read_only = frozenset((1, *unwritten))
         streams = _streams(rule, subsets, batches)
-        spec = self._specs.get(key.facts)
+        spec = self._specs[key.facts]
         arguments = (state_shapes, streams, fresh, hypers.values, self._graph_memory, spec)
-        whole_sizes = [
-            batches[subset.batch_index].seen_params[i].shape
-            for subset in subsets
-            for i in subset.indices
-            if batches[subset.batch_index].dispatch_key.sharding is not None
+        pairs = [(batches[subset.batch_index], i) for subset in subsets for i in subset.indices]
+        held = [
+            HeldMatrices.of(batch.params[i], batch.seen_params[i].shape, sharding.sharded_axes())
+            for batch, i in pairs
+            if (sharding := batch.dispatch_key.sharding) is not None
         ]
-        return Bucket(key, subsets, *arguments, read_only, whole_sizes)
+        return Bucket(key, subsets, *arguments, read_only, held)
 
     def is_for(self, batches: Sequence[Batch]) -> bool:
         """Tell whether the plan was made for these batches."""
@@ -158,11 +169,15 @@ class LaunchPlan:
         Raises:
             Refusal: Triton cannot do so.
         """
+        is_sharded = batches[0].dispatch_key.sharding is not None
+        update = (
+            partial(update_of_shards, self._module.update) if is_sharded else self._module.update
+        )
         for bucket in self.buckets:
             groups = [batches[subset.batch_index].group for subset in bucket.subsets]
             if bucket.key.device.type == "cuda":
                 with _scaler_tensors(bucket, optimizer):
-                    compile_kernels(self._module.update, bucket, groups)
+                    compile_kernels(update, bucket, groups)
 
     @property
     def needs_shapes(self) -> bool:
@@ -218,8 +233,10 @@ class LaunchPlan:
         groups = [batches[subset.batch_index].group for subset in bucket.subsets]
         streams = _streams(self._rule, bucket.subsets, batches)
 
+        parts = bucket.whole_states.replace(streams)
+
         def launches(bucket: Bucket) -> Update:
-            return update_of_shards(self._module.update, bucket, process_groups)
+            return update_of_shards(self._module.update, bucket, process_groups, parts)
 
         with _scaler_tensors(bucket, optimizer):
             yield from bucket.wide_update(launches, streams, groups)
@@ -234,6 +251,41 @@ class LaunchPlan:
         values = list(chain.from_iterable(flatten(group, self._rule) for group in groups))
         for hypers in self._hypers.values():
             hypers.set(values)
+
+
+class KeptPlans:
+    """The plans that an optimizer or a function used last, the latest first.
+
+    The tables of a plan are written and read in the order of one stream per device. On another
+    stream, nothing would order an upload after the kernels that still read the old rows. The memory
+    of a dropped table would be given away there while a kernel reads it. So a plan serves the
+    streams that were current when it was made, and no others.
+    """
+
+    def __init__(self) -> None:
+        self._plans: list[LaunchPlan] = []
+
+    def find(self, fits: Callable[[LaunchPlan], bool]) -> LaunchPlan | None:
+        """Return a plan that is for the current streams and fits; None if there is none."""
+        for plan in self._plans:
+            if plan.is_for_current_streams() and fits(plan):
+                if plan is not self._plans[0]:
+                    self.add(plan)
+                return plan
+        return None
+
+    def add(self, plan: LaunchPlan) -> None:
+        """Keep a plan as the latest, and drop the plans that are too many or too large."""
+        others = [each for each in self._plans if each is not plan]
+        of_its_streams = [each for each in others if each.streams == plan.streams]
+        dropped = of_its_streams[_MAX_PLANS - 1 :]
+        kept = [each for each in others if each not in dropped][: _MAX_ALL_PLANS - 1]
+        sums = accumulate(each.device_bytes for each in kept)
+        small = [each for each, size in zip(kept, sums, strict=True) if size <= _MAX_BYTES]
+        self._plans = [plan, *small]
+
+    def __contains__(self, plan: LaunchPlan) -> bool:
+        return any(each is plan for each in self._plans)
 
 
 def _graph_memory(batches: Sequence[Batch]) -> GraphMemory:

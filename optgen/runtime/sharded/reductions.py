@@ -109,5 +109,5 @@ def _reduce(requests: list[WideReduction]) -> Tensor:
     if requests[0].is_maximum:
         return numbers.amax()
     ordered = numbers.sort().values
-    # A C++ kernel that has all numbers also adds them sorted, one by one (wide_reduction.h).
+    # A C++ kernel that has all numbers also adds them sorted, one by one (suspending_kernel.h).
     return ordered.cumsum(0)[-1] if device.type == "cpu" else ordered.sum()

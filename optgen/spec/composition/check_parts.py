@@ -15,14 +15,14 @@ from optgen.spec.composition.find_parts import (
     WRAPPING_STAGE,
     Part,
     declared_key,
-    declares,
     free_names,
+    option,
     reads,
     rest_after,
     unchecked_modifier,
 )
 from optgen.spec.declare import Spec
-from optgen.spec.source import module_name
+from optgen.spec.source import is_call_of, module_name, nodes_of
 
 
 def modifier_part(spec: Spec) -> Part:
@@ -58,11 +58,11 @@ def _check_signature(part: Part) -> None:
             message = f"`{argument.arg}` is an input, so it has no default"
             part.source.error(argument, message, example)
     for argument, declared in part.states:
-        if not declares(declared, "state"):
+        if not is_call_of(declared, "state"):
             hint = f'{argument.arg}=state("checkpoint_key")'
             part.source.error(argument, f"`{argument.arg}` is no state", hint)
     for argument, default in part.hypers:
-        if not declares(default, "hyper", "flag", "choice", "fixed"):
+        if not is_call_of(default, "hyper", "flag", "choice", "fixed"):
             hint = f"{argument.arg}=hyper(1.0)"
             part.source.error(argument, f"`{argument.arg}` is no hyperparameter", hint)
 
@@ -81,24 +81,24 @@ def _check_names(part: Part) -> None:
     for name, node in free_names(part).items():
         hint = "a modifier reads its inputs, states, hyperparameters and variables"
         part.source.error(node, f"`{name}` is no name of this modifier", hint)
-    option_names = {argument.arg for argument, _ in part.states} | part.assigned_names
-    for option in ("weights", "step", "guard"):
-        name = getattr(part, option)
+    option_names = part.state_names | part.assigned_names
+    for each in ("weights", "step", "guard"):
+        name = getattr(part, each)
         if name and name not in option_names:
-            hint = f"{option}= names a state or a variable of the modifier"
+            hint = f"{each}= names a state or a variable of the modifier"
             _refuse(part, f"`{part.name}` has no `{name}`", hint)
 
 
 def _check_stage(part: Part) -> None:
     """Check that the modifier assigns the input that its stage changes, and no other input."""
     stage, result = f"a modifier of stage {part.stage!r}", ASSIGNED_INPUT[part.changed_value]
-    for option, changed_value in CHANGE_OF_OPTION.items():
-        if getattr(part, option) and part.changed_value != changed_value:
+    for each, changed_value in CHANGE_OF_OPTION.items():
+        if getattr(part, each) and part.changed_value != changed_value:
             stages = " ".join(
                 repr(name) for name, change in STAGES.items() if change == changed_value
             )
-            _refuse(part, f"{stage} has no {option}=", f"stages that have it: {stages}")
-    if part.follows and part.weights not in {argument.arg for argument, _ in part.states}:
+            _refuse(part, f"{stage} has no {each}=", f"stages that have it: {stages}")
+    if part.follows and part.weights not in part.state_names:
         hint = 'weights="x" names a state, which follows the parameter'
         _refuse(part, f"`{part.name}` has follows= without weights", hint)
     if part.guard and part.stage == WRAPPING_STAGE:
@@ -130,16 +130,12 @@ def check_fit(base: Part, modifiers: Sequence[Part]) -> None:
         CompositionError: two parts declare one name or one checkpoint key, two modifiers store the
             parameter, or a part lacks what another one needs.
     """
-    _check_listed_once(modifiers)
-    _check_declared(base, modifiers)
-    _check_needs(base, modifiers)
-
-
-def _check_listed_once(modifiers: Sequence[Part]) -> None:
     names = [part.name for part in modifiers]
     for name in names:
         if names.count(name) > 1:
             raise CompositionError(f"{name} is listed twice: leave one out")
+    _check_declared(base, modifiers)
+    _check_needs(base, modifiers)
 
 
 def _check_declared(base: Part, modifiers: Sequence[Part]) -> None:
@@ -171,7 +167,7 @@ def _check_needs(base: Part, modifiers: Sequence[Part]) -> None:
             f"{with_programs[0]} and {with_programs[1]} both move the parameter for evaluation"
         )
         raise CompositionError(f"{message}: leave one out")
-    if base.option("gradient") == "sparse_only":
+    if option(base.node.decorator_list[0], "gradient") == "sparse_only":
         raise CompositionError(f"{base.name} takes sparse gradients only, and modifiers dense ones")
     for part in modifiers:
         if part.changed_value == "moment":
@@ -198,8 +194,7 @@ def _check_needs(base: Part, modifiers: Sequence[Part]) -> None:
 
 def _check_rounding(base: Part, modifiers: Sequence[Part]) -> None:
     """Refuse modifiers that change the update of a rule which has rounded its parameter already."""
-    names = (n for stmt in base.body for n in ast.walk(stmt) if isinstance(n, ast.Name))
-    rounds_param = any(name.id in STORAGE_OPS for name in names)
+    rounds_param = any(name.id in STORAGE_OPS for name in nodes_of(base.body, ast.Name))
     changing = [part.name for part in modifiers if part.changed_value in ("update", "store")]
     if rounds_param and changing:
         message = f"{changing[0]} changes the update, and {base.name} rounds the parameter itself"
@@ -248,7 +243,7 @@ def why_steps_count_on_host(part: Part) -> str:
     if condition is not None:
         return f"the branch `if {ast.unparse(condition)}`"
     for name, declared in states.items():
-        if name in dependent and isinstance(declared, ast.Call) and _has_dtype_of_torch(declared):
+        if name in dependent and option(declared, "dtype") == "torch":
             return f"the state `{name}`"
     return ""
 
@@ -273,12 +268,4 @@ def _in_order(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _names(nodes: Iterable[ast.AST]) -> set[str]:
-    return {each.id for node in nodes for each in ast.walk(node) if isinstance(each, ast.Name)}
-
-
-def _has_dtype_of_torch(declared: ast.Call) -> bool:
-    return any(
-        keyword.arg == "dtype" and ast.literal_eval(keyword.value) == "torch"
-        for keyword in declared.keywords
-        if isinstance(keyword.value, ast.Constant)
-    )
+    return {name.id for name in nodes_of(nodes, ast.Name)}

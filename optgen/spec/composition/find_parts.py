@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,14 @@ from optgen.spec.declare import Spec
 from optgen.spec.literals import BOOLEAN, TEXT, literal, one_of, options
 from optgen.spec.read_spec import check_statements
 from optgen.spec.reserved_names import DECLARATIONS
-from optgen.spec.source import Source, read_file
+from optgen.spec.source import (
+    Source,
+    calls_of,
+    is_call_of,
+    names_stored,
+    nodes_of,
+    read_file,
+)
 
 STAGES = {
     "skip": "gradient",
@@ -128,35 +136,30 @@ class Part:
         return list(zip(arguments, defaults[len(defaults) - len(arguments) :], strict=True))
 
     @property
+    def state_names(self) -> set[str]:
+        """The names of the states."""
+        return {argument.arg for argument, _ in self.states}
+
+    @property
     def group_states(self) -> dict[str, str]:
         """The names of the states that groups keep, each with its shape: "group" or "all"."""
-        shapes = {argument.arg: _shape(declared) for argument, declared in self.states}
+        shapes = {argument.arg: option(declared, "shape") for argument, declared in self.states}
         return {name: shape for name, shape in shapes.items() if shape in ("group", "all")}
 
     def with_role(self, role: str) -> list[str]:
         """Return the names of the states with a role."""
-        text = f"role={role!r}"
-        return [argument.arg for argument, declared in self.states if text in ast.unparse(declared)]
+        return [a.arg for a, declared in self.states if option(declared, "role") == role]
 
     @property
     def fresh_states(self) -> dict[str, None]:
         """The states that the rule calls `fresh` on."""
-        calls = (n for stmt in self.body for n in ast.walk(stmt) if isinstance(n, ast.Call))
-        names: dict[str, None] = {}
-        for call in calls:
-            match call:
-                case ast.Call(func=ast.Name(id="fresh"), args=[ast.Name(id=name)]):
-                    names[name] = None
-        return names
+        calls = [call for call in calls_of(self.body, "fresh") if len(call.args) == 1]
+        return {call.args[0].id: None for call in calls if isinstance(call.args[0], ast.Name)}
 
     def existence_condition(self, state: str) -> str:
         """Return the condition under which a state exists, as text; "" if there is none."""
-        for argument, declared in self.states:
-            keywords = declared.keywords if isinstance(declared, ast.Call) else ()
-            for keyword in keywords if argument.arg == state else ():
-                if keyword.arg == "when" and isinstance(keyword.value, ast.Constant):
-                    return str(keyword.value.value)
-        return ""
+        conditions = {argument.arg: option(declared, "when") for argument, declared in self.states}
+        return str(conditions.get(state) or "")
 
     @property
     def hypers(self) -> list[tuple[ast.arg, ast.expr | None]]:
@@ -166,24 +169,16 @@ class Part:
     @property
     def requirements(self) -> list[ast.stmt]:
         """The calls of `require` at the beginning of the rule."""
-        return [stmt for stmt in self._statements if _is_require(stmt)]
+        return [stmt for stmt in self._statements if is_call_of(_value(stmt), "require")]
 
     @property
     def body(self) -> list[ast.stmt]:
         """The statements of the rule."""
-        return [stmt for stmt in self._statements if not _is_require(stmt)]
+        return [stmt for stmt in self._statements if not is_call_of(_value(stmt), "require")]
 
     @property
     def _statements(self) -> list[ast.stmt]:
         return self.node.body[1:] if ast.get_docstring(self.node) else self.node.body
-
-    def option(self, name: str) -> Any:
-        """Return the value of an option of the decorator, or None."""
-        decorator = self.node.decorator_list[0]
-        for keyword in decorator.keywords if isinstance(decorator, ast.Call) else ():
-            if keyword.arg == name and isinstance(keyword.value, ast.Constant):
-                return keyword.value.value
-        return None
 
     @property
     def doc(self) -> str:
@@ -193,12 +188,7 @@ class Part:
     @property
     def assigned_names(self) -> set[str]:
         """The names that the rule assigns."""
-        return {
-            name.id
-            for stmt in self.body
-            for name in ast.walk(stmt)
-            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
-        }
+        return names_stored(self.body)
 
     def copy(self) -> Part:
         """Return a part with a syntax tree of its own."""
@@ -243,21 +233,17 @@ def unchecked_modifier(spec: Spec) -> Part:
     return replace(part, **values)
 
 
-def declares(declared: ast.expr | None, *names: str) -> bool:
-    """Tell whether a default is a call of one of these declarations."""
-    match declared:
-        case ast.Call(func=ast.Name(id=name)):
-            return name in names
-    return False
+def option(declaration: ast.expr | None, name: str) -> Any:
+    """Return the value of an option of a declaration or decorator; None if it is left out.
 
-
-def _shape(declaration: ast.expr | None) -> str:
-    """Return the word for the shape in the declaration of a state; "" if it has none."""
-    for option in declaration.keywords if isinstance(declaration, ast.Call) else ():
-        match option:
-            case ast.keyword(arg="shape", value=ast.Constant(value=str() as shape)):
-                return shape
-    return ""
+    A constant of the file is returned as its name.
+    """
+    for keyword in declaration.keywords if isinstance(declaration, ast.Call) else ():
+        if keyword.arg == name:
+            with contextlib.suppress(ValueError):
+                return ast.literal_eval(keyword.value)
+            return ast.unparse(keyword.value)
+    return None
 
 
 def declared_key(declaration: ast.expr) -> str:
@@ -305,11 +291,9 @@ def _constants(part: Part) -> Iterator[tuple[str, object]]:
                 yield name, constants[name]
 
 
-def _is_require(stmt: ast.stmt) -> bool:
-    match stmt:
-        case ast.Expr(value=ast.Call(func=ast.Name(id="require"))):
-            return True
-    return False
+def _value(stmt: ast.stmt) -> ast.expr | None:
+    """Return the value of a statement that is an expression; None for any other."""
+    return stmt.value if isinstance(stmt, ast.Expr) else None
 
 
 def _name(decorator: ast.expr) -> str:
@@ -331,7 +315,7 @@ def rest_after(body: Sequence[ast.stmt], name: str) -> list[ast.stmt] | None:
 
     Return None if that assignment stands in a branch, or if there is none.
     """
-    positions = [position for position, stmt in enumerate(body) if _assigns(stmt, name)]
+    positions = [position for position, stmt in enumerate(body) if name in names_stored([stmt])]
     if not positions or not isinstance(body[positions[-1]], ast.Assign):
         return None
     return list(body[positions[-1] + 1 :])
@@ -339,34 +323,25 @@ def rest_after(body: Sequence[ast.stmt], name: str) -> list[ast.stmt] | None:
 
 def reads(stmt: ast.stmt, name: str) -> bool:
     """Tell whether a statement reads a name."""
-    return any(n.id == name and not isinstance(n.ctx, ast.Store) for n in _names(stmt))
-
-
-def _assigns(stmt: ast.stmt, name: str) -> bool:
-    return any(n.id == name and isinstance(n.ctx, ast.Store) for n in _names(stmt))
-
-
-def _names(stmt: ast.stmt) -> list[ast.Name]:
-    return [node for node in ast.walk(stmt) if isinstance(node, ast.Name)]
+    nodes = nodes_of([stmt], ast.Name)
+    return any(node.id == name and not isinstance(node.ctx, ast.Store) for node in nodes)
 
 
 def bound_names(function: ast.FunctionDef) -> set[str]:
     """Return the names of a function's arguments and variables."""
-    nodes = list(ast.walk(function))
-    names = {node.arg for node in nodes if isinstance(node, ast.arg)}
-    return names | {n.id for n in nodes if isinstance(n, ast.Name) and _is_store(n)}
+    return {node.arg for node in nodes_of([function], ast.arg)} | names_stored([function])
 
 
 def own_names(part: Part) -> set[str]:
     """Return the names that a part defines: states, variables, constants, helpers and programs."""
-    names = {argument.arg for argument, _ in part.states}
+    names = part.state_names
     for node in part.definitions:
         match node:
             case ast.FunctionDef(name=name) | ast.Assign(targets=[ast.Name(id=name)]):
                 names.add(name)
     for program in part.programs:
-        arguments = {n.arg for n in ast.walk(program) if isinstance(n, ast.arg)}
-        names |= {program.name, *(bound_names(program) - arguments)}
+        arguments = {node.arg for node in nodes_of([program], ast.arg)}
+        names |= {program.name, *(names_stored([program]) - arguments)}
     return names | part.assigned_names - set(part.inputs)
 
 
@@ -377,20 +352,15 @@ def free_names(part: Part) -> dict[str, ast.Name]:
     helpers = [node for node in part.definitions if isinstance(node, ast.FunctionDef)]
     for function in (part.node, *helpers, *part.programs):
         defined_here = defined | bound_names(function)
-        nodes = (node for stmt in function.body for node in ast.walk(stmt))
-        for node in nodes:
-            if isinstance(node, ast.Name) and node.id not in defined_here:
+        for node in nodes_of(function.body, ast.Name):
+            if node.id not in defined_here:
                 free.setdefault(node.id, node)
     return free
 
 
 def all_names(part: Part) -> set[str]:
     """Return every name that occurs in a part."""
-    nodes = [n for top in (part.node, *part.definitions, *part.programs) for n in ast.walk(top)]
-    names = {node.id for node in nodes if isinstance(node, ast.Name)}
-    names |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-    return names | {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
-
-
-def _is_store(node: ast.Name) -> bool:
-    return isinstance(node.ctx, ast.Store)
+    tops = (part.node, *part.definitions, *part.programs)
+    names = {node.id for node in nodes_of(tops, ast.Name)}
+    names |= {node.arg for node in nodes_of(tops, ast.arg)}
+    return names | {node.name for node in nodes_of(tops, ast.FunctionDef)}

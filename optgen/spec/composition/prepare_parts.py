@@ -11,8 +11,9 @@ from typing import Any
 from optgen.contract.states import AT_LEAST_FLOAT32, QUANTIZED, RANK, Condition
 from optgen.ir.algorithm import NARROW_DTYPES
 from optgen.spec.composition.check_parts import CompositionError
-from optgen.spec.composition.find_parts import Part, declared_key, declares
+from optgen.spec.composition.find_parts import Part, declared_key, option
 from optgen.spec.errors import did_you_mean
+from optgen.spec.source import is_call_of, nodes_of
 
 _FROM_BASE = ("gradient", "step", "scalar_device")
 """Options that a derived optimizer always takes from its base."""
@@ -45,7 +46,7 @@ def derived(part: Part, base: Part) -> Part:
 
 def _with_groups_of(of_base: ast.expr | None, own: ast.expr | None) -> ast.expr | None:
     """Return an own declaration; what its groups must share follows from the base's rule."""
-    if own is of_base or declares(own, "fixed"):
+    if own is of_base or is_call_of(own, "fixed"):
         return own
     assert isinstance(of_base, ast.Call)
     assert isinstance(own, ast.Call)
@@ -61,7 +62,7 @@ def with_values(part: Part, values: Mapping[str, Any]) -> Part:
         if argument.arg in values and isinstance(declaration, ast.Call):
             value = _constant(part, argument.arg, values[argument.arg])
             choices = [ast.unparse(each) for each in declaration.args]
-            is_choice = declares(declaration, "choice")
+            is_choice = is_call_of(declaration, "choice")
             if is_choice and ast.unparse(value) not in choices:
                 requirement = f"`{argument.arg}` is one of {', '.join(choices)}"
                 raise TypeError(f"{part.name}: {requirement}, not {ast.unparse(value)}")
@@ -77,7 +78,7 @@ def with_plain_update(part: Part, modifiers: Sequence[Part]) -> Part:
     update or of its store would change what has been compensated. Beside such a modifier, the
     rule goes on without the flag, and takes 16 bits only if a modifier stores the parameter.
     """
-    flags = {a.arg for a, declared in part.hypers if _is_narrow_flag(declared)}
+    flags = {a.arg for a, flag in part.hypers if flag and ast.unparse(flag) == "fixed('narrow')"}
     changing = [each for each in modifiers if each.changed_value in ("update", "store")]
     if not flags or not changing:
         return part
@@ -90,10 +91,6 @@ def with_plain_update(part: Part, modifiers: Sequence[Part]) -> Part:
         condition = f"require(machine_eps({part.inputs[0]}) < 1e-4, {message!r})"
         part.node.body[1:1] = ast.parse(condition).body
     return part
-
-
-def _is_narrow_flag(declared: ast.expr | None) -> bool:
-    return declared is not None and ast.unparse(declared) == "fixed('narrow')"
 
 
 def _constant(part: Part, name: str, value: Any) -> ast.expr:
@@ -205,31 +202,22 @@ def _check_keys(
 
 def _is_tensor(state: ast.expr) -> bool:
     """Tell whether a state is more than one number of a parameter, of a group or of all groups."""
-    shape = _option(state, "shape")
-    return shape is None or ast.unparse(shape) not in ("'scalar'", "'group'", "'all'")
+    return option(state, "shape") not in ("scalar", "group", "all")
 
 
 def _follows_param(state: ast.expr) -> bool:
     """Tell whether a state's dtype depends on the parameter's."""
-    dtype = _option(state, "dtype")
-    return dtype is None or ast.literal_eval(dtype) in (None, AT_LEAST_FLOAT32)
+    return option(state, "dtype") in (None, AT_LEAST_FLOAT32)
 
 
 def _is_like(state: ast.expr) -> bool:
     """Tell whether a state has the parameter's shape."""
-    shape = _option(state, "shape")
-    return shape is None or ast.unparse(shape) == "'like'"
+    return option(state, "shape") in (None, "like")
 
 
 def _may_have_codes(state: ast.expr) -> bool:
     """Tell whether a default of 8 bits applies. A copy of the parameter would lose digits."""
-    init = _option(state, "init")
-    return _is_like(state) and not (init and ast.unparse(init) == "'p'")
-
-
-def _option(state: ast.expr, name: str) -> ast.expr | None:
-    assert isinstance(state, ast.Call)
-    return next((each.value for each in state.keywords if each.arg == name), None)
+    return _is_like(state) and option(state, "init") != "p"
 
 
 def _declare(
@@ -249,11 +237,7 @@ def _declare(
 def without_flags(part: Part, flags: Collection[str]) -> Part:
     """Return an optimizer without flags that are false, and without what exists only with them."""
     part = without_hypers(part, flags)
-    arguments = part.node.args
-    kept_states = [a for a in part.states if part.existence_condition(a[0].arg) not in flags]
-    num_inputs = len(arguments.defaults) - len(part.states)
-    arguments.args = [argument for argument, _ in kept_states]
-    arguments.defaults[num_inputs:] = [declared for _, declared in kept_states]
+    _keep_states(part, [a for a in part.states if part.existence_condition(a[0].arg) not in flags])
     part.node.body = _WithoutFlags(flags).statements(part.node.body)
     return without_unread(part)
 
@@ -304,10 +288,15 @@ class _WithoutFlags(ast.NodeTransformer):
         value = _truth(stmt.test)
         if value is not None:
             return stmt.body if value else stmt.orelse
-        if not stmt.body and stmt.orelse:
-            negated = ast.copy_location(ast.UnaryOp(ast.Not(), stmt.test), stmt.test)
-            stmt.test, stmt.body, stmt.orelse = negated, stmt.orelse, []
-        return [stmt] if stmt.body else []
+        return [kept] if (kept := _without_empty_arm(stmt)) else []
+
+
+def _without_empty_arm(stmt: ast.If) -> ast.If | None:
+    """Return a branch whose first arm has statements; None if neither arm has any."""
+    if not stmt.body and stmt.orelse:
+        negated = ast.copy_location(ast.UnaryOp(ast.Not(), stmt.test), stmt.test)
+        stmt.test, stmt.body, stmt.orelse = negated, stmt.orelse, []
+    return stmt if stmt.body else None
 
 
 def _truth_value(value: bool, node: ast.expr) -> ast.expr:
@@ -330,9 +319,10 @@ def without_unread(part: Part) -> Part:
     part = part.copy()
     while True:
         before = ast.dump(part.node)
-        kept_names = {*_names(part, ast.Load), *(a.arg for a, _ in part.states), *part.inputs}
+        kept_names = {*_names(part, ast.Load), *part.state_names, *part.inputs}
         part.node.body = _WithoutAssignments(kept_names).statements(part.node.body)
-        _remove_states(part, {*_names(part, ast.Load, ast.Store)})
+        used_names = _names(part, ast.Load, ast.Store)
+        _keep_states(part, [each for each in part.states if each[0].arg in used_names])
         if ast.dump(part.node) == before:
             break
     read_names = {*_names(part, ast.Load), *_named_by_states(part), RANK}
@@ -346,28 +336,27 @@ def without_hypers(part: Part, names: Collection[str]) -> Part:
     part.node.args.kwonlyargs = [argument for argument, _ in kept]
     part.node.args.kw_defaults = [declared for _, declared in kept]
     (decorator,) = part.node.decorator_list
-    for option in decorator.keywords if isinstance(decorator, ast.Call) else ():
-        if option.arg in ("keywords", "group") and isinstance(option.value, ast.Tuple):
-            option.value.elts = [
+    for order in decorator.keywords if isinstance(decorator, ast.Call) else ():
+        if order.arg in ("keywords", "group") and isinstance(order.value, ast.Tuple):
+            order.value.elts = [
                 each
-                for each in option.value.elts
+                for each in order.value.elts
                 if not (isinstance(each, ast.Constant) and each.value in names)
             ]
     return part
 
 
-def _remove_states(part: Part, used_names: Collection[str]) -> None:
-    """Remove the states that neither the rule nor a program uses."""
-    arguments, states = part.node.args, part.states
-    kept = [each for each in states if each[0].arg in used_names]
-    num_inputs = len(arguments.defaults) - len(states)
+def _keep_states(part: Part, kept: Sequence[tuple[ast.arg, ast.expr]]) -> None:
+    """Remove the other states."""
+    arguments = part.node.args
+    num_inputs = len(arguments.defaults) - len(part.states)
     arguments.args = [argument for argument, _ in kept]
     arguments.defaults[num_inputs:] = [declared for _, declared in kept]
 
 
 def _names(part: Part, *contexts: type[ast.expr_context]) -> set[str]:
     """Return the names that a rule reads or writes, and those that its programs take."""
-    used = (n for stmt in part.node.body for n in ast.walk(stmt) if isinstance(n, ast.Name))
+    used = nodes_of(part.node.body, ast.Name)
     names = {name.id for name in used if isinstance(name.ctx, contexts)}
     for program in part.programs:
         names |= {a.arg for a in (*program.args.posonlyargs, *program.args.kwonlyargs)}
@@ -376,13 +365,8 @@ def _names(part: Part, *contexts: type[ast.expr_context]) -> set[str]:
 
 def _named_by_states(part: Part) -> set[str]:
     """Return the hyperparameters that decide whether a state exists, or how it begins."""
-    options = (
-        option.value.value
-        for _, declared in part.states
-        for option in (declared.keywords if isinstance(declared, ast.Call) else ())
-        if option.arg in ("when", "init") and isinstance(option.value, ast.Constant)
-    )
-    return {Condition.of(str(option)).name for option in options}
+    values = (option(declared, name) for _, declared in part.states for name in ("when", "init"))
+    return {Condition.of(value).name for value in values if isinstance(value, str)}
 
 
 class _WithoutAssignments(ast.NodeTransformer):
@@ -406,7 +390,4 @@ class _WithoutAssignments(ast.NodeTransformer):
 
     def visit_If(self, node: ast.If) -> ast.If | None:
         node.body, node.orelse = self.statements(node.body), self.statements(node.orelse)
-        if not node.body and node.orelse:
-            negated = ast.copy_location(ast.UnaryOp(ast.Not(), node.test), node.test)
-            node.test, node.body, node.orelse = negated, node.orelse, []
-        return node if node.body else None
+        return _without_empty_arm(node)

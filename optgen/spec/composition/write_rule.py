@@ -13,6 +13,7 @@ from optgen.contract.states import Condition
 from optgen.spec.composition.find_parts import WRAPPING_STAGE, Part, reads, rest_after
 from optgen.spec.composition.names import NamedParts, unused_name
 from optgen.spec.composition.update_form import UpdateForm, replace_fresh, replace_name
+from optgen.spec.source import nodes_of
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class _RuleWriter:
         named = self.named
         ready = unused_name(f"{part.name}_now", named.used_names)
         assignment = ast.Assign([ast.Name(ready, ast.Store())], last.test)
-        guard_of_states = AssignmentGuard({argument.arg for argument, _ in part.states}, ready)
+        guard_of_states = AssignmentGuard(part.state_names, ready)
         guarded = [guard_of_states.visit(copy.deepcopy(stmt)) for stmt in last.body]
         # A group's state has one value for all parameters, so it cannot depend on `ready`.
         shared = {name for each in others for name in each.group_states}
@@ -235,15 +236,13 @@ class _RuleWriter:
 
     def _param_and_states(self) -> frozenset[str]:
         """Return the names of the parameter and of all states."""
-        parts = self.named.parts
-        states = {argument.arg for part in parts for argument, _ in part.states}
-        return frozenset({self.named.param, *states})
+        states = (part.state_names for part in self.named.parts)
+        return frozenset({self.named.param}.union(*states))
 
 
 def _without_variable(part: Part, body: Sequence[ast.stmt], name: str) -> list[ast.stmt]:
     """Return statements without the assignments to a variable, if they do not read it."""
-    is_state = name in {argument.arg for argument, _ in part.states}
-    if is_state or any(reads(stmt, name) for stmt in body):
+    if name in part.state_names or any(reads(stmt, name) for stmt in body):
         return list(body)
     remaining = []
     for stmt in body:
@@ -252,23 +251,18 @@ def _without_variable(part: Part, body: Sequence[ast.stmt], name: str) -> list[a
             if not then and not orelse:
                 continue
             stmt = ast.copy_location(ast.If(stmt.test, then or [ast.Pass()], orelse), stmt)
-        if not _assigns(stmt, name):
-            remaining.append(stmt)
+        match stmt:
+            case ast.Assign(targets=[ast.Name(id=assigned)]) if assigned == name:
+                pass
+            case _:
+                remaining.append(stmt)
     return remaining
 
 
 def _reduces_over_parameters(part: Part) -> bool:
     """Tell whether a part reduces over several parameters."""
-    stmts = (*part.body, *part.definitions)
-    keywords = (n for stmt in stmts for n in ast.walk(stmt) if isinstance(n, ast.keyword))
+    keywords = nodes_of((*part.body, *part.definitions), ast.keyword)
     return any(keyword.arg == "over" for keyword in keywords)
-
-
-def _assigns(stmt: ast.stmt, name: str) -> bool:
-    match stmt:
-        case ast.Assign(targets=[ast.Name(id=assigned)]):
-            return assigned == name
-    return False
 
 
 class AssignmentGuard(ast.NodeTransformer):

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from optgen.ir.nodes import Place
 from optgen.ir.ops import CALLABLE_OPS
-from optgen.spec.composition.find_parts import Part, declared_key, declares
+from optgen.spec.composition.find_parts import Part, declared_key, option
 from optgen.spec.composition.names import NamedParts
 from optgen.spec.composition.write_rule import Block, indented, write_rule
 from optgen.spec.errors import SpecError
 from optgen.spec.reserved_names import DECLARATIONS
-from optgen.spec.source import Source
+from optgen.spec.source import Source, is_call_of, nodes_of
 
 _NOT_OF_COMPOSITIONS = ("gradient", "sparse_hint", "zero_grad", "compute_dtype")
 """Options that a composition does not take from its optimizer as they are.
@@ -27,7 +27,7 @@ _FIRST_LINE = 4
 def write_spec(name: str, named: NamedParts) -> str:
     """Return the text of the spec of an optimizer with modifiers; `name` is that of the class."""
     functions = "\n".join(line for block in _blocks(name, named) for line in block.lines)
-    used_names = {n.id for n in ast.walk(ast.parse(functions)) if isinstance(n, ast.Name)}
+    used_names = {name.id for name in nodes_of([ast.parse(functions)], ast.Name)}
     imported = sorted(used_names & {*DECLARATIONS, *CALLABLE_OPS})
     return f"from optgen.spec import {', '.join(imported)}\n\n\n{functions}\n"
 
@@ -47,7 +47,9 @@ def error_of_part(error: SpecError, name: str, named: NamedParts, names_parts: b
             node = _original(block, first_line, error.place)
             if block.part is not None and node is not None:
                 source = block.part.source
-                message = error.message + f" (in a composition of {_listed(named)})" * names_parts
+                *names, last = (part.name for part in named.parts)
+                listed = f"{', '.join(names)} and {last}" if names else last
+                message = error.message + f" (in a composition of {listed})" * names_parts
                 return SpecError(source.place(node), message, error.hint, source.padded_text)
             break
         first_line = next_line
@@ -55,12 +57,6 @@ def error_of_part(error: SpecError, name: str, named: NamedParts, names_parts: b
         return error
     message = f"{error.message} (in {heading}, a part of the composition)"
     return SpecError(error.place, message, error.hint, error.source)
-
-
-def _listed(named: NamedParts) -> str:
-    """Return the names of all parts, as in "adamw, clip and ema"."""
-    *names, last = (part.name for part in named.parts)
-    return f"{', '.join(names)} and {last}" if names else last
 
 
 def _original(block: Block, first_line: int, place: Place) -> ast.AST | None:
@@ -142,7 +138,7 @@ def _decorator(named: NamedParts) -> str:
     assert isinstance(decorator, ast.Call)
     hypers = [each for part in named.modifiers for each in part.hypers]
     added = {"group": [argument.arg for argument, _ in hypers]}
-    added["keywords"] = [a.arg for a, declared in hypers if not declares(declared, "fixed")]
+    added["keywords"] = [a.arg for a, declared in hypers if not is_call_of(declared, "fixed")]
     options = []
     for keyword in decorator.keywords:
         value = keyword.value
@@ -150,7 +146,7 @@ def _decorator(named: NamedParts) -> str:
             value = ast.Tuple([*value.elts, *map(ast.Constant, added[keyword.arg])], ast.Load())
         if keyword.arg not in _NOT_OF_COMPOSITIONS:
             options.append(f"{keyword.arg}={ast.unparse(value)}")
-    if named.base.option("zero_grad") or any(part.zero_grad for part in named.modifiers):
+    if option(decorator, "zero_grad") or any(part.zero_grad for part in named.modifiers):
         options.append("zero_grad=True")
     return f"@optimizer({', '.join(options)})"
 

@@ -13,7 +13,7 @@ import optgen.modifiers
 import optgen.optim
 from optgen import use_lowering
 from optgen.runtime import dispatch
-from optgen.runtime.fused_triton import cached_launches, launch_plan, planned_tensors, table
+from optgen.runtime.fused_triton import cached_launches, launch_plan, table
 from optgen.runtime.fused_triton.cached_launches import CachedLaunches
 
 pytest.importorskip("triton")
@@ -319,7 +319,7 @@ def test_a_capture_takes_no_cached_step(
 def test_devices_are_compared_if_there_are_several(
     gathering: Gathering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planned_tensors, "_has_several_devices", lambda: True)
+    monkeypatch.setattr(cached_launches, "_has_several_devices", lambda: True)
     params = parameters()
     optimizer = optgen.optim.AdamW(params)
     give_gradients(params, 0)

@@ -15,8 +15,9 @@ from torch import Tensor
 from optgen import use_lowering
 from optgen.runtime.fused_triton import folds
 from optgen.runtime.fused_triton.folds import FOLD, PROGRAMS_AT_ONCE, WORTH_A_LAUNCH, chunk_count
+from optgen.runtime.fused_triton.launch_options import Shape
 from optgen.runtime.fused_triton.launcher import Launcher
-from optgen.runtime.fused_triton.workspace import Workspace, WorkspaceSpec
+from optgen.runtime.fused_triton.workspace import Layout, Workspace, WorkspaceSpec
 
 pytest.importorskip("triton")
 
@@ -34,8 +35,9 @@ def test_only_many_partial_sums_are_worth_a_launch() -> None:
 
 
 def workspace(spec: WorkspaceSpec, block_counts: list[int]) -> Workspace:
-    params = [torch.empty(1)] * len(block_counts)
-    return Workspace(spec, params, [], block_counts, False, None)
+    count = len(block_counts)
+    layout = Layout([Shape(1, 1, 1)] * count, [], block_counts, [(1,)] * count)
+    return Workspace(spec, layout, torch.float32, torch.device("cpu"), False, None)
 
 
 def test_folded_sums_have_memory_of_their_own_after_the_partial_sums() -> None:

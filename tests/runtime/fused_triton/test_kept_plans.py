@@ -11,8 +11,8 @@ from torch import Tensor
 import optgen.optim
 from optgen import use_lowering
 from optgen.runtime.backends import backend
-from optgen.runtime.fused_triton import kept_plans, launch_plan, table
-from optgen.runtime.fused_triton.kept_plans import KeptPlans
+from optgen.runtime.fused_triton import launch_plan, table
+from optgen.runtime.fused_triton.launch_plan import KeptPlans
 
 pytest.importorskip("triton")
 
@@ -63,7 +63,7 @@ def test_plans_with_much_memory_are_dropped() -> None:
 def test_a_cached_step_drops_the_plans_that_are_no_longer_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kept_plans, "_MAX_BYTES", 0)
+    monkeypatch.setattr(launch_plan, "_MAX_BYTES", 0)
     param, other = (torch.ones(5, requires_grad=True) for _ in "ab")
     optimizer = optgen.optim.Adafactor([param, other])
     with use_lowering("fused_triton"):

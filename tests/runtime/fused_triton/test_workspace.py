@@ -7,10 +7,11 @@ from math import prod
 import pytest
 import torch
 
-from optgen.runtime.fused_triton.tile_shape import ELEMENTS, Shape, Tile
+from optgen.runtime.fused_triton.launch_options import ELEMENTS, Shape, Tile
 from optgen.runtime.fused_triton.workspace import (
     CHUNK,
     FINISH_LINES,
+    Layout,
     Workspace,
     WorkspaceSpec,
 )
@@ -55,7 +56,8 @@ def workspace(spec: WorkspaceSpec, sizes: list[tuple[int, ...]]) -> Workspace:
     blocks = [prod(tile.counts(s)) for tile, s in zip(tiles, shapes, strict=True)] or [1] * len(
         sizes
     )
-    return Workspace(spec, params, sorted(set(tiles)), blocks, False, None)
+    layout = Layout(list(map(Shape.of, params)), tiles, blocks, sizes)
+    return Workspace(spec, layout, params[0].dtype, params[0].device, False, None)
 
 
 def test_the_table_holds_offsets_of_each_tensors_memory() -> None:
@@ -92,7 +94,6 @@ def test_the_table_holds_offsets_of_each_tensors_memory() -> None:
     assert whole_numels == [20 * 200, 2 * 17 * 130]
     assert what_finishes_add_up == [partials, blocks, shares, group_counts]
     assert work.arrivals.tolist() == [0, 0, 0]
-    assert work.scalars.shape == (2, 5)
 
 
 def test_tensors_of_all_shapes_share_a_bucket() -> None:

@@ -1,5 +1,5 @@
 // Accumulators of a sweep over one block: numbers of the tensor, of rows, columns and matrices.
-#include "optgen/runtime/fused_cpu/include/rule_descriptor.h"
+#include "optgen/runtime/fused_cpu/include/sweep_interface.h"
 
 namespace optgen {
 

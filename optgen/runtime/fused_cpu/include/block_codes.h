@@ -15,12 +15,13 @@ struct BlockCodes {
     CodeMap map;
 };
 
-// Whether streams of a rule may have codes. The rule then lists the streams' formats in CODES, and
-// streams with codes go through buffers.
-template <class R, class = void>
-constexpr bool HAS_CODES = false;
+// Whether streams of a rule may have codes. Streams with codes go through buffers.
 template <class R>
-constexpr bool HAS_CODES<R, decltype(void(R::CODES))> = true;
+constexpr bool HAS_CODES = [] {
+    for (const BlockCodes& format : R::CODES)
+        if (format.block) return true;
+    return false;
+}();
 
 // The fourth root of a share is computed from the share's bits, as in block_codes.py: a quarter of
 // these bits, plus this number, are the bits of 128 times the root.

@@ -47,6 +47,10 @@ inline i64 itemsize(u32 dtype) {
     return dtype == FLOAT64 ? 8 : dtype == FLOAT32 ? 4 : 2;
 }
 
+constexpr i64 rounded_up(i64 n, i64 unit) { return (n + unit - 1) / unit * unit; }
+constexpr i64 min(i64 a, i64 b) { return a < b ? a : b; }
+constexpr i64 max(i64 a, i64 b) { return a > b ? a : b; }
+
 template <class To, class From>
 INLINE To bit_cast(From from) {
     static_assert(sizeof(To) == sizeof(From), "types of different sizes");
@@ -117,24 +121,28 @@ template <> inline float encode(double x) { return float(x); }
 template <> inline double encode(float x) { return x; }
 template <> inline double encode(double x) { return x; }
 
+// Calls a function with a value of the storage type of a dtype, which has a bit in DTYPES.
+template <u32 DTYPES = ALL_DTYPES, class Function>
+INLINE void with_storage_type(u32 dtype, Function function) {
+    if constexpr (DTYPES >> FLOAT64 & 1)
+        if (dtype == FLOAT64) return function(double());
+    if constexpr (DTYPES >> BFLOAT16 & 1)
+        if (dtype == BFLOAT16) return function(bfloat16());
+    if constexpr (DTYPES >> FLOAT16 & 1)
+        if (dtype == FLOAT16) return function(float16());
+    if constexpr (DTYPES >> FLOAT32 & 1)
+        if (dtype == FLOAT32) return function(float());
+}
+
 // Converts elements first, first + 1, ... of a stream into a buffer of the compute dtype C.
 template <class S, class C>
 void read(const void* stream, i64 first, i64 n, C* __restrict to) {
     const S* __restrict from = static_cast<const S*>(stream) + first;
     for (i64 i = 0; i < n; ++i) to[i] = decode<S, C>(from[i]);
 }
-
-// Dispatches on the stream's dtype, which has a bit in DTYPES.
 template <u32 DTYPES = ALL_DTYPES, class C>
 NOINLINE void read(u32 dtype, const void* stream, i64 first, i64 n, C* to) {
-    if constexpr (DTYPES >> FLOAT64 & 1)
-        if (dtype == FLOAT64) return read<double>(stream, first, n, to);
-    if constexpr (DTYPES >> BFLOAT16 & 1)
-        if (dtype == BFLOAT16) return read<bfloat16>(stream, first, n, to);
-    if constexpr (DTYPES >> FLOAT16 & 1)
-        if (dtype == FLOAT16) return read<float16>(stream, first, n, to);
-    if constexpr (DTYPES >> FLOAT32 & 1)
-        if (dtype == FLOAT32) return read<float>(stream, first, n, to);
+    with_storage_type<DTYPES>(dtype, [&](auto s) { read<decltype(s)>(stream, first, n, to); });
 }
 
 // Converts n numbers of the compute dtype to elements first, first + 1, ... of a stream.
@@ -143,36 +151,20 @@ void write(const C* __restrict from, void* stream, i64 first, i64 n) {
     S* __restrict to = static_cast<S*>(stream) + first;
     for (i64 i = 0; i < n; ++i) to[i] = encode<S, C>(from[i]);
 }
-
 template <u32 DTYPES = ALL_DTYPES, class C>
 NOINLINE void write(u32 dtype, const C* from, void* stream, i64 first, i64 n) {
-    if constexpr (DTYPES >> FLOAT64 & 1)
-        if (dtype == FLOAT64) return write<double>(from, stream, first, n);
-    if constexpr (DTYPES >> BFLOAT16 & 1)
-        if (dtype == BFLOAT16) return write<bfloat16>(from, stream, first, n);
-    if constexpr (DTYPES >> FLOAT16 & 1)
-        if (dtype == FLOAT16) return write<float16>(from, stream, first, n);
-    if constexpr (DTYPES >> FLOAT32 & 1)
-        if (dtype == FLOAT32) return write<float>(from, stream, first, n);
+    with_storage_type<DTYPES>(dtype, [&](auto s) { write<decltype(s)>(from, stream, first, n); });
 }
 
 // Reads one number of any dtype.
 inline double read_scalar(u32 dtype, const void* at) {
-    switch (dtype) {
-        case FLOAT32: return *static_cast<const float*>(at);
-        case BFLOAT16: return decode<bfloat16, double>(*static_cast<const bfloat16*>(at));
-        case FLOAT16: return decode<float16, double>(*static_cast<const float16*>(at));
-        default: return *static_cast<const double*>(at);
-    }
+    double x = 0;
+    with_storage_type(dtype, [&](auto s) { read<decltype(s)>(at, 0, 1, &x); });
+    return x;
 }
 
 inline void write_scalar(u32 dtype, double x, void* at) {
-    switch (dtype) {
-        case FLOAT32: *static_cast<float*>(at) = float(x); return;
-        case BFLOAT16: *static_cast<bfloat16*>(at) = encode<bfloat16>(x); return;
-        case FLOAT16: *static_cast<float16*>(at) = encode<float16>(x); return;
-        default: *static_cast<double*>(at) = x;
-    }
+    with_storage_type(dtype, [&](auto s) { write<decltype(s)>(&x, at, 0, 1); });
 }
 
 // Scalar cell of one tensor: its step count, or a scalar state.
@@ -182,12 +174,10 @@ struct Scalar {
 
     // Rounds x to this cell's dtype: torch updates a 0-dim tensor in the tensor's own dtype.
     double rounded_to_dtype(double x) const {
-        switch (dtype) {
-            case FLOAT32: return float(x);
-            case BFLOAT16: return decode<bfloat16, double>(encode<bfloat16>(x));
-            case FLOAT16: return decode<float16, double>(encode<float16>(x));
-            default: return x;
-        }
+        with_storage_type(dtype, [&](auto s) {
+            x = decode<decltype(s), double>(encode<decltype(s)>(x));
+        });
+        return x;
     }
 };
 

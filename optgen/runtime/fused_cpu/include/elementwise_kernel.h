@@ -43,40 +43,24 @@
 //
 // Headers, in the order in which they include one another
 //   dtypes.h               storage dtypes, and their conversion
-//   tensor_table.h         interface to the runtime: table, shards, threads
+//   block_codes.h          streams of 8 bits: codes, and scales of blocks
 //   elementwise_ops.h      builtins of the language, for one number
 //   simd.h                 VectorPair: float32 lanes, with the same builtins
+//   loads_and_stores.h     between memory and registers: 16 bits, several dtypes, prefetching
 //   storage_rounding.h     rounding to the dtype that a parameter is stored in
-//   block_codes.h          streams of 8 bits: codes, and scales of blocks
-//   prefetch.h             software prefetching
-//   half_precision.h       loads and stores of fp16 and bf16 vectors
-//   mixed_storage.h        streams of several dtypes that one loop converts
-//   delayed_store.h        stores that take place an iteration late
 //   random_numbers.h       random numbers from counters
+//   tensor_table.h         interface to the runtime: table, shards, threads
 //   scalar_program.h       runs the scalar program
 //   elementwise_kernel.h   entry: elementwise rules
-//   scatter_add.h          sparse gradients of rules that only add multiples of the gradient
-//   touched_rows.h         rows that sparse gradients touch, sorted
 //   sparse_kernel.h        entry: sparse gradients
 //   broadcast_reduce.h     broadcast and reduction over rows, columns, matrices
 //   rule_tables.h          tables of a rule: steps and passes
 //   tensor_plan.h          a tensor's plan: sizes of tiles and blocks
-//   make_tensor_plan.h     makes the plan
-//   lane_shuffles.h        shuffles of a vector's lanes
-//   loop_access.h          loads and stores of generated loops over rows
-//   lane_sums.h            the sum over the lanes of an accumulator
 //   tensor_passes.h        a tensor's memory and finish steps
-//   rule_descriptor.h      a rule, type-erased for the sweep library
-//   tile_strips.h          loop over the strips of a tile
+//   sweep_interface.h      interface to the sweep library: a rule, type-erased
 //   accumulators.h         sums of a block
 //   tile_sweep.h           one pass over one block: the sweep library's code
-//   sweep_interface.h      interface to the sweep library
-//   workspace.h            memory that is kept between steps
-//   step_plan.h            plans of all tensors of a step
-//   parallel_step.h        the step on several threads
-//   phased_kernel.h        entry: rules with phases
-//   suspending_tensor.h    state machine of one tensor of a step that suspends
-//   wide_reduction.h       sums and maxima of one number of each tensor
+//   phased_kernel.h        entry: rules with phases; the plans of a step, and its threads
 //   suspending_kernel.h    entry: sharded parameters, and rules that reduce over several parameters
 
 // Sparse gradients touch rows that lie anywhere in memory. Optimizations beyond -O1 take more than
@@ -94,42 +78,19 @@ namespace optgen {
 // Elements of a buffer, for streams of several dtypes and for gradients that must be unscaled.
 constexpr i64 BUFFER_ELEMENTS = 512;
 
-// Bit s is set if stream s is read-only. A rule may list its read-only streams in READ_ONLY. By
-// default, only the gradient is read-only.
-template <class R, class = void>
-constexpr u32 READ_ONLY_STREAMS = 1 << 1;
 template <class R>
-constexpr u32 READ_ONLY_STREAMS<R, decltype(void(R::READ_ONLY))> = R::READ_ONLY;
-template <class R>
-constexpr bool is_written(int s) { return !(READ_ONLY_STREAMS<R> >> s & 1); }
-
-// Whether a rule draws random numbers, which depend on the positions of elements.
-template <class R, class = void>
-constexpr bool DRAWS = false;
-template <class R>
-constexpr bool DRAWS<R, decltype(void(R::DRAWS))> = R::DRAWS;
+constexpr bool is_written(int s) { return !(R::READ_ONLY >> s & 1); }
 
 // A thread's range begins at a multiple of this many elements: a cache line, or blocks of codes.
 template <class R>
 constexpr i64 UNIT = HAS_CODES<R> ? BUFFER_ELEMENTS : 64;
 
-// Updates n elements by the rule, from element `first` of the tensor on.
-template <class R, class S>
-INLINE void update_vectors(
-    const typename R::Hypers& hypers, const typename R::Scalars& scalars, unsigned fresh_bits, i64 n,
-    const Stream<S>* streams, i64 first) {
-    if constexpr (DRAWS<R>) R::template update<S>(hypers, scalars, fresh_bits, first, n, streams);
-    else R::template update<S>(hypers, scalars, fresh_bits, n, streams);
-}
-
 // Updates n elements by the rule. The last ones, which do not fill a vector, are updated in a copy.
 template <class R, class S>
-void update(
-    const typename R::Hypers& hypers, const typename R::Scalars& scalars, unsigned fresh_bits, i64 n,
-    const Stream<S>* streams, i64 first = 0) {
+void update(RuleInputs<R> inputs, i64 n, const Stream<S>* streams) {
     constexpr i64 lanes = LANES<ComputeType<S>>;
     const i64 rest = n % lanes, in_vectors = n - rest;
-    if (in_vectors) update_vectors<R, S>(hypers, scalars, fresh_bits, in_vectors, streams, first);
+    if (in_vectors) R::template update<S>(inputs, in_vectors, streams);
     if (!rest) return;
     float memory[R::STREAMS][lanes] = {}; // 16-bit streams fill half of their rows
     Stream<S> copies[R::STREAMS];
@@ -137,7 +98,8 @@ void update(
         copies[s] = stream_at(memory[s], streams[s]);
         if (streams[s]) copy_elements(copies[s], streams[s] + in_vectors, rest);
     }
-    update_vectors<R, S>(hypers, scalars, fresh_bits, lanes, copies, first + in_vectors);
+    inputs.first += in_vectors;
+    R::template update<S>(inputs, lanes, copies);
     for (int s = 0; s < R::STREAMS; ++s)
         if (is_written<R>(s) && streams[s]) copy_elements(streams[s] + in_vectors, copies[s], rest);
 }
@@ -145,7 +107,7 @@ void update(
 template <class R>
 struct ElementwiseKernel : Program<R> {
     using Program<R>::STREAMS, Program<R>::table, Program<R>::run_index, Program<R>::address;
-    using Program<R>::hypers, Program<R>::scalars, Program<R>::dtype;
+    using Program<R>::inputs, Program<R>::dtype;
 
     HeapArray<i64> first_element; // [tensor]: in the list of all elements; a multiple of UNIT
     i64 traffic = 0; // bytes that the step moves
@@ -156,13 +118,11 @@ struct ElementwiseKernel : Program<R> {
         for (i64 t = 0; t < table.tensor_count; ++t) {
             first_element[t] = next_element;
             if (run_index[t] < 0) continue;
-            next_element += (table.elements[t] + UNIT<R> - 1) / UNIT<R> * UNIT<R>;
+            next_element += rounded_up(table.elements[t], UNIT<R>);
             for (int s = 0; s < STREAMS; ++s) traffic += table.elements[t] * itemsize(dtype(s, t));
         }
         first_element[table.tensor_count] = next_element;
     }
-
-    i64 total_elements() const { return first_element[table.tensor_count]; }
 
     // Updates streams of the compute dtype C in place, and all others through buffers: streams
     // whose dtype no loop converts in registers, and gradients that must be unscaled.
@@ -170,7 +130,7 @@ struct ElementwiseKernel : Program<R> {
     void update_through_buffers(i64 t, i64 first, i64 n) const {
         C buffer[STREAMS][BUFFER_ELEMENTS];
         for (const i64 end = first + n; first < end; first += BUFFER_ELEMENTS) {
-            const i64 count = end - first < BUFFER_ELEMENTS ? end - first : BUFFER_ELEMENTS;
+            const i64 count = min(end - first, BUFFER_ELEMENTS);
             Stream<C> streams[STREAMS];
             for (int s = 0; s < STREAMS; ++s) {
                 const u32 stored_dtype = dtype(s, t);
@@ -180,7 +140,7 @@ struct ElementwiseKernel : Program<R> {
                 else read_stream(s, t, first, count, streams[s] = buffer[s]);
             }
             if (table.grad_scale) unscale(t, first, count, streams[1], buffer[1]);
-            update<R, C>(hypers(t), scalars(t), table.fresh[t], count, streams, first);
+            update<R, C>(inputs(t, first), count, streams);
             for (int s = 0; s < STREAMS; ++s)
                 if (is_written<R>(s) && streams[s] == buffer[s])
                     write_stream(s, t, first, count, streams[s]);
@@ -217,7 +177,7 @@ struct ElementwiseKernel : Program<R> {
         Stream<S> streams[STREAMS];
         for (int s = 0; s < STREAMS; ++s)
             streams[s] = dtype(s, t) ? static_cast<S*>(address(s, t)) + first : nullptr;
-        update<R, S>(hypers(t), scalars(t), table.fresh[t], n, streams, first);
+        update<R, S>(inputs(t, first), n, streams);
     }
 
     // Updates streams of float32, bfloat16 and float16 in place.
@@ -226,7 +186,7 @@ struct ElementwiseKernel : Program<R> {
         for (int s = 0; s < STREAMS; ++s)
             if (dtype(s, t))
                 streams[s] = MixedStream{static_cast<char*>(address(s, t)), dtype(s, t)} + first;
-        update<R, Mixed>(hypers(t), scalars(t), table.fresh[t], n, streams, first);
+        update<R, Mixed>(inputs(t, first), n, streams);
     }
 
     // Returns the dtypes of all streams, one bit each; 0 if gradients must be unscaled.
@@ -254,35 +214,18 @@ struct ElementwiseKernel : Program<R> {
         }
     }
 
-    // Updates elements [low, high) of the list of all elements.
-    void update_range(i64 low, i64 high) const {
-        i64 t = 0;
-        for (i64 end = table.tensor_count; t + 1 < end;) {
-            const i64 middle = (t + end) / 2;
-            (first_element[middle] <= low ? t : end) = middle;
-        }
+    // Updates one thread's range of the list of all elements.
+    void run_thread(i64 id, i64 team_size) const {
+        const i64 units = first_element[table.tensor_count] / UNIT<R>;
+        const i64 low = units * id / team_size * UNIT<R>;
+        const i64 high = units * (id + 1) / team_size * UNIT<R>;
+        i64 t = range_of(low, first_element, table.tensor_count);
         for (; t < table.tensor_count && first_element[t] < high; ++t) {
-            const i64 first = low > first_element[t] ? low - first_element[t] : 0;
-            const i64 last = high - first_element[t] < table.elements[t] ? high - first_element[t]
-                                                                       : table.elements[t];
+            const i64 first = max(low - first_element[t], 0);
+            const i64 last = min(high - first_element[t], table.elements[t]);
             if (run_index[t] < 0 || first >= last) continue;
             update_tensor(t, first, last - first);
         }
-    }
-};
-
-// The step as a parallel region.
-template <class R>
-struct ElementwiseStep {
-    const ElementwiseKernel<R>& kernel;
-    const Threads& threads;
-
-    static void enter(void* pointer) {
-        const ElementwiseStep& region = *static_cast<const ElementwiseStep*>(pointer);
-        const i64 units = region.kernel.total_elements() / UNIT<R>;
-        const i64 id = region.threads.id(), team_size = region.threads.team_size();
-        region.kernel.update_range(
-            units * id / team_size * UNIT<R>, units * (id + 1) / team_size * UNIT<R>);
     }
 };
 
@@ -290,11 +233,7 @@ struct ElementwiseStep {
 template <class R>
 void step(const Table& table, const Threads& threads) {
     const ElementwiseKernel<R> kernel(table);
-    ElementwiseStep<R> region{kernel, threads};
-    if (threads.count > 1 && kernel.traffic > MIN_PARALLEL_BYTES)
-        threads.parallel(ElementwiseStep<R>::enter, &region, unsigned(threads.count), 0);
-    else
-        kernel.update_range(0, kernel.total_elements());
+    run_on_threads(kernel, threads, kernel.traffic);
 }
 
 }  // namespace optgen

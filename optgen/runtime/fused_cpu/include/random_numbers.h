@@ -4,8 +4,8 @@
 // order. A block has two words. A number of 24 bits takes one word: the first word belongs to an
 // even place, and the second word to the odd place after it. Numbers of 16 bits come from a cheaper
 // function, whose key is a block: see RandomKey16.
-#include "optgen/runtime/fused_cpu/include/delayed_store.h"
-#include "optgen/runtime/fused_cpu/include/lane_shuffles.h"
+#include "optgen/runtime/fused_cpu/include/loads_and_stores.h"
+#include "optgen/runtime/fused_cpu/include/simd.h"
 #include "optgen/runtime/fused_cpu/include/storage_rounding.h"
 
 namespace optgen {

@@ -1,4 +1,5 @@
 // Runs a rule's scalar program: what follows from step count, hyperparameters and scalar states.
+#include "optgen/runtime/fused_cpu/include/block_codes.h"
 #include "optgen/runtime/fused_cpu/include/elementwise_ops.h"
 #include "optgen/runtime/fused_cpu/include/tensor_table.h"
 
@@ -32,18 +33,24 @@ inline bool one_by_one(const Sizes& sizes) {
     return sizes.rows == 1 && sizes.cols == 1 && !sizes.is_sharded;
 }
 
-// Whether a rule's scalar program reads sizes of the tensor.
-template <class R, class = void>
-constexpr bool READS_SIZES = false;
-template <class R>
-constexpr bool READS_SIZES<R, decltype(void(R::READS_SIZES))> = R::READS_SIZES;
+// What most rules have in common; a rule hides the members that it has otherwise.
+struct RuleDefaults {
+    static constexpr u32 READ_ONLY = 1 << 1;    // bit s: stream s, only the gradient, is read-only
+    static constexpr BlockCodes CODES[] = {{0, DYNAMIC}}; // [stream]
+    static constexpr bool SCATTER_ADDS = false; // it only adds multiples of the gradient
+    static constexpr bool READS_SIZES = false;  // of the tensor, in its scalar program
+    // Matrix ops divide a rule into parts, of which only the last one stores scalar cells.
+    static constexpr bool STORES_CELLS = true;
+};
 
-// Whether a rule stores its scalar cells. Matrix ops divide a rule into parts, of which only the
-// last one stores them.
-template <class R, class = void>
-constexpr bool STORES_CELLS = true;
+// Inputs of a rule's loops besides their arrays.
 template <class R>
-constexpr bool STORES_CELLS<R, decltype(void(R::STORES_CELLS))> = R::STORES_CELLS;
+struct RuleInputs {
+    const typename R::Hypers& hypers;
+    const typename R::Scalars& scalars;
+    unsigned fresh_bits;
+    i64 first; // index of the first element, on which random numbers depend
+};
 
 // Tensors of a table that a rule applies to, with the results of its scalar program.
 template <class R>
@@ -70,6 +77,10 @@ struct Program {
 
     const Scalars& scalars(i64 tensor) const {
         return results[run_index[tensor]];
+    }
+
+    RuleInputs<R> inputs(i64 tensor, i64 first = 0) const {
+        return {hypers(tensor), scalars(tensor), table.fresh[tensor], first};
     }
 
     void* address(int stream, i64 tensor) const {
@@ -106,7 +117,7 @@ struct Program {
         Sizes last_sizes{};
         i64 last_tensor = -1, run_count = 0, capacity = INITIAL_CAPACITY;
         for (i64 t = 0; t < table.tensor_count; ++t) {
-            const Sizes tensor_sizes = READS_SIZES<R> ? sizes(t) : Sizes{};
+            const Sizes tensor_sizes = R::READS_SIZES ? sizes(t) : Sizes{};
             run_index[t] = -1;
             if (dtype(1, t) == ABSENT || !R::applies(tensor_sizes)) continue;
             bool shares_run = last_tensor >= 0 && table.group[t] == table.group[last_tensor]
@@ -126,7 +137,7 @@ struct Program {
             // Matrix ops split a rule into parts. Each part needs the old values, so only the last
             // part stores new values.
             for (int c = 0; c < CELLS; ++c)
-                if (STORES_CELLS<R> && cells[c].dtype)
+                if (R::STORES_CELLS && cells[c].dtype)
                     write_scalar(cells[c].dtype, cells[c].value, address(STREAMS + c, t));
             run_index[t] = int(run_count - 1);
             last_tensor = t;

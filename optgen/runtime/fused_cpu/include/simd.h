@@ -274,4 +274,51 @@ INLINE void store(double* to, double x) { *to = x; }
 INLINE float load(const float* from, i64) { return *from; }
 INLINE void store(float* to, float x) { *to = x; }
 
+// Lane indices for shuffles: memory order; `even` and `odd`, which deinterleave a pair; `lower` and
+// `upper`, which interleave it again.
+constexpr struct LaneOrders {
+    int in_order[VECTOR_LANES], even[VECTOR_LANES], odd[VECTOR_LANES];
+    int lower[VECTOR_LANES], upper[VECTOR_LANES];
+
+    constexpr LaneOrders() : in_order(), even(), odd(), lower(), upper() {
+        for (int i = 0; i < VECTOR_LANES; ++i) {
+            in_order[i] = i, even[i] = 2 * i, odd[i] = 2 * i + 1;
+            lower[i] = i / 2 + i % 2 * VECTOR_LANES, upper[i] = lower[i] + VECTOR_LANES / 2;
+        }
+    }
+} LANE_ORDERS;
+
+INLINE VectorMask lane_indices(const int* numbers) {
+    VectorMask result;
+    __builtin_memcpy(&result, numbers, sizeof result);
+    return result;
+}
+
+// Picks lanes from two vectors side by side. V is a vector of floats or of integers.
+template <class V>
+INLINE V shuffled(V x, V y, VectorMask lanes) {
+#ifdef __clang__
+    V result;
+    for (int i = 0; i < VECTOR_LANES; ++i)
+        result[i] = lanes[i] < VECTOR_LANES ? x[lanes[i]] : y[lanes[i] - VECTOR_LANES];
+    return result;
+#else
+    return __builtin_shuffle(x, y, lanes);
+#endif
+}
+
+INLINE VectorPair& operator+=(VectorPair& x, VectorPair y) { return x = x + y; }
+#pragma omp declare reduction(+ : VectorPair : omp_out += omp_in) \
+    initializer(omp_priv = VectorPair(0))
+
+// Returns the sum of all lanes of a loop's accumulator.
+INLINE float lane_sum(float x) { return x; }
+INLINE double lane_sum(double x) { return x; }
+INLINE float lane_sum(VectorPair x) {
+    Vector sum = x.a + x.b;
+    for (int half = VECTOR_LANES / 2; half; half /= 2)
+        sum += shuffled(sum, sum, lane_indices(LANE_ORDERS.in_order) + half);
+    return sum[0];
+}
+
 }  // namespace optgen

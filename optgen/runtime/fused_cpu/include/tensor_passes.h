@@ -1,16 +1,13 @@
 // Lays out the memory of one tensor's passes, and runs the steps between its sweeps.
-#include "optgen/runtime/fused_cpu/include/make_tensor_plan.h"
-#include "optgen/runtime/fused_cpu/include/loop_access.h"
-#include "optgen/runtime/fused_cpu/include/lane_sums.h"
+#include "optgen/runtime/fused_cpu/include/tensor_plan.h"
+#include "optgen/runtime/fused_cpu/include/loads_and_stores.h"
+#include "optgen/runtime/fused_cpu/include/simd.h"
 
 namespace optgen {
 
-// Inputs of a rule's loops besides their arrays.
+// Inputs of a loop of a rule with phases besides its arrays.
 template <class R>
-struct LoopInputs {
-    const typename R::Hypers& hypers;
-    const typename R::Scalars& scalars;
-    unsigned fresh_bits;
+struct LoopInputs : RuleInputs<R> {
     Sizes sizes;
     double* numbers;  // [NUMBERS], numbers of the whole tensor
     double* partials; // [NUMBERS], sums over the swept block
@@ -76,10 +73,9 @@ struct TensorPasses {
     const Pass* pass_list() const { return R::PASSES[plan.strategy]; }
 
     LoopInputs<R> inputs(i64 block) const {
-        const i64 t = plan.tensor;
         return {
-            program.hypers(t), program.scalars(t), program.table.fresh[t], program.sizes(t),
-            numbers, partials + block * PARTIALS};
+            program.inputs(plan.tensor), program.sizes(plan.tensor), numbers,
+            partials + block * PARTIALS};
     }
 
     u32 dtype(int stream) const { return program.dtype(stream, plan.tensor); }

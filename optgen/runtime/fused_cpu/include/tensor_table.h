@@ -57,6 +57,23 @@ constexpr u32 DTYPE = sizeof(C) == 8 ? FLOAT64 : FLOAT32;
 // If a step moves fewer bytes, a second thread costs more time than it saves.
 constexpr i64 MIN_PARALLEL_BYTES = 16 << 20;
 
+// Calls work.run_thread(id, thread count) on all threads, or on this thread if the step moves few
+// bytes.
+template <class Work>
+void run_on_threads(Work& work, const Threads& threads, i64 traffic) {
+    struct Region {
+        Work& work;
+        const Threads& threads;
+        static void enter(void* pointer) {
+            const Region& region = *static_cast<const Region*>(pointer);
+            region.work.run_thread(region.threads.id(), region.threads.team_size());
+        }
+    } region{work, threads};
+    if (threads.count > 1 && traffic > MIN_PARALLEL_BYTES)
+        threads.parallel(Region::enter, &region, unsigned(threads.count), 0);
+    else work.run_thread(0, 1);
+}
+
 // Array on the heap. If there is no memory for the array, the process ends.
 template <class T>
 struct HeapArray {
@@ -74,5 +91,15 @@ struct HeapArray {
         if (!data) __builtin_trap();
     }
 };
+
+// Returns the last of `count` ranges that begins at or before a position; 0 if none does.
+inline i64 range_of(i64 position, const HeapArray<i64>& first, i64 count) {
+    i64 found = 0;
+    for (i64 end = count; found + 1 < end;) {
+        const i64 middle = (found + end) / 2;
+        (first[middle] <= position ? found : end) = middle;
+    }
+    return found;
+}
 
 }  // namespace optgen

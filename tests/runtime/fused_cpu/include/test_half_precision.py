@@ -17,7 +17,7 @@ from optgen.runtime.toolchain.library_cache import inline_includes
 # Convert floats one by one, as tiles do, and in vectors, as sweeps do. The elements of a vector are
 # not in memory order: `lane` loads small whole numbers to find the place of each element.
 DRIVER = """
-#include "optgen/runtime/fused_cpu/include/half_precision.h"
+#include "optgen/runtime/fused_cpu/include/loads_and_stores.h"
 using namespace optgen;
 constexpr int N = LANES<VectorPair>;
 template <class S>

@@ -1,0 +1,88 @@
+"""Load a state dict of torch's format into an offloaded optimizer.
+
+The public class loads it, over parameters on the CPU that stand for those on the host. So old
+checkpoints, missing keys and dtypes are treated as everywhere else. Then the values are copied into
+the states that the kernels know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from optgen.offloading.layout import HostParam
+from optgen.runtime.tensors.dtensor import is_dtensor, to_local
+
+Group = dict[str, Any]
+
+
+def loaded_by(
+    public_class: Callable[..., Any],
+    groups: list[Group],
+    host_params: Mapping[Tensor, HostParam],
+    hyper: Mapping[str, Any],
+    state_dict: dict[str, Any],
+) -> Any:
+    """Return an optimizer of the public class with the same groups, which has loaded the dict.
+
+    Its parameters are in the order of `groups`.
+    """
+    stand_ins = [
+        {**group, "params": [_stand_in(param, host_params) for param in group["params"]]}
+        for group in groups
+    ]
+    names = [group.pop("param_names", None) for group in stand_ins]
+    for group, group_names in zip(stand_ins, names, strict=True):
+        if group_names is not None:
+            group["params"] = list(zip(group_names, group["params"], strict=True))
+    loaded = public_class(stand_ins, **hyper)
+    loaded.load_state_dict(state_dict)
+    return loaded
+
+
+def _stand_in(param: Tensor, host_params: Mapping[Tensor, HostParam]) -> Tensor:
+    """Return memory on the CPU that nobody reads, for a parameter that is stepped on the host."""
+    if param not in host_params:
+        return param
+    if is_dtensor(type(param)):
+        return nn.Parameter(torch.empty_like(param, device="cpu"), requires_grad=False)
+    return nn.Parameter(torch.empty(param.shape, dtype=param.dtype), requires_grad=False)
+
+
+def check_loaded(owner: HostParam, loaded: Mapping[str, Any]) -> None:
+    """Raise a ValueError for a loaded state that does not fit, before any is copied."""
+    for key, value in loaded.items():
+        own = owner.tensor(key)
+        if own is None:
+            continue
+        if not isinstance(value, Tensor) or value.shape != own.shape:
+            shape = tuple(value.shape) if isinstance(value, Tensor) else value
+            raise ValueError(
+                f"the state {key!r} of {owner.name} has the shape {tuple(own.shape)}, and the "
+                f"checkpoint's {shape}"
+            )
+
+
+@torch.no_grad()
+def copy_loaded(owner: HostParam, loaded: Mapping[str, Any], fresh: Iterable[str]) -> list[str]:
+    """Copy a parameter's loaded states; return the keys that the checkpoint lacks.
+
+    Lacking states of `fresh` are made by the next step, as in a new optimizer.
+    """
+    lacking = []
+    for key in [*owner.states, *owner.unmade]:
+        own, value = owner.tensor(key), loaded.get(key)
+        assert own is not None
+        if isinstance(value, Tensor):
+            to_local(own).copy_(to_local(value))
+            if key in owner.unmade:
+                owner.states[key] = owner.unmade.pop(key)
+        elif key in fresh:
+            owner.unmade.setdefault(key, own)
+            owner.states.pop(key, None)
+        else:
+            lacking.append(key)
+    return lacking

@@ -1,0 +1,100 @@
+"""Count the bytes that offloaded states need, and make the states.
+
+Nothing is allocated before it is known that there is room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from optgen.offloading.layout import HostParam
+from optgen.runtime.rule import Rule
+from optgen.runtime.state.create import create_missing, dtype_of, has_codes, state_keys
+
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_CGROUP_USED = Path("/sys/fs/cgroup/memory.current")
+
+
+def bytes_by_state(
+    rule: Rule, params: Iterable[Tensor], group: Mapping[str, Any]
+) -> dict[str, int]:
+    """Return the bytes that the states of a group's parameters take on the host, by their keys."""
+    keys, totals = set(state_keys(rule, dict(group))), dict[str, int]()
+    for param in params:
+        for state in rule.states:
+            if state.key not in keys or state.shape == "scalar" or not state.suits(param):
+                continue
+            dtype = dtype_of(state, param.dtype) or param.dtype
+            size = dtype.itemsize
+            if state.is_quantized and has_codes(state, param):
+                size = 1
+            elements = prod(state.shape_for(param, rule.rank(group)))
+            totals[state.key] = totals.get(state.key, 0) + elements * size
+    return totals
+
+
+def available_bytes() -> int | None:
+    """Return the bytes that this process can still allocate on the host; None if unknown."""
+    found = []
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                found.append(int(line.split()[1]) * 1024)
+    except OSError:
+        pass
+    try:
+        limit = _CGROUP_LIMIT.read_text(encoding="ascii").strip()
+        if limit != "max":
+            found.append(int(limit) - int(_CGROUP_USED.read_text(encoding="ascii")))
+    except (OSError, ValueError):
+        pass
+    return min(found, default=None)
+
+
+def check_room(states: Mapping[str, int], pinned: int) -> None:
+    """Raise a MemoryError with a table of bytes if the host has no room for all of it."""
+    available = available_bytes()
+    rows = {**states, "pinned ring": pinned}
+    needed = sum(rows.values())
+    if available is None or needed <= available:
+        return
+    table = "\n".join(f"  {name:24} {count:>18,} bytes" for name, count in rows.items())
+    raise MemoryError(
+        f"offload needs {needed:,} bytes on the host, and {available:,} are available:\n{table}\n"
+        'Smaller states help: compose the rule with modifiers.state_dtype("bfloat16") or '
+        "modifiers.quantized()"
+    )
+
+
+@torch.no_grad()
+def create_states(
+    rule: Rule,
+    owner: HostParam,
+    groups: Sequence[Mapping[str, Any]],
+    defaults: Mapping[str, Any],
+) -> None:
+    """Create a parameter's missing states on the host; weights come from the device.
+
+    States that a first step treats specially are kept in `owner.unmade`.
+    """
+    group = groups[owner.group_index]
+    host = nn.Parameter(owner.param.detach().to("cpu").contiguous(), requires_grad=False)
+    states: dict[Tensor, dict[str, Any]] = {host: owner.states}
+    host_groups = [
+        {**each, "params": [host if param is owner.param else param for param in each["params"]]}
+        for each in groups
+        if rule.draws  # only random numbers depend on a parameter's place among all
+    ]
+    host_group = {**group, "params": [host]}
+    created = create_missing(rule, states, host_group, [host], defaults, groups=host_groups)
+    known = [*owner.order, *owner.states]
+    keys = ["step", *(state.key for state in rule.states)]
+    owner.order[:] = [key for key in keys if key in known]
+    for values, key in created:
+        owner.unmade[key] = values.pop(key)

@@ -1,0 +1,110 @@
+"""Put together what steps on the host: buckets, the ring, kernels, and gradients that are kept."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from optgen.offloading.host_rule import OffloadRule
+from optgen.offloading.layout import HostParam, divide
+from optgen.offloading.leaving import Collector, Load, StoredGradients
+from optgen.offloading.options import Options
+from optgen.offloading.pipeline import BucketWork, Pipeline
+from optgen.offloading.ring import Ring
+from optgen.offloading.worker import Worker
+from optgen.runtime.fused_cpu.kernel_loader import load_kernel
+from optgen.runtime.toolchain.dtype_variants import bits_of_dtypes
+
+Group = dict[str, Any]
+
+
+class HostSide:
+    """The machinery for a set of parameters; another set needs another one.
+
+    Args:
+        worker: The thread that steps.
+        slots: The pinned memory.
+        rule: The classes of the optimizer.
+        options: Its choices.
+        owners: The parameters on the host, with all their states.
+        group_count: The number of groups.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        slots: Sequence[Tensor],
+        rule: OffloadRule,
+        options: Options,
+        owners: Mapping[Tensor, HostParam],
+        group_count: int,
+    ) -> None:
+        public_rule, self._options = rule.public.rule, options
+        may_split = public_rule.elementwise and not (
+            public_rule.draws or public_rule.quantized_states
+        )
+        self.buckets = divide(owners.values(), options.bucket_bytes, may_split)
+        self.ring = Ring(worker, self.buckets, slots)
+        dtypes = {owner.local.dtype for owner in owners.values()}
+        kernel = load_kernel(rule.host, bits_of_dtypes({*dtypes, torch.float32}))
+        self.stored: StoredGradients | None = None
+        if options.stores_gradients:
+            wants_norm = options.max_norm is not None
+            self.stored = StoredGradients(self.buckets, options.stored_dtype, wants_norm)
+        self.pipeline = Pipeline(
+            worker,
+            self.ring,
+            kernel,
+            self.buckets,
+            self.stored.pieces if self.stored else [],
+            options.threads,
+            group_count,
+            rule.host_reads_weights,
+        )
+        self.buckets_of: dict[Tensor, list[int]] = {}
+        for bucket in self.buckets:
+            for piece in bucket.pieces:
+                self.buckets_of.setdefault(piece.owner.param, []).append(bucket.index)
+        self.collector: Collector | None = None
+        self._hypers: Sequence[array[float]] = ()  # of steps during the backward pass
+        if options.gradients == "leave":
+            self.collector = Collector(
+                worker, self.ring, self.buckets, owners, options.accumulation, self._use
+            )
+
+    def set_hypers(self, hypers: Sequence[array[float]]) -> None:
+        """Set the hyperparameters of the steps that are taken during the backward pass."""
+        self._hypers = hypers
+
+    def _use(self, load: Load) -> None:
+        """Add gradients that have arrived to those on the host, or step them at once."""
+        bucket = load.bucket
+        if self.stored is not None:
+            for row, begins in load.begins.items():
+                gradient = self.ring.gradients[bucket.index][load.slot][row]
+                self.stored.add(bucket, row, gradient, begins)
+            return
+        # The weights are sent after the backward pass, which may still read the present ones.
+        work = BucketWork(bucket, frozenset(load.begins))
+        self.pipeline.step(work, self.ring.weight_slot(bucket), load.slot, self._hypers)
+        self.pipeline.show_made(work)
+
+    def begin_anew(self, number: int) -> None:
+        """Forget what is under way: pass `number` counts as ended. No job runs."""
+        self.pipeline.ended_pass = number
+        if self.collector is not None:
+            self.collector.abandon()
+        self.ring.empty()
+
+    def squares(self, params: Container[Tensor]) -> dict[Tensor, float]:
+        """Return the squares of norms of the gradients of these parameters that are on the host."""
+        return self.stored.squares(self.buckets, params) if self.stored else {}
+
+    def remove(self) -> None:
+        """Remove the hooks of parameters."""
+        if self.collector is not None:
+            self.collector.remove()

@@ -1,0 +1,221 @@
+"""Take gradients away from the device while the backward pass makes them.
+
+A hook copies each gradient into its bucket's open slot, and frees it. A slot is closed when its
+bucket is complete, when one of its gradients comes again, or when another bucket needs a slot. The
+worker then adds it to the gradients that are kept on the host, or steps it at once. A hook that
+finds no free slot waits for the worker, so the ring bounds how much is under way.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from optgen.offloading.checks import check_gradient
+from optgen.offloading.layout import Bucket, HostParam
+from optgen.offloading.ring import Ring
+from optgen.offloading.worker import Worker
+from optgen.runtime.tensors.dtensor import to_local
+
+_CHUNK = 1 << 18  # elements that stay in the cache between their sum and their square
+
+
+@dataclass(eq=False)
+class Load:
+    """The gradients in a slot, by the rows of their bucket.
+
+    `begins` tells whether a gradient is the first of its parameter since the last step.
+    """
+
+    bucket: Bucket
+    slot: int
+    begins: dict[int, bool] = field(default_factory=dict)
+
+
+class StoredGradients:
+    """Gradients that are kept on the host until the step, and the squares of their norms.
+
+    Args:
+        buckets: All buckets.
+        dtype: The dtype in which they are kept; None for that of the parameters.
+        wants_norm: Whether squares are summed as gradients arrive.
+    """
+
+    def __init__(
+        self, buckets: Sequence[Bucket], dtype: torch.dtype | None, wants_norm: bool
+    ) -> None:
+        self._wants_norm = wants_norm
+        self.pieces = [
+            [torch.zeros(piece.count, dtype=dtype or piece.owner.local.dtype) for piece in b.pieces]
+            for b in buckets
+        ]
+        self._chunk = torch.zeros(_CHUNK, dtype=dtype)
+        self._squares = [[0.0] * len(bucket.pieces) for bucket in buckets]
+
+    def add(self, bucket: Bucket, row: int, gradient: Tensor, begins: bool) -> None:
+        """Add a gradient that has arrived; its square is summed while it is in the cache."""
+        total, new = self.pieces[bucket.index][row], gradient.reshape(-1)
+        square = 0.0
+        for part, added in zip(total.split(_CHUNK), new.split(_CHUNK), strict=True):
+            if begins:
+                part.copy_(added)
+            else:
+                # torch adds tensors of two dtypes several times slower than a copy and a sum.
+                part.add_(self._chunk[: part.numel()].copy_(added))
+            if self._wants_norm:
+                square += float(torch.linalg.vector_norm(part, dtype=torch.float32)) ** 2
+        self._squares[bucket.index][row] = square
+
+    def squares(self, buckets: Sequence[Bucket], params: Container[Tensor]) -> dict[Tensor, float]:
+        """Return the squares of norms of the gradients of some parameters.
+
+        Their order is that of the buckets, whatever arrived first.
+        """
+        found: dict[Tensor, float] = {}
+        for bucket, squares in zip(buckets, self._squares, strict=True):
+            for piece, square in zip(bucket.pieces, squares, strict=True):
+                param = piece.owner.param
+                if param in params:
+                    found[param] = found.get(param, 0.0) + square
+        return found
+
+
+class Collector:
+    """The hooks that take gradients, and what they have taken since the last step.
+
+    Args:
+        worker: Its thread uses what arrives.
+        ring: The slots.
+        owners: The parameters on the host.
+        limit: How many gradients a parameter may have in a step; None for any number.
+        use: Called in the worker's thread with each closed load.
+
+    `begin` returns a function to call before the first gradient since a step, or None.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        ring: Ring,
+        buckets: Sequence[Bucket],
+        owners: Mapping[Tensor, HostParam],
+        limit: int | None,
+        use: Callable[[Load], None],
+    ) -> None:
+        self._worker, self._ring, self._owners, self._limit = worker, ring, owners, limit
+        self._use = use
+        self.begin: Callable[[], Callable[[], None] | None] = lambda: None
+        self._lock = threading.Lock()  # the backward passes of several devices have threads
+        self._open: dict[int, Load] = {}  # by the index of the bucket; the oldest is first
+        self.counts: dict[Tensor, int] = {}  # of gradients since the last step
+        self._places: dict[Tensor, list[tuple[Bucket, int]]] = {}
+        for bucket in buckets:
+            for row, piece in enumerate(bucket.pieces):
+                self._places.setdefault(piece.owner.param, []).append((bucket, row))
+        hook = _weak_hook(self)
+        self._handles: list[RemovableHandle] = [
+            param.register_post_accumulate_grad_hook(hook)
+            for param in owners
+            if param.requires_grad
+        ]
+
+    def take(self, param: Tensor) -> None:
+        """Start the copy of a parameter's gradient, and free it.
+
+        Raises:
+            OffloadError: An earlier copy or step failed.
+            RuntimeError: It is one gradient too many, or it does not fit the parameter.
+        """
+        grad, owner = param.grad, self._owners[param]
+        if grad is None:
+            return
+        with self._lock:
+            self._worker.check()
+            check_gradient(param, grad, lambda: owner.name)
+            count = self.counts.get(param, 0)
+            if self._limit is not None and count >= self._limit:
+                raise RuntimeError(
+                    f"{owner.name} has gradient number {count + 1} since the last step, and "
+                    f"accumulation={self._limit}: call step() after {self._limit} backward "
+                    "passes, or make the optimizer with accumulation=None"
+                )
+            begin = self.begin()
+            if begin is not None and not self.counts:
+                begin()
+            local = to_local(grad.detach())
+            self._ring.copies_wait(local.device)
+            for bucket, row in self._places[param]:
+                load = self._load_for(bucket, row)
+                self._ring.receive(bucket, load.slot, [(row, local)])
+                load.begins[row] = count == 0
+                if len(load.begins) == len(bucket.pieces):
+                    self._close(bucket)
+            self.counts[param] = count + 1
+            param.grad = None
+
+    def _load_for(self, bucket: Bucket, row: int) -> Load:
+        """Return the open load of a bucket, whose place for a row is empty."""
+        load = self._open.get(bucket.index)
+        if load is not None and row in load.begins:
+            self._close(bucket)
+            load = None
+        if load is None:
+            if not self._ring.free and len(self._open):
+                self._close(next(iter(self._open.values())).bucket)
+            self._worker.wait(lambda: bool(self._ring.free))
+            load = self._open[bucket.index] = Load(bucket, self._ring.free.popleft())
+        return load
+
+    def _close(self, bucket: Bucket) -> None:
+        load = self._open.pop(bucket.index)
+        self._worker.submit(partial(self._run, load))
+
+    def _run(self, load: Load) -> None:
+        self._ring.wait_received(load.bucket, load.slot)
+        self._use(load)
+        self._ring.free.append(load.slot)
+
+    def flush(self) -> None:
+        """Close all loads: no further gradient comes before the step."""
+        with self._lock:
+            for load in list(self._open.values()):
+                self._close(load.bucket)
+
+    def restart(self) -> dict[Tensor, int]:
+        """Begin the next step; return the numbers of gradients until now."""
+        counts, self.counts = self.counts, {}
+        return counts
+
+    def abandon(self) -> None:
+        """Forget all gradients, also those in slots."""
+        with self._lock:
+            self._open.clear()
+            self.counts = {}
+
+    def remove(self) -> None:
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+
+
+def _weak_hook(collector: Collector) -> Any:
+    """Return a hook that does not keep the collector alive.
+
+    The garbage collector does not see what a hook of a parameter refers to.
+    """
+    reference = weakref.ref(collector)
+
+    def hook(param: Tensor) -> None:
+        found = reference()
+        if found is not None:
+            found.take(param)
+
+    return hook

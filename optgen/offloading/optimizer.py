@@ -1,0 +1,442 @@
+"""The offloaded optimizer: torch's interface over the machinery that steps on the host."""
+
+from __future__ import annotations
+
+import weakref
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NoReturn, Self
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import ParamsT
+
+from optgen.keyed.apply_optimizer_in_backward import after_backward, backward_pass
+from optgen.offloading.checkpoint import check_loaded, copy_loaded, loaded_by
+from optgen.offloading.checks import (
+    check_any_on_device,
+    check_gradient,
+    check_param,
+    check_sharding,
+    check_states,
+)
+from optgen.offloading.clipping import clip_factor, gradient_norm
+from optgen.offloading.host_memory import bytes_by_state, check_room, create_states
+from optgen.offloading.host_rule import FACTOR, OffloadRule
+from optgen.offloading.host_side import HostSide
+from optgen.offloading.layout import HostParam
+from optgen.offloading.options import Options
+from optgen.offloading.report import Report, make_report
+from optgen.offloading.ring import pinned_slots
+from optgen.offloading.small_params import SmallParams
+from optgen.offloading.stepper import Stepper
+from optgen.offloading.worker import Worker
+from optgen.runtime.batch.hyperparameters import HyperConverter
+from optgen.runtime.light_optimizer import LightOptimizer, with_step_hooks
+from optgen.runtime.state.checkpoint import portable_state_dict
+from optgen.runtime.tensors.dtensor import to_local
+
+Group = dict[str, Any]
+
+
+class OffloadedOptimizer(LightOptimizer):
+    """A torch optimizer whose states are on the host, where a fused kernel takes its steps.
+
+    `optgen.offload` makes it. `state` and `param_groups` are those of the composition of the rule
+    with float32 weights: the states of parameters on the host are CPU tensors, and each parameter
+    has a state "master". Read states after `synchronize()`.
+    """
+
+    grad_norm: float | None = None
+    """The norm of all gradients of the last step before clipping; None without `clip_norm`."""
+
+    def __init__(
+        self, params: ParamsT, rule: OffloadRule, options: Options, hyper: dict[str, Any]
+    ) -> None:
+        self._rule, self._options, self._hyper = rule, options, hyper
+        self.rule = rule.public.rule
+        self._host_params: dict[Tensor, HostParam] = {}
+        self._backward_runs = False  # it stays true if a pass fails that takes steps
+        self._is_built = False
+        self._public_converter = HyperConverter(rule.public)
+        self._host_converter = HyperConverter(rule.host)
+        example = rule.public([nn.Parameter(torch.zeros(1))], **hyper)
+        super().__init__(params, example.defaults)
+        all_params = [param for group in self.param_groups for param in group["params"]]
+        check_any_on_device(all_params)
+        for index in range(len(self.param_groups)):
+            self._check_group(index)
+        self._check_room(all_params)
+        self._worker = Worker(options.time_limit)
+        self._stepper = Stepper(self._worker)
+        self._finalizer = weakref.finalize(self, self._worker.close)
+        try:
+            self._slots = pinned_slots(2 * options.slots, options.bucket_bytes)
+            self._build()
+            if options.hide == "forward":
+                assert options.module is not None
+                self._stepper.hide_behind(options.module)
+        except BaseException:
+            self.close()
+            raise
+
+    # Groups, and what is made for them.
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a parameter group. Its states are allocated at once.
+
+        Raises:
+            ValueError: A parameter cannot be offloaded; the message says why.
+            MemoryError: The host has no room for the states.
+        """
+        if not self._is_built:  # the constructor checks all groups together
+            super().add_param_group(param_group)
+            return
+        self.synchronize()
+        super().add_param_group(param_group)
+        try:
+            self._check_group(len(self.param_groups) - 1)
+            self._check_room(self.param_groups[-1]["params"])
+            self._build()
+        except BaseException:
+            for param in self.param_groups.pop()["params"]:
+                self._host_params.pop(param, None)
+                self.state.pop(param, None)
+            self._build()
+            raise
+
+    def _check_group(self, index: int) -> None:
+        group = self.param_groups[index]
+        self._public_converter.check_arguments(group)
+        if group.get("differentiable") or group.get("capturable"):
+            raise ValueError("offload takes no differentiable or capturable steps")
+        if group.get("view") is not None and not self.rule.elementwise:
+            raise ValueError("offload takes no view= of groups: the rule sees whole parameters")
+        if len(set(group["params"])) < len(group["params"]):
+            raise ValueError(f"group {index} lists a parameter twice")
+        group.update(self.rule.fixed_values(group["params"]))
+        for param, name in zip(group["params"], self._names(index), strict=True):
+            check_param(param, name)
+            check_sharding(param, name, self.rule)
+            self._rule.public._check_param(param)
+
+    def _names(self, index: int) -> list[str]:
+        """Return the parameters' names in a group, or what stands for them in messages."""
+        group, module = self.param_groups[index], self._options.module
+        by_param = {p: name for name, p in module.named_parameters()} if module else {}
+        numbered = [
+            by_param.get(param, f"parameter {i} of group {index}")
+            for i, param in enumerate(group["params"])
+        ]
+        return list(group.get("param_names") or numbered)
+
+    def _name(self, index: int, number: int) -> str:
+        return self._names(index)[number]
+
+    def _check_room(self, params: Sequence[Tensor]) -> None:
+        """Raise a MemoryError unless the host has room for the states of parameters."""
+        chosen, rows = set(params), dict[str, int]()
+        for group in self.param_groups:
+            on_host = [to_local(p) for p in group["params"] if p in chosen and self._is_large(p)]
+            for key, count in bytes_by_state(self.rule, on_host, group).items():
+                rows[key] = rows.get(key, 0) + count
+            if self._options.stores_gradients:
+                sizes = [(self._options.stored_dtype or p.dtype).itemsize for p in on_host]
+                elements = [p.numel() for p in on_host]
+                stored = sum(map(int.__mul__, sizes, elements))
+                rows["gradients"] = rows.get("gradients", 0) + stored
+        check_room(rows, 0 if self._is_built else self._options.ring_bytes)
+
+    def _is_large(self, param: Tensor) -> bool:
+        """Tell whether the host steps a parameter; by its whole size, so that ranks agree."""
+        return param.numel() > self._options.keep_on_device and to_local(param).numel() > 0
+
+    def _build(self) -> None:
+        """Make all states that are missing, and what steps them."""
+        if self._is_built:
+            self._stepper.host.remove()
+        for index, group in enumerate(self.param_groups):
+            for param, name in zip(group["params"], self._names(index), strict=True):
+                if self._is_large(param) and param not in self._host_params:
+                    self._host_params[param] = HostParam(param, name, index, self.state[param])
+                    self._stepper.note_weights(param)
+        # The worker touches the memory first, so it is near the cores that step.
+        self._worker.call(self._create_states)
+        self._small = SmallParams(
+            self._rule.device,
+            self.param_groups,
+            lambda param: param not in self._host_params,
+            self.state,
+            self._hyper,
+        )
+        for owner in self._host_params.values():
+            check_states(self.rule, owner)
+        self._used_states = self._states_to_use()
+        host = self._stepper.host = HostSide(
+            self._worker,
+            self._slots,
+            self._rule,
+            self._options,
+            self._host_params,
+            len(self.param_groups),
+        )
+        if self._options.hide == "backward":
+            assert host.collector is not None
+            host.collector.begin = weakref.WeakMethod(self._begin_backward)
+        self._is_built = True
+
+    def _create_states(self) -> None:
+        for owner in self._host_params.values():
+            self._worker.enter("creation of states", owner.name)
+            create_states(self.rule, owner, self.param_groups, self.defaults)
+
+    def _states_to_use(self) -> tuple[list[bool], list[int]]:
+        """Return which states the options of groups ask for, and the identities of all states."""
+        present = [s.is_present(group) for group in self.param_groups for s in self.rule.states]
+        owners = self._host_params.values()
+        return present, [id(owner.tensor(key)) for owner in owners for key in owner.order]
+
+    # Steps.
+
+    @with_step_hooks
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take a step with the gradients of all parameters that have one.
+
+        Everything that can be refused is refused before a parameter changes.
+
+        Args:
+            closure: Runs the model and its backward pass, and returns the loss.
+
+        Returns:
+            The closure's loss, or None.
+
+        Raises:
+            OffloadError: An earlier step failed on the host.
+            RuntimeError: A gradient does not fit its parameter.
+            ValueError: A hyperparameter is invalid.
+        """
+        self._worker.check()
+        self._check_backward()
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            self._step()
+        return loss
+
+    def _step(self) -> None:
+        grads = self._checked_gradients()
+        counts: Mapping[Tensor, int] = {}
+        collector = self._stepper.host.collector
+        if collector is not None:
+            for param in [each for each in grads if each in self._host_params]:
+                collector.take(param)  # of a parameter without a hook
+                del grads[param]
+            collector.flush()
+            counts = collector.counts
+        if not (grads or counts):
+            return
+        stepped = [each for each in (*grads, *counts) if each in self._host_params]
+        is_hidden = self._stepper.may_hide(self._host_params[param] for param in stepped)
+        if collector is None:
+            self.synchronize()
+        factor = self._factor(grads, counts)
+        hypers = self._packed_hypers(factor)
+        if self._states_to_use() != self._used_states:
+            self.synchronize()
+            self._build()  # an option asks for another state, or a state was replaced
+        works = self._stepper.works(grads, counts)
+        self._small.step(self.param_groups, factor)
+        if collector is not None:
+            collector.restart()
+        sends_only = self._options.hide == "backward"
+        self._stepper.submit(works, None if sends_only else hypers, is_hidden)
+
+    def _checked_gradients(self) -> dict[Tensor, Tensor]:
+        """Return the gradients on the device by their parameters, after all checks."""
+        grads = {}
+        for index, group in enumerate(self.param_groups):
+            for number, param in enumerate(group["params"]):
+                if param.grad is not None:
+                    check_gradient(param, param.grad, partial(self._name, index, number))
+                    grads[param] = param.grad
+        return grads
+
+    def _factor(self, grads: Mapping[Tensor, Tensor], counts: Mapping[Tensor, int]) -> float:
+        """Return the number that clips all gradients; wait until it is known."""
+        if self._options.max_norm is None:
+            return 1.0
+        squares: Mapping[Tensor, float] = {}
+        if counts:
+            self.synchronize()
+            squares = self._stepper.host.squares(counts)
+        params = [param for group in self.param_groups for param in group["params"]]
+        norm = self.grad_norm = gradient_norm(list(grads.values()), squares, params)
+        return clip_factor(norm, self._options.max_norm)
+
+    def _packed_hypers(self, factor: float) -> list[array[float]]:
+        """Return the groups' hyperparameters as the kernel takes them; raise if one is invalid."""
+        rule, pack = self._rule.host.rule, self._host_converter.row
+        return [pack(rule.hyper_values({**group, FACTOR: factor})) for group in self.param_groups]
+
+    def _begin_backward(self) -> None:
+        """Prepare steps during a backward pass, before its first gradient is taken."""
+        self._stepper.follow_weights(only_changed=True)
+        self._stepper.host.set_hypers(self._packed_hypers(1.0))
+        if backward_pass() != -1:  # else `step` found a gradient that no hook has taken
+            self._backward_runs = True
+            after_backward(self._end_backward)
+
+    def _end_backward(self) -> None:
+        self._backward_runs = False
+
+    def _check_backward(self) -> None:
+        """Raise the error of a backward pass that failed after it had begun to step."""
+        if self._backward_runs:
+            self._worker.refuse(
+                "the last backward pass failed after it had begun to step parameters, so their "
+                "states are of two steps: load a checkpoint into the model and this optimizer"
+            )
+            self._worker.check()
+
+    def synchronize(self) -> None:
+        """Wait until all weights are on the device and all states are those of the last step.
+
+        Call it before something other than the forward pass of `module` reads or changes weights or
+        states, and after an interrupt in `step`: the step that it interrupted is taken.
+
+        Raises:
+            OffloadError: A step failed on the host.
+        """
+        self._stepper.synchronize()
+
+    def refresh_masters(self) -> None:
+        """Let the float32 weights follow the parameters, wherever they no longer round to them.
+
+        A step does so by itself for parameters that torch's version counter has seen change. Call
+        this after other changes: through `.data`, or by another library.
+        """
+        self.synchronize()
+        with torch.no_grad():
+            self._stepper.follow_weights(only_changed=False)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Reset all gradients, also those that are kept on the host."""
+        if not set_to_none:
+            self.synchronize()  # the gradients may be on their way to the host
+        if (collector := self._stepper.host.collector) is not None:
+            collector.flush()
+            collector.restart()
+        super().zero_grad(set_to_none)
+
+    # Checkpoints.
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state in torch's format, after the last step has ended.
+
+        The tensors are those that later steps change, as in torch.
+        """
+        self.synchronize()
+        return super().state_dict()
+
+    def _portable_state_dict(self, packed: dict[str, Any]) -> dict[str, Any]:
+        return portable_state_dict(self, packed)  # type: ignore[arg-type]
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state dict of this class, of the plain class, or of torch's.
+
+        Float32 weights follow the parameters by value in the next step. If a load fails, it changes
+        nothing. After an `OffloadError`, a load lets the optimizer step again.
+
+        Raises:
+            ValueError: The groups or the shapes of states differ.
+        """
+        if self._worker.recover() or self._backward_runs:
+            self._backward_runs = False
+            self._stepper.begin_anew()
+        for hook in self._optimizer_load_state_dict_pre_hooks.values():
+            replacement = hook(self, state_dict)
+            state_dict = state_dict if replacement is None else replacement
+        loaded = loaded_by(
+            self._rule.public, self.param_groups, self._host_params, self._hyper, state_dict
+        )
+        self._take_over(loaded)
+        for post_hook in self._optimizer_load_state_dict_post_hooks.values():
+            post_hook(self)
+
+    @torch.no_grad()
+    def _take_over(self, loaded: Any) -> None:
+        """Copy the states of another optimizer, whose parameters are in the same order."""
+        group_pairs = [*zip(self.param_groups, loaded.param_groups, strict=True)]
+        pairs = [
+            pair
+            for own, other in group_pairs
+            for pair in zip(own["params"], other["params"], strict=True)
+        ]
+        for own, other in pairs:
+            if own in self._host_params:
+                check_loaded(self._host_params[own], loaded.state.get(other, {}))
+        for own_group, group in group_pairs:
+            own_group.update({key: value for key, value in group.items() if key != "params"})
+        for own, other in pairs:
+            states = loaded.state.get(other, {})
+            if own not in self._host_params:
+                self.state[own] = states
+                continue
+            owner = self._host_params[own]
+            if lacking := copy_loaded(owner, states, self.rule.fresh):
+                self._begin_anew(owner, lacking)
+            self._stepper.doubt_weights(own)  # they may have been loaded, too
+        if self._states_to_use() != self._used_states:
+            self._build()
+        self._stepper.host.pipeline.copy_cells()
+
+    def _begin_anew(self, owner: HostParam, keys: Sequence[str]) -> None:
+        """Give states that a checkpoint lacks the values that they begin with."""
+        kept = {key: value for key, value in owner.states.items() if key not in keys}
+        new = HostParam(owner.param, owner.name, owner.group_index, kept)
+        create_states(self.rule, new, self.param_groups, self.defaults)
+        for key in keys:
+            to_local(owner.states[key]).copy_(to_local(new.states[key]))
+
+    # The rest of the interface.
+
+    def report(self) -> Report:
+        """Return the bytes on each side, and what steps have taken, in milliseconds."""
+        small = set(self._small.params)
+        return make_report(
+            self.state, small, self._options.ring_bytes, self._stepper.host.ring.timings
+        )
+
+    def close(self) -> None:
+        """End the worker's thread; later steps raise a RuntimeError. States can still be read."""
+        self._stepper.close()
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def explained(self, first_index: int) -> list[str]:
+        """Return what `optgen.explain` says about each group."""
+        lines, threads = [], self._options.threads
+        for index, group in enumerate(self.param_groups, first_index):
+            on_host = sum(param in self._host_params for param in group["params"])
+            on_device = len(group["params"]) - on_host
+            parts = [
+                f"{on_host} parameters by a fused C++ kernel on the host, in "
+                f"{threads} {'thread' if threads == 1 else 'threads'}"
+            ] * bool(on_host)
+            parts += [f"{on_device} small ones on the device"] * bool(on_device)
+            lines.append(f"group {index}: offloaded: {'; '.join(parts) or 'no parameters'}")
+        return lines
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(
+            "an offloaded optimizer has a thread and pinned memory, and cannot be copied or "
+            "pickled: save its state_dict()"
+        )

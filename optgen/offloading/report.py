@@ -1,0 +1,70 @@
+"""Say what an offloaded optimizer holds and what its steps took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from optgen.offloading.ring import Timings
+from optgen.runtime.tensors.dtensor import to_local
+
+
+class Report(NamedTuple):
+    """Bytes on each side, and the mean milliseconds of a step since the optimizer was made.
+
+    `hidden` is the share of a step during which the training thread did not wait for it.
+    """
+
+    steps: int
+    device_bytes: int  # of states of small parameters
+    host_bytes: int  # of states on the host
+    pinned_bytes: int
+    to_host_bytes: int  # of a step
+    to_device_bytes: int  # of a step
+    step_ms: float
+    kernel_ms: float
+    copy_wait_ms: float
+    caller_wait_ms: float
+    hidden: float
+
+    def __str__(self) -> str:
+        """Return a text of three lines."""
+        return (
+            f"states: {self.host_bytes:,} bytes on the host, {self.device_bytes:,} on the device; "
+            f"pinned ring: {self.pinned_bytes:,} bytes\n"
+            f"a step moves {self.to_host_bytes:,} bytes to the host and "
+            f"{self.to_device_bytes:,} to the device\n"
+            f"a step takes {self.step_ms:.1f} ms: {self.kernel_ms:.1f} in the kernel, "
+            f"{self.copy_wait_ms:.1f} waiting for copies; training waits {self.caller_wait_ms:.1f} "
+            f"ms for it ({self.hidden:.0%} hidden; mean of {self.steps} steps)"
+        )
+
+
+def make_report(
+    state: Mapping[Tensor, Any], small: Set[Tensor], pinned_bytes: int, timings: Timings
+) -> Report:
+    """Return the report of an optimizer with this state; `small` are the device's parameters."""
+    on_device = sum(_bytes(values) for param, values in state.items() if param in small)
+    on_host = sum(_bytes(values) for param, values in state.items() if param not in small)
+    count = max(timings.passes, 1)
+    hidden = 1 - timings.caller_wait_seconds / timings.pass_seconds if timings.pass_seconds else 0
+    return Report(
+        timings.passes,
+        on_device,
+        on_host,
+        pinned_bytes,
+        timings.to_host_bytes // count,
+        timings.to_device_bytes // count,
+        1e3 * timings.pass_seconds / count,
+        1e3 * timings.kernel_seconds / count,
+        1e3 * timings.copy_wait_seconds / count,
+        1e3 * timings.caller_wait_seconds / count,
+        max(0.0, hidden),
+    )
+
+
+def _bytes(values: Mapping[str, Any]) -> int:
+    tensors = [to_local(each) for each in values.values() if isinstance(each, Tensor)]
+    return sum(each.untyped_storage().nbytes() if each.dim() else each.nbytes for each in tensors)

@@ -1,0 +1,183 @@
+"""Decide what the worker does, and wait for it: passes, hidden or not, and weights that changed."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+from torch import Tensor, nn
+from torch.autograd.graph import increment_version
+
+from optgen.offloading.forward_waits import ForwardWaits
+from optgen.offloading.host_side import HostSide
+from optgen.offloading.layout import Bucket, HostParam
+from optgen.offloading.pipeline import BucketWork, Pass
+from optgen.offloading.worker import Worker
+from optgen.runtime.tensors.dtensor import memory_version, to_local
+
+
+class Stepper:
+    """The passes of an optimizer.
+
+    Args:
+        worker: The thread that runs them.
+    """
+
+    host: HostSide  # set whenever the set of parameters changes
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self._versions: dict[Tensor, int] = {}  # of the parameters, as the last step left them
+        self._pass_number = 0
+        self._needed_pass: dict[Tensor, int] = {}  # the last pass that steps each parameter
+        self._is_hidden = False  # whether nobody has waited for the end of the last step
+        self._waits: ForwardWaits | None = None
+
+    def hide_behind(self, module: nn.Module) -> None:
+        """Let each module of a model wait for its own weights."""
+        self._waits = ForwardWaits(module, self._wait_for)
+
+    def note_weights(self, param: Tensor) -> None:
+        """Note that a parameter's float32 weights round to it now."""
+        self._versions.setdefault(param, memory_version(param))
+
+    def doubt_weights(self, param: Tensor) -> None:
+        """Let the float32 weights of a parameter follow it by value in the next step."""
+        self._versions[param] = -1
+
+    def works(
+        self, grads: Mapping[Tensor, Tensor], on_host: Mapping[Tensor, int]
+    ) -> list[BucketWork]:
+        """Return the work of a step, in the order in which the next forward pass needs it.
+
+        Gradients are those in `grads`, or on the host already if parameters are in `on_host`.
+        """
+        return [self._work(bucket, grads, on_host) for bucket in self._ordered_buckets()]
+
+    def _work(
+        self, bucket: Bucket, grads: Mapping[Tensor, Tensor], on_host: Mapping[Tensor, int]
+    ) -> BucketWork:
+        params = [piece.owner.param for piece in bucket.pieces]
+        if self.host.collector is not None:
+            stepped = frozenset(row for row, param in enumerate(params) if param in on_host)
+            return BucketWork(bucket, stepped, None, self._changed(bucket))
+        found = {
+            row: to_local(grads[param].detach())
+            for row, param in enumerate(params)
+            if param in grads
+        }
+        return BucketWork(bucket, frozenset(found), found, self._changed(bucket))
+
+    def _changed(self, bucket: Bucket) -> frozenset[int]:
+        """Return the rows of a bucket whose parameters have changed since the last step."""
+        return frozenset(
+            row
+            for row, piece in enumerate(bucket.pieces)
+            if memory_version(piece.owner.param) != self._versions[piece.owner.param]
+        )
+
+    def _ordered_buckets(self) -> list[Bucket]:
+        if self._waits is None:
+            return self.host.buckets
+        order = self._waits.order()
+        last = len(order)
+
+        def first_use(bucket: Bucket) -> int:
+            return min(order.get(piece.owner.param, last) for piece in bucket.pieces)
+
+        return sorted(self.host.buckets, key=first_use)
+
+    def submit(
+        self,
+        works: Sequence[BucketWork],
+        hypers: Sequence[array[float]] | None,
+        is_hidden: bool = False,
+    ) -> None:
+        """Queue a pass; unless it `is_hidden`, wait for its end."""
+        works = [work for work in works if work.stepped or work.refreshed]
+        for device in dict.fromkeys(work.bucket.device for work in works):
+            self.host.ring.copies_wait(device)
+        self._pass_number += 1
+        gradients = [each for work in works for each in (work.gradients or {}).values()]
+        versions = {gradient: gradient._version for gradient in gradients}
+        touched = {piece.owner.param: None for work in works for piece in work.bucket.pieces}
+        stepped = {
+            work.bucket.pieces[row].owner.param: None for work in works for row in work.stepped
+        }
+        increment_version([to_local(param) for param in stepped])
+        for param in touched:
+            self._versions[param] = memory_version(param)
+            self._needed_pass[param] = self._pass_number
+        current = Pass(self._pass_number, works, hypers, versions)
+        self.worker.submit(partial(self.host.pipeline.run, current))
+        self._is_hidden = True
+        if not is_hidden:
+            self.synchronize()
+
+    def follow_weights(self, only_changed: bool) -> None:
+        """Let float32 weights follow the parameters, all or those that are seen to have changed."""
+        rows = [
+            self._changed(bucket) if only_changed else frozenset(range(len(bucket.pieces)))
+            for bucket in self.host.buckets
+        ]
+        pairs = zip(self.host.buckets, rows, strict=True)
+        works = [BucketWork(bucket, frozenset(), None, changed) for bucket, changed in pairs]
+        if any(rows):
+            self.submit(works, None)
+
+    def may_hide(self, owners: Iterable[HostParam]) -> bool:
+        """Tell whether the next forward pass will wait for the weights of these parameters.
+
+        Raises:
+            OffloadError: The last forward pass should have waited, and did not.
+        """
+        if self._waits is None:
+            return False
+        names = {owner.param: owner.name for owner in owners}
+        unseen = self._waits.unseen(names)
+        self._waits.restart()
+        if unseen is not None and self._is_hidden:
+            self.worker.refuse(
+                f"{names[unseen]} was used while its new value was on its way: its module has not "
+                "run the hook that waits, as code that was compiled before offload was called. "
+                "Load a checkpoint, and call synchronize() before such a use"
+            )
+            self.worker.check()
+        return unseen is None
+
+    def _wait_for(self, params: Iterable[Tensor] | None, on_host: bool) -> None:
+        """Let the device, or the host, wait for new weights of parameters; None stands for all."""
+        host = self.host
+        if host.pipeline.ended_pass == self._pass_number:
+            return
+        if params is None:
+            self.synchronize()
+            return
+        began = time.perf_counter()
+        for param in params:
+            for index in host.buckets_of.get(param, ()):
+                number = self._needed_pass.get(param, 0)
+                self.worker.wait(partial(host.pipeline.has_sent, index, number))
+                host.pipeline.wait_for_weights(index, on_host)
+        host.ring.timings.caller_wait_seconds += time.perf_counter() - began
+
+    def synchronize(self) -> None:
+        """Wait until all jobs have ended."""
+        began = time.perf_counter()
+        self.worker.drain()
+        self._is_hidden = False
+        self.host.ring.timings.caller_wait_seconds += time.perf_counter() - began
+
+    def begin_anew(self) -> None:
+        """Forget what is under way, after an error; no job runs."""
+        self._is_hidden = False
+        self.host.begin_anew(self._pass_number)
+
+    def close(self) -> None:
+        """Remove all hooks."""
+        if self._waits is not None:
+            self._waits.remove()
+        if hasattr(self, "host"):
+            self.host.remove()

@@ -1,0 +1,198 @@
+"""The thread that steps on the host: it takes jobs in order, and never waits without a limit.
+
+The first exception of a job ends all later jobs. Callers see it at their next call, as the cause of
+an `OffloadError`. A caller that waits sees how far the worker is: if the worker stays in one stage
+for longer than the limit, the caller raises an error that names the stage.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import NamedTuple
+
+import torch
+
+Job = Callable[[], None]
+
+
+class OffloadError(RuntimeError):
+    """A step on the host failed or did not end; its cause is the worker's exception."""
+
+
+class Stage(NamedTuple):
+    """A stage of the work: its name, its tensor, and when it began, in seconds."""
+
+    name: str
+    tensor: str
+    since: float
+
+
+_IDLE = Stage("idle", "", 0.0)
+_JOIN_SECONDS = 5.0
+
+
+class Worker:
+    """A thread with a queue of jobs.
+
+    Args:
+        time_limit (float): The seconds that one stage may last while a caller waits.
+    """
+
+    def __init__(self, time_limit: float) -> None:
+        self.time_limit = time_limit
+        self._process = os.getpid()
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._changed = threading.Condition()
+        self._stage = _IDLE
+        self._unfinished = 0
+        self._failure: OffloadError | None = None
+        self._abandons = False  # whether jobs end at once, because a caller has given up
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="optgen-offload", daemon=True)
+        self._thread.start()
+
+    def enter(self, stage: str, tensor: str) -> None:
+        """Note the stage that the calling job enters, and the tensor that it is about.
+
+        Raises:
+            OffloadError: A caller has given up waiting, so the job must end.
+        """
+        if self._failure is not None or self._abandons:
+            raise OffloadError("a caller has given up waiting for this job")
+        self._stage = Stage(stage, tensor, time.monotonic())
+
+    def notify(self) -> None:
+        """Let waiting callers look again at what they wait for."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def submit(self, job: Job) -> None:
+        """Queue a job; it runs without autograd.
+
+        Raises:
+            OffloadError: An earlier job failed.
+        """
+        self.check()
+        with self._changed:
+            self._unfinished += 1
+        self._stage = self._stage._replace(since=time.monotonic())
+        self._jobs.put(job)
+
+    def call(self, job: Job) -> None:
+        """Run a job in the worker's thread, and wait for its end.
+
+        Raises:
+            OffloadError: The job failed.
+        """
+        self.submit(job)
+        self.drain()
+
+    def drain(self) -> None:
+        """Wait until all jobs have ended.
+
+        Raises:
+            OffloadError: A job failed, or a stage lasted too long.
+        """
+        self.wait(lambda: not self._unfinished)
+
+    def wait(self, is_done: Callable[[], bool]) -> None:
+        """Wait until something is done that a job does.
+
+        Raises:
+            OffloadError: A job failed, or a stage lasted too long.
+        """
+        if is_done() and self._failure is None:
+            return
+        self.check()
+        with self._changed:
+            while not (self._failure or is_done()):
+                left = self._stage.since + self.time_limit - time.monotonic()
+                if left <= 0:
+                    self._failure = self._too_late()
+                    break
+                self._changed.wait(left)
+        self.check()
+
+    def check(self) -> None:
+        """Raise the error of an earlier job; or that the worker is closed, or another process's.
+
+        Raises:
+            OffloadError: An earlier job failed.
+            RuntimeError: The worker is closed, or belongs to another process.
+        """
+        if self._process != os.getpid():
+            raise RuntimeError(
+                "this offloaded optimizer was made before a fork, and its thread is in the parent "
+                "process: make the optimizer after the fork"
+            )
+        if self._is_closed:
+            raise RuntimeError("this offloaded optimizer is closed: make a new one")
+        if self._failure is not None:
+            raise OffloadError(*self._failure.args) from self._failure.__cause__
+
+    def refuse(self, reason: str) -> None:
+        """Let every later call raise an error with this reason, until `recover`."""
+        self._failure = self._failure or OffloadError(reason)
+
+    def recover(self) -> bool:
+        """Forget a failure, once all jobs have ended; return whether there was one.
+
+        Raises:
+            OffloadError: A job still runs.
+        """
+        failure, self._failure = self._failure, None
+        self._abandons = failure is not None
+        self._stage = self._stage._replace(since=time.monotonic())
+        try:
+            self.drain()
+        except OffloadError:
+            self._failure = self._failure or failure
+            raise
+        self._abandons = False
+        return failure is not None
+
+    def close(self) -> None:
+        """End the thread after the jobs that are queued, or leave it if its job does not end."""
+        if self._is_closed or self._process != os.getpid():
+            return
+        self._is_closed = True
+        self._jobs.put(None)
+        if self._thread is not threading.current_thread():
+            self._thread.join(min(self.time_limit, _JOIN_SECONDS))
+
+    def _run(self) -> None:
+        with torch.no_grad():
+            while (job := self._jobs.get()) is not None:
+                try:
+                    if self._failure is None and not self._abandons:
+                        job()
+                except BaseException as error:
+                    if not self._abandons:
+                        self._fail(error)
+                del job  # a job may keep the optimizer alive
+                with self._changed:
+                    self._unfinished -= 1
+                    if not self._unfinished:
+                        self._stage = _IDLE
+                    self._changed.notify_all()
+
+    def _fail(self, error: BaseException) -> None:
+        failure = OffloadError(
+            f"an offloaded step failed in the stage {self._stage.name!r}, at "
+            f"{self._stage.tensor}: {error}. Parameters and states may be of two steps: load a "
+            "checkpoint into the model and into this optimizer"
+        )
+        failure.__cause__ = error
+        self._failure = self._failure or failure
+
+    def _too_late(self) -> OffloadError:
+        return OffloadError(
+            f"an offloaded step has been in the stage {self._stage.name!r}, at "
+            f"{self._stage.tensor}, for {self.time_limit:g} s, with {self._jobs.qsize()} further "
+            "jobs queued: the device does not answer. Load a checkpoint to go on, or give "
+            "offload a larger time_limit="
+        )

@@ -1,0 +1,1 @@
+"""Modifiers that only `optgen.offload` composes with; they are not in the catalogue."""

@@ -1,0 +1,252 @@
+"""Test faults of the device, of the host, and of the program around: none hangs or is silent."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from offload.scripts import loss, network
+from offload.training import BATCHES, assert_equal, backward, offloaded, train, weights
+from torch import Tensor, nn
+
+from optgen.offloading import OffloadError
+from optgen.offloading.bucket_kernel import BucketKernel
+from optgen.offloading.pipeline import Pipeline
+
+MODES: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "forward": {"hide": "forward"},
+    "leave": {"gradients": "leave", "clip_norm": None},
+    "backward": {"gradients": "leave", "clip_norm": None, "hide": "backward"},
+}
+
+
+def made(mode: str, **options: Any) -> tuple[nn.Module, Any]:
+    model = network("sim")
+    module = {"module": model} if mode == "forward" else {}
+    return model, offloaded(model, **MODES[mode], **module, **options)
+
+
+def steps_again(model: nn.Module, optimizer: Any, saved: Any) -> None:
+    """Load a checkpoint, and check that training goes on as it would have."""
+    optimizer.load_state_dict(saved[1])
+    for param, value in zip(model.parameters(), saved[0], strict=True):
+        param.data.copy_(value)
+        param.grad = None
+    optimizer.zero_grad()
+    train(model, optimizer, 2, first=1)
+    other = network("sim")
+    with offloaded(other) as undisturbed:
+        train(other, undisturbed)
+
+    assert_equal(model, other)
+
+
+def step_and_wait(optimizer: Any) -> None:
+    optimizer.step()
+    optimizer.synchronize()
+
+
+def after_a_step(model: nn.Module, optimizer: Any) -> Any:
+    train(model, optimizer, 1)
+    return weights(model), copy.deepcopy(optimizer.state_dict())
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("copies", [0, 3, 9])
+def test_a_copy_fails(copies: int, mode: str, sim: Any) -> None:
+    """The device fails after some copies, in the step or in a backward pass that copies."""
+    model, optimizer = made(mode)
+    saved = after_a_step(model, optimizer)
+    value = loss(model, BATCHES[1].to("sim"))
+    torch.accelerator.synchronize()
+    with pytest.raises(RuntimeError, match="a copy failed, as the test asked"):
+        fail_in_step(optimizer, value, sim, copies, "gradients" in MODES[mode])
+    sim.configure(fail_after=-1)
+    sim.reset()
+    if "gradients" not in MODES[mode]:  # else an operator of the backward pass told the error
+        for call in (optimizer.step, optimizer.state_dict, optimizer.synchronize):
+            with pytest.raises(OffloadError, match=r"in the stage '.*cop.* at .*(weight|bias)"):
+                call()
+    steps_again(model, optimizer, saved)
+
+
+def fail_in_step(optimizer: Any, value: Tensor, sim: Any, copies: int, in_backward: bool) -> None:
+    if in_backward:
+        sim.configure(fail_after=copies)
+    value.backward()
+    if not in_backward:
+        torch.accelerator.synchronize()
+        sim.configure(fail_after=copies)
+    step_and_wait(optimizer)
+
+
+@pytest.mark.parametrize("mode", ["nothing", "forward"])
+def test_the_kernel_raises(mode: str, sim: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, optimizer = made(mode)
+    saved = after_a_step(model, optimizer)
+    backward(model, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(BucketKernel, "run", lambda *args: 1 / 0)
+        with pytest.raises(OffloadError) as caught:
+            step_and_wait(optimizer)
+
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert "in the stage 'kernel'" in str(caught.value)
+    if mode == "forward":
+        with pytest.raises(OffloadError, match="in the stage 'kernel'"):
+            backward(model)
+    steps_again(model, optimizer, saved)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_device_that_does_not_answer(mode: str, sim: Any) -> None:
+    model, optimizer = made(mode, time_limit=0.3)
+    saved = after_a_step(model, optimizer)
+    backward(model, 1)
+    torch.accelerator.synchronize()
+    optimizer.synchronize()
+    sim.configure(stalled=True)
+    began = time.monotonic()
+    with pytest.raises(OffloadError, match=r"has been in the stage 'cop.* for 0\.3 s"):
+        step_and_wait(optimizer)
+    assert time.monotonic() - began < 5
+    sim.configure(stalled=False)
+    torch.accelerator.synchronize()
+    steps_again(model, optimizer, saved)
+
+
+def test_an_interrupt(sim: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step that was interrupted is taken; `synchronize` waits for it."""
+    model, optimizer = made("nothing")
+    run = Pipeline.run
+
+    def interrupted_run(pipeline: Pipeline, current: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        run(pipeline, current)
+
+    backward(model)
+    sim.configure(latency=0.02)
+    with monkeypatch.context() as patch:
+        patch.setattr(Pipeline, "run", interrupted_run)
+        with pytest.raises(KeyboardInterrupt):
+            optimizer.step()
+    sim.configure(latency=0)
+    optimizer.synchronize()
+    optimizer.zero_grad()
+    train(model, optimizer, 2, first=1)
+    other = network("sim")
+    with offloaded(other) as undisturbed:
+        train(other, undisturbed)
+
+    assert_equal(model, other)
+
+
+def test_a_closed_optimizer_says_so(sim: Any) -> None:
+    model, optimizer = made("nothing")
+    train(model, optimizer, 1)
+    optimizer.close()
+    optimizer.close()
+    with pytest.raises(RuntimeError, match="this offloaded optimizer is closed"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_forgotten_optimizer_gives_all_back(mode: str, sim: Any) -> None:
+    gc.collect()
+    pinned = sim.counts()["pinned"]
+    model, optimizer = made(mode)
+    train(model, optimizer, 1)
+    thread, reference = optimizer._worker._thread, weakref.ref(optimizer)
+    del optimizer
+    gc.collect()
+    thread.join(10)  # the collector may have run in this thread, which then ends by itself
+    gc.collect()
+
+    assert reference() is None
+    assert not thread.is_alive()
+    assert sim.counts()["pinned"] == pinned
+    backward(model)
+
+
+SCRIPT = """
+import os, sys
+import device
+device.load()
+from offload.scripts import network
+from offload.training import backward, offloaded
+model = network("sim")
+optimizer = offloaded(model, module=model)
+backward(model)
+device.configure(latency=0.01)
+optimizer.step()
+{end}
+"""
+FORK = """
+device.configure(latency=0)
+optimizer.synchronize()
+child = os.fork()
+if not child:
+    try:
+        optimizer.step()
+    except RuntimeError as error:
+        print(error, flush=True)
+    sys.exit(3)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+optimizer.step()
+optimizer.synchronize()
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("end", "code", "output"),
+    [
+        ("", 0, ""),
+        ("sys.exit(3)", 3, ""),
+        ("raise SystemExit(4)", 4, ""),
+        (FORK, 0, "this offloaded optimizer was made before a fork"),
+    ],
+    ids=["end", "exit", "raise", "fork"],
+)
+def test_a_process_ends(end: str, code: int, output: str) -> None:
+    """With work queued, or in a child that has no thread."""
+    tests = Path(__file__).parent.parent
+    result = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(end=end)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": f"{tests}:{tests.parent}"},
+    )
+
+    assert (result.returncode, result.stderr) == (code, "")
+    assert output in result.stdout
+
+
+@pytest.mark.thorough
+def test_nothing_grows(sim: Any) -> None:
+    param = nn.Parameter(torch.ones(256, device="sim"))
+    import optgen
+
+    with optgen.offload("adamw", [param], keep_on_device=0, bucket_bytes=1024) as optimizer:
+        for index in range(3000):
+            param.grad = torch.ones_like(param)
+            optimizer.step()
+            if index == 1000:
+                gc.collect()
+                before = (len(gc.get_objects()), sim.counts())
+        gc.collect()
+
+        assert len(gc.get_objects()) - before[0] < 100
+        assert sim.counts()["device"] == before[1]["device"]

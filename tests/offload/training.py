@@ -1,0 +1,75 @@
+"""A small training, offloaded or not, for tests of one behaviour."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from offload.scripts import WIDTH, inputs, loss, network
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+import optgen
+from optgen import compose, modifiers
+
+OPTIONS: dict[str, Any] = {
+    "keep_on_device": 0,
+    "bucket_bytes": 2048,
+    "slots": 2,
+    "time_limit": 20.0,
+}
+BATCHES = inputs(8)
+
+
+def master(rule: str) -> Any:
+    """Return the composition whose bits an offloaded rule has."""
+    return compose(rule, modifiers.state_dtype("float32"), modifiers.master)
+
+
+def offloaded(model: nn.Module, rule: str = "adamw", **options: Any) -> Any:
+    """Return an offloaded optimizer of a model on the device."""
+    hyper = {} if "lr" in options else {"lr": 1e-2}
+    return optgen.offload(rule, model.named_parameters(), **{**OPTIONS, **hyper, **options})
+
+
+def backward(model: nn.Module, index: int = 0) -> None:
+    device = next(model.parameters()).device
+    loss(model, BATCHES[index % len(BATCHES)].to(device)).backward()
+
+
+def train(model: nn.Module, optimizer: Optimizer, count: int = 3, first: int = 0) -> None:
+    """Take steps; wait for the last one."""
+    for index in range(first, first + count):
+        backward(model, index)
+        optimizer.step()
+        optimizer.zero_grad()
+    if hasattr(optimizer, "synchronize"):
+        optimizer.synchronize()
+
+
+def weights(model: nn.Module) -> list[Tensor]:
+    return [param.detach().cpu().clone() for param in model.parameters()]
+
+
+def assert_equal(a: nn.Module, b: nn.Module) -> None:
+    """Check that two models have the same bits."""
+    for x, y in zip(weights(a), weights(b), strict=True):
+        assert torch.equal(x, y)
+
+
+def pair(rule: str = "adamw", **options: Any) -> tuple[nn.Module, Any, nn.Module, Any]:
+    """Return an offloaded model with its optimizer, and the same on the CPU."""
+    ours, theirs = network("sim"), network()
+    return (
+        ours,
+        offloaded(ours, rule, **options),
+        theirs,
+        master(rule)(theirs.parameters(), lr=1e-2),
+    )
+
+
+def one_param(count: int = 64, device: str = "sim", **options: Any) -> nn.Parameter:
+    return nn.Parameter(torch.ones(count, device=device, **options))
+
+
+__all__ = ["WIDTH", "network"]
