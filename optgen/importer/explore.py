@@ -6,6 +6,7 @@ with the branches and not with their combinations; the proof compares combinatio
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -81,6 +82,8 @@ class Explorer:
     sites: dict[tuple[str, int, int], str] = field(default_factory=dict)
     has_new_sites: bool = False
     computed: set[str] = field(default_factory=set)
+    owned: frozenset[str] = frozenset()
+    """The variables that `computed` had when a pass began, so all runs of a pass are alike."""
     raising: set[tuple[str, bool]] = field(default_factory=set)
 
     def run(self, forced: Mapping[str, bool]) -> tuple[Path, list[Event]]:
@@ -90,7 +93,7 @@ class Explorer:
             if len(self.paths) >= MAX_RUNS:
                 raise NotImportedError(f"more than {MAX_RUNS} paths", hint="--set some arguments")
             record = Record(forced, self.nonnegative)
-            run = Run(self.subject, record, self.shape, computed=self.computed)
+            run = Run(self.subject, record, self.shape, self.owned, computed=self.computed)
             path = run.take(is_fresh=self.is_fresh)
             self.conditions |= {
                 event.condition.key: event.condition
@@ -136,6 +139,7 @@ class Explorer:
         for _ in range(20):
             self.paths.clear()
             num_computed = len(self.computed)
+            self.owned = frozenset(self.computed)
             try:
                 events = self.run({})[1]
             except NotImportedError:
@@ -198,6 +202,12 @@ class Explorer:
             return
         occurrence = sum(isinstance(e, Choice) and e.key == choice.key for e in events[:i])
         parts, other_parts = _parts(events, choice.key), _parts(other, choice.key)
+        if not other_parts:
+            raise NotImportedError(
+                f"a run comes to `{choice.condition}`, and another one with the same earlier "
+                "answers does not",
+                hint="let the step depend on arguments, states and the step count only",
+            )
         if len(parts) == len(other_parts):
             end, (b0, b1) = parts[occurrence][1], other_parts[occurrence]
         elif occurrence == 0:
@@ -267,7 +277,7 @@ class _JoinsLaterError(Exception):
 def _parts(events: Sequence[Event], key: str) -> list[tuple[int, int]]:
     """Return the parts of events after each occurrence of a branch."""
     at = [n for n, e in enumerate(events) if isinstance(e, Choice) and e.key == key]
-    return [(a + 1, b) for a, b in zip(at, [*at[1:], len(events)], strict=True)]
+    return [(a + 1, b) for a, b in itertools.pairwise([*at, len(events)])]
 
 
 def _common_end(a: Sequence[Event], b: Sequence[Event]) -> int:
@@ -324,7 +334,12 @@ def find_rule(subject: Subject) -> Rule:
         for path, _ in each.paths.values():
             aliases |= path.aliases
     runs = sum(len(each.paths) for each in explorers.values())
-    return Rule(without_dead(items, live), states, bounds, aliases, runs)
+    if not (items := without_dead(items, live)):
+        raise NotImportedError(
+            "the step changes no parameter",
+            hint="the import gives it one matrix or one vector, without names",
+        )
+    return Rule(items, states, bounds, aliases, runs)
 
 
 def _first_step(states: Sequence[FoundState], shape: tuple[int, ...]) -> str:

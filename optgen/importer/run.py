@@ -152,6 +152,8 @@ class Run:
     subject: Subject
     record: Record
     shape: tuple[int, ...]
+    owned: frozenset[str] = frozenset()
+    """Local variables that hold a value of their own in this run."""
     number: int = 1
     recorder: TensorRecorder = field(init=False)
     inits: dict[str, Value] = field(default_factory=dict)
@@ -252,7 +254,7 @@ class Run:
         Other runs compute the variable, `step_size = lr / correction`. So what follows reads the
         variable in all runs.
         """
-        if name not in self.computed or isinstance(x, Tensor | bool | Flag):
+        if name not in self.owned or isinstance(x, Tensor | bool | Flag):
             return x
         if type(x) is int or (isinstance(x, Float | Int) and x.value.reads_tensors):
             return x

@@ -124,3 +124,34 @@ def test_a_number_that_is_not_recorded_is_found_by_the_proof() -> None:
 
 def test_the_package_has_the_function() -> None:
     assert optgen.import_optimizer is import_optimizer
+
+
+class OtherName(Base):
+    """A rule whose variable is another name of an argument, or computed, and is asked later."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        rate = group["lr"]
+        if group["decay"] != 0:
+            rate = group["lr"] * 2
+        rate = rate * 0.5
+        if rate > 0.2:
+            grad = grad.sign()
+        p.add_(grad, alpha=-rate)
+        if rate > 0.2:
+            p.mul_(0.5)
+
+
+class Empty(Base):
+    """A rule that changes nothing."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        p.grad = None
+
+
+def test_a_variable_that_is_computed_in_some_runs_only_is_asked() -> None:
+    assert "0.2" in import_optimizer(OtherName).text
+
+
+def test_a_step_without_effect_is_refused() -> None:
+    with pytest.raises(NotImportedError, match="changes no parameter"):
+        import_optimizer(Empty)
