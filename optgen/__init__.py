@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from optgen import amp, keyed, modifiers, optim, spec
     from optgen.compositions import compose
+    from optgen.importer import import_optimizer
     from optgen.jit import load
     from optgen.offloading import offload
     from optgen.runtime import GeneratedOptimizer
@@ -25,6 +26,7 @@ __all__ = [
     "amp",
     "compose",
     "explain",
+    "import_optimizer",
     "keyed",
     "load",
     "modifiers",
@@ -38,6 +40,7 @@ _MODULE_OF_NAME = {
     "GeneratedOptimizer": "optgen.runtime.optimizer",
     "compose": "optgen.compositions",
     "explain": "optgen.runtime.explain",
+    "import_optimizer": "optgen.importer",
     "load": "optgen.jit",
     "offload": "optgen.offloading",
     "use_lowering": "optgen.runtime.lowerings",

@@ -27,7 +27,9 @@ LAW: dict[str, set[str]] = {
     "amp": {"runtime"},
     "bench": TRAINING,
     "verification": {"ir", "spec", "jit", "__version__", *TRAINING},
+    "importer": {"ir", "spec", "jit", "verification", *TRAINING},
     "cli": {
+        "importer",
         *("spec", "ir", "passes", "lowerings", "emit", "jit", "compositions", "modifiers"),
         *("bench", "verification", "specs", "__version__"),
         *TRAINING,
@@ -80,7 +82,7 @@ def may_import(part: str, name: str) -> bool:
         return bool(rest) and (rest[0] == part or rest[0] in LAW[part])
     if part in TRAINING - {"contract"}:
         return first in TRAINING_LIBRARIES
-    if part in {"amp", "offloading", "verification"}:
+    if part in {"amp", "importer", "offloading", "verification"}:
         return first == "torch"
     if part == "bench":
         return first in {"torch", "matplotlib"}

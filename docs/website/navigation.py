@@ -56,6 +56,7 @@ def _modifiers() -> list[Any]:
 
 def _guides() -> list[Any]:
     return [
+        {"Bring your own optimizer": "bring-your-own.md"},
         {"What runs where": "what-runs-where.md"},
         {"Schedulers": ["schedulers.md", {"Gallery": "schedule-gallery.md"}]},
         {"Offloaded optimizers": "offload.md"},

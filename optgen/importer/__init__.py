@@ -1,0 +1,107 @@
+"""Bring your own optimizer: read a class's step, write its rule as a spec, and prove them equal.
+
+The class's own code runs once, on values that record what is computed from what. Nothing of it is
+needed later: the spec is all that stays (docs/decisions/0110-an-import-is-proven.md).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optgen import jit
+from optgen.importer.explore import find_rule
+from optgen.importer.prove import SHAPES, DiffersError, Proof, prove
+from optgen.importer.recording import NotImportedError
+from optgen.importer.run import find_subject
+from optgen.importer.write import spec_text
+from optgen.spec.declare import Spec
+from optgen.spec.errors import SpecError
+
+if TYPE_CHECKING:
+    from optgen.runtime.optimizer import LoadedOptimizer
+
+__all__ = ["Imported", "NotImportedError", "Proof", "import_optimizer"]
+
+
+@dataclass(frozen=True)
+class Imported:
+    """An imported optimizer.
+
+    Attributes:
+        text: the spec.
+        optimizer: the class that optgen made from the spec.
+        proof: the comparison with the original.
+        num_runs: how many runs of the original's step were recorded.
+        seconds: how long it took.
+    """
+
+    text: str
+    optimizer: type[LoadedOptimizer]
+    proof: Proof
+    num_runs: int
+    seconds: float
+
+
+def import_optimizer(
+    cls: type, *, out: str | os.PathLike[str] | None = None, **settings: Any
+) -> Imported:
+    """Make a spec from an optimizer class, and prove that both take the same steps.
+
+    The class's code is run, here and now.
+
+    Args:
+        cls: a subclass of `torch.optim.Optimizer`, with a step that is written in PyTorch.
+        out: a file to write the spec into.
+        **settings: arguments of the constructor to fix, such as `foreach=False`. They are not
+            arguments of the imported class.
+
+    Returns:
+        The spec, the class that optgen makes from it, and the proof: 30 steps in float64, each
+        class with the gradients at its own parameters, for several shapes and settings.
+
+    Raises:
+        NotImportedError: the step cannot be said as a spec, or the proof fails. The message has
+            the line of the author's file, the reason, and what to write instead.
+    """
+    began = time.perf_counter()
+    text, rule, subject = _write(cls, settings)
+    try:
+        ours = _loaded(cls, text)
+        proof = prove(subject, rule, ours)
+    except DiffersError as error:
+        if error.num_axes < 3:
+            raise
+        text = spec_text(subject, rule, is_for_matrices=True)
+        ours = _loaded(cls, text)
+        proof = prove(subject, rule, ours, tuple(s for s in SHAPES if len(s) < 3))
+    if out is not None:
+        Path(out).write_text(text, encoding="utf-8")
+    return Imported(text, ours, proof, rule.num_runs, time.perf_counter() - began)
+
+
+def _loaded(cls: type, text: str) -> type[LoadedOptimizer]:
+    try:
+        return jit.load(Spec(_file_name(cls), text, f"{_file_name(cls)}.py", 1))
+    except SpecError as error:
+        raise NotImportedError(f"the language does not take the rule: {error}") from error
+
+
+def _write(cls: type, settings: Mapping[str, Any]) -> tuple[str, Any, Any]:
+    subject = find_subject(cls, settings)
+    rule = find_rule(subject)
+    return spec_text(subject, rule), rule, subject
+
+
+def _file_name(cls: type) -> str:
+    """Return the spec's name: the class's name as a snake_case word."""
+    name = ""
+    for n, letter in enumerate(cls.__name__):
+        if letter.isupper() and n and not cls.__name__[n - 1].isupper():
+            name += "_"
+        name += letter.lower()
+    return name.strip("_")

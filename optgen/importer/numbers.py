@@ -1,0 +1,183 @@
+"""Numbers that record: floats, ints, flags and strings with the value that they stand for."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import operator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from optgen.importer.recording import as_value, current
+from optgen.importer.values import Value, apply
+
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "truediv": operator.truediv,
+    "pow": operator.pow,
+    "mod": operator.mod,
+    "floordiv": operator.floordiv,
+}
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    name: getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")
+}
+_FUNCTIONS = ("sqrt", "exp", "log", "sin", "cos", "tanh", "floor", "ceil")
+
+
+class Float(float):
+    """A float that records."""
+
+    value: Value
+
+
+class Int(int):
+    """An int that records."""
+
+    value: Value
+
+
+class Flag(int):
+    """A flag that records."""
+
+    value: Value
+
+    def __repr__(self) -> str:
+        return repr(plain(self) == 1)
+
+
+class Text(str):
+    """A string that records what it is compared with."""
+
+    value: Value
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> Any:
+        return _compare("eq", self, other)
+
+    def __ne__(self, other: object) -> Any:
+        return _compare("ne", self, other)
+
+
+def recorded(x: Any, value: Value) -> Any:
+    """Return a number that stands for a value."""
+    kind: Any = {bool: Flag, int: Int, float: Float, str: Text}.get(type(x))
+    if kind is None:
+        return x
+    made = kind(x)
+    made.value = value
+    return made
+
+
+def plain(x: Any) -> Any:
+    """Return a number without its record."""
+    if isinstance(x, Float):
+        return float.__float__(x)
+    if isinstance(x, Int | Flag):
+        return int.__int__(x)
+    return str.__str__(x) if isinstance(x, Text) else x
+
+
+def note(x: Any, value: Value) -> Any:
+    """Record a new number, and return it."""
+    record = current()
+    if record is not None and value.op not in ("constant", "atom"):
+        record.add(value)
+    return recorded(x, value)
+
+
+def _is_number(x: object) -> bool:
+    return isinstance(x, int | float)
+
+
+def _arithmetic(name: str, left: Any, right: Any) -> Any:
+    if not (_is_number(left) and _is_number(right)):
+        return NotImplemented
+    try:
+        result = _OPERATORS[name](plain(left), plain(right))
+    except (ZeroDivisionError, OverflowError):
+        result = math.nan
+    if isinstance(result, complex):
+        result = math.nan
+    a, b = as_value(left), as_value(right)
+    if name == "floordiv":
+        return note(result, apply("floor", note(result, apply("div", a, b)).value))
+    return note(result, apply({"truediv": "div"}.get(name, name), a, b))
+
+
+def _compare(name: str, left: Any, right: Any) -> Any:
+    if not (_is_number(right) or isinstance(right, str)):
+        return NotImplemented
+    result = _COMPARISONS[name](plain(left), plain(right))
+    record = current()
+    if record is None:
+        return result
+    return record.branch(Value(name, (as_value(left), as_value(right))), result)
+
+
+def _truth(self: Any) -> bool:
+    record = current()
+    result = builtins.bool(plain(self))
+    return result if record is None else record.branch(self.value, result)
+
+
+def _add_operators(kind: Any) -> None:
+    for name in _OPERATORS:
+        setattr(kind, f"__{name}__", lambda self, other, name=name: _arithmetic(name, self, other))
+        setattr(kind, f"__r{name}__", lambda self, other, name=name: _arithmetic(name, other, self))
+    for name in _COMPARISONS:
+        setattr(kind, f"__{name}__", lambda self, other, name=name: _compare(name, self, other))
+    kind.__neg__ = lambda self: note(-plain(self), apply("neg", self.value))
+    kind.__abs__ = lambda self: note(abs(plain(self)), apply("abs", self.value))
+    kind.__bool__ = _truth
+    kind.__hash__ = lambda self: hash(plain(self))
+
+
+for _kind in (Float, Int, Flag):
+    _add_operators(_kind)
+
+
+def _math_function(name: str) -> Callable[..., Any]:
+    real = getattr(math, name)
+
+    def function(x: Any, *others: Any) -> Any:
+        if not isinstance(x, Float | Int | Flag) or others:
+            return real(x, *others)
+        try:
+            result = real(plain(x))
+        except (ValueError, OverflowError):
+            result = math.nan
+        return note(result, apply(name, x.value))
+
+    return function
+
+
+def _extremum(name: str, word: str) -> Callable[..., Any]:
+    real = getattr(builtins, name)
+
+    def function(*args: Any, **options: Any) -> Any:
+        if len(args) == 2 and not options and any(isinstance(a, Float | Int) for a in args):
+            result = real(*map(plain, args))
+            return note(result, apply(word, *map(as_value, args)))
+        return real(*args, **options)
+
+    return function
+
+
+@contextmanager
+def recording_functions() -> Iterator[None]:
+    """Let `math`'s functions, `min` and `max` record."""
+    changes = [(math, name, _math_function(name)) for name in _FUNCTIONS]
+    changes += [(math, "pow", lambda x, y: x**y)]
+    changes += [(builtins, "max", _extremum("max", "maximum"))]
+    changes += [(builtins, "min", _extremum("min", "minimum"))]
+    before = [(module, name, getattr(module, name)) for module, name, _ in changes]
+    for module, name, function in changes:
+        setattr(module, name, function)
+    try:
+        yield
+    finally:
+        for module, name, function in before:
+            setattr(module, name, function)

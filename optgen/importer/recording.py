@@ -1,0 +1,145 @@
+"""The record of one run of a step: values in order, branches with their conditions, names."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from optgen.importer.values import NEGATED, Value, constant, is_constant
+
+
+class NotImportedError(Exception):
+    """A class cannot be said as a spec.
+
+    Attributes:
+        reason: one sentence.
+        place: the file and the line of the author's code; ("", 0) if there is none.
+        hint: what to write instead, or "".
+    """
+
+    def __init__(self, reason: str, place: tuple[str, int] = ("", 0), hint: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.place = place
+        self.hint = hint
+
+    def __str__(self) -> str:
+        file, line = self.place
+        where = f"{file}:{line}: " if file else ""
+        return f"{where}{self.reason}" + (f"\n  hint: {self.hint}" if self.hint else "")
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A condition that the run came to, and the side that it took."""
+
+    condition: Value
+    outcome: bool
+
+
+@dataclass
+class Record:
+    """One run. `forced` has the outcomes of conditions, by their keys.
+
+    `is_silent`: a step is taken that another step's record begins after. Then conditions on the
+    step count have their own outcomes.
+    """
+
+    forced: Mapping[str, bool]
+    nonnegative: frozenset[str] = frozenset()
+    is_silent: bool = False
+    events: list[Value | Branch] = field(default_factory=list)
+    decided: dict[str, bool] = field(default_factory=dict)
+
+    def add(self, value: Value) -> Value:
+        """Record a value at the author's line."""
+        value.place = author_line()
+        if not self.is_silent:
+            self.events.append(value)
+        return value
+
+    def branch(self, condition: Value, outcome: bool) -> bool:
+        """Record a condition, and return the side to take."""
+        if condition.op == "constant":
+            return outcome
+        truth, is_negated = self._canonical(condition)
+        natural = outcome != is_negated
+        if self.is_silent:
+            if "t" not in set(truth.atoms()) and not truth.reads_tensors:
+                natural = self.decided.get(truth.key, self.forced.get(truth.key, natural))
+            return natural != is_negated
+        if truth.key not in self.decided:
+            self.decided[truth.key] = self.forced.get(truth.key, natural)
+        taken = self.decided[truth.key]
+        self.events.append(Branch(truth, taken))
+        return taken != is_negated
+
+    def _canonical(self, condition: Value) -> tuple[Value, bool]:
+        """Return a condition in the form that its other forms share, and if it is negated."""
+        op, args = condition.op, condition.args
+        if op in ("eq", "ne", "gt", "le") and is_constant(args[1], 0):
+            if op in ("eq", "ne"):
+                return args[0], op == "eq"
+            if args[0].key in self.nonnegative:
+                return args[0], op == "le"
+        if op == "ne":
+            return Value("eq", args), True
+        if op in ("ge", "le"):
+            return Value(NEGATED[op], args), True
+        return condition, False
+
+
+def failed(error: Exception) -> NotImportedError:
+    """Return an error of the author's code as a refusal at the author's line."""
+    place = ("", 0)
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if is_author_file(frame.f_code.co_filename):
+            place = frame.f_code.co_filename, line
+    return NotImportedError(f"the class fails here: {type(error).__name__}: {error}", place)
+
+
+_current: list[Record] = []
+_packages: list[str] = []
+
+
+def current() -> Record | None:
+    """Return the record of the run in progress."""
+    return _current[-1] if _current else None
+
+
+def set_current(record: Record | None) -> None:
+    """Set the record of the run in progress."""
+    _current.clear()
+    if record is not None:
+        _current.append(record)
+
+
+def is_author_file(file: str) -> bool:
+    """Tell whether a file may hold the author's code: neither torch's inside nor ours."""
+    if "/optgen/importer/" in file or file.startswith("<"):
+        return False
+    if "/torch/" in file:
+        return "/torch/optim/" in file and not file.endswith("/torch/optim/optimizer.py")
+    return True
+
+
+def author_line() -> tuple[str, int]:
+    """Return the file and the line of the author's code that runs now."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_author_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    return (frame.f_code.co_filename, frame.f_lineno) if frame else ("", 0)
+
+
+def as_value(x: Any) -> Value:
+    """Return the value of a recorded number, or a constant."""
+    recorded = getattr(x, "value", None)
+    if isinstance(recorded, Value):
+        return recorded
+    if x is None or isinstance(x, int | float | str):
+        return constant(x)
+    raise NotImportedError(f"a {type(x).__name__} in arithmetic", author_line())

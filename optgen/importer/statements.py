@@ -1,0 +1,354 @@
+"""Code of a rule: assignments and ifs, made from one run's events, and merged from several."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
+
+from optgen.importer.recording import Branch, NotImportedError
+from optgen.importer.values import Value, expression, text
+
+
+@dataclass(frozen=True)
+class Assign:
+    """`name = source`, from the author's line `place`."""
+
+    name: str
+    source: str
+    place: tuple[str, int] = field(default=("", 0), compare=False)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A branch of one run: the condition, its key, and the side that was taken."""
+
+    condition: str
+    key: str = field(compare=False)
+    outcome: bool
+    is_tensor: bool = False
+
+
+@dataclass(frozen=True)
+class If:
+    """A condition with the code of both sides."""
+
+    condition: str
+    then: tuple[Item, ...]
+    other: tuple[Item, ...]
+    is_tensor: bool = False
+
+
+Item = Assign | If
+Event = Assign | Choice
+
+
+class HazardError(Exception):
+    """A value is read after its name got another one, so it needs a name of its own."""
+
+    def __init__(self, value: Value) -> None:
+        super().__init__(text(value))
+        self.value = value
+
+
+def events_of(events: Sequence[Value | Branch]) -> list[Event]:
+    """Return a run's events as assignments and choices. Unnamed values stand inside others.
+
+    Raises:
+        HazardError: a name is overwritten before its value is read.
+    """
+    made: list[Event] = []
+    holds: dict[str, Value] = {}
+    for event in events:
+        if isinstance(event, Branch):
+            _check(event.condition, holds)
+            condition = event.condition
+            choice = Choice(text(condition), condition.key, event.outcome, condition.reads_tensors)
+            made.append(choice)
+        elif event.name is not None and event.op != "atom":
+            for each in event.args:
+                _check(each, holds)
+            source = ast.unparse(expression(event, is_definition=True))
+            if source != event.name:
+                made.append(Assign(event.name, source, event.place))
+            holds[event.name] = event
+    return made
+
+
+def _check(value: Value, holds: dict[str, Value]) -> None:
+    """Raise an error if a name in a value's text no longer holds the value."""
+    if value.op in ("rows", "cols", "numel", "ndim"):
+        return
+    if value.name is not None:
+        held = holds.get(value.name)
+        if held is not None and held is not value and not _is_same_copy(held, value):
+            raise HazardError(value)
+        return
+    for each in value.args:
+        _check(each, holds)
+
+
+def _is_same_copy(held: Value, value: Value) -> bool:
+    return held.op == "copy" and held.args[0] is value
+
+
+def names_in(source: str) -> set[str]:
+    """Return the names that an expression reads."""
+    return {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+
+
+def assigned(items: Sequence[Item]) -> set[str]:
+    """Return the names that code assigns, in branches too."""
+    names: set[str] = set()
+    for item in items:
+        names |= {item.name} if isinstance(item, Assign) else assigned(item.then + item.other)
+    return names
+
+
+def names_read(items: Sequence[Item]) -> set[str]:
+    """Return the names that code reads."""
+    names: set[str] = set()
+    for item in items:
+        if isinstance(item, Assign):
+            names |= names_in(item.source)
+        else:
+            names |= names_in(item.condition) | names_read(item.then + item.other)
+    return names
+
+
+def asked_names(items: Sequence[Item]) -> set[str]:
+    """Return the names that conditions read."""
+    names: set[str] = set()
+    for item in items:
+        if isinstance(item, If):
+            names |= names_in(item.condition) | asked_names(item.then + item.other)
+    return names
+
+
+def without_dead(items: Sequence[Item], live: set[str]) -> tuple[Item, ...]:
+    """Return code without assignments that nothing reads. `live` is changed to what it reads."""
+    kept: list[Item] = []
+    for item in reversed(items):
+        if isinstance(item, Assign):
+            if item.name in live:
+                live.discard(item.name)
+                live |= names_in(item.source)
+                kept.append(item)
+            continue
+        then_live, other_live = set(live), set(live)
+        then = without_dead(item.then, then_live)
+        other = without_dead(item.other, other_live)
+        if then or other:
+            live |= then_live | other_live
+            live |= names_in(item.condition)
+            kept.append(If(item.condition, then, other, item.is_tensor))
+    return tuple(reversed(kept))
+
+
+def merged(condition: str, then: Sequence[Item], other: Sequence[Item]) -> list[Item]:
+    """Return code that is `then` if a lasting condition is true, else `other`."""
+    made: list[Item] = []
+    matcher = SequenceMatcher(None, list(then), list(other), autojunk=False)
+    for tag, a1, a2, b1, b2 in matcher.get_opcodes():
+        if tag == "equal":
+            made += then[a1:a2]
+            continue
+        left, right = list(then[a1:a2]), list(other[b1:b2])
+        if _are_alike(left, right):
+            for a, b in zip(left, right, strict=True):
+                assert isinstance(a, If)
+                assert isinstance(b, If)
+                inside = [
+                    merged(condition, x, y) for x, y in ((a.then, b.then), (a.other, b.other))
+                ]
+                made.append(If(a.condition, tuple(inside[0]), tuple(inside[1]), a.is_tensor))
+            continue
+        made.append(If(condition, tuple(left), tuple(right)))
+    return made
+
+
+def _are_alike(left: Sequence[Item], right: Sequence[Item]) -> bool:
+    """Tell if both are ifs with the same conditions."""
+    return len(left) == len(right) and all(
+        isinstance(a, If) and isinstance(b, If) and a.condition == b.condition
+        for a, b in zip(left, right, strict=True)
+    )
+
+
+def folded(items: Sequence[Item]) -> list[Item]:
+    """Return code in which two neighbouring assignments to one name are one.
+
+    `m = beta1 * m` and `m = m + (1 - beta1) * g` become `m = beta1 * m + (1 - beta1) * g`.
+    """
+    made: list[Item] = []
+    for item in items:
+        if isinstance(item, If):
+            sides = tuple(folded(item.then)), tuple(folded(item.other))
+            made.append(If(item.condition, *sides, item.is_tensor))
+            continue
+        before = made[-1] if made else None
+        if (
+            isinstance(before, Assign)
+            and before.name == item.name
+            and _reads(item.source, item.name) == 1
+        ):
+            made[-1] = replace(item, source=_substitute(item.source, item.name, before.source))
+            continue
+        made.append(item)
+    return made
+
+
+def without_copies(items: Sequence[Item], arguments: set[str]) -> list[Item]:
+    """Return code without variables that are only other names of arguments or constants."""
+    sources: dict[str, set[str]] = {}
+    _collect(items, sources)
+    made = list(items)
+    for name, found in sources.items():
+        source = next(iter(found))
+        is_lasting = not names_in(source) - arguments - {"t"}
+        if len(found) == 1 and is_lasting and _is_plain(source):
+            made = _with_name_replaced(made, name, source)
+    return made
+
+
+def _collect(items: Sequence[Item], sources: dict[str, set[str]]) -> None:
+    for item in items:
+        if isinstance(item, Assign):
+            sources.setdefault(item.name, set()).add(item.source)
+        else:
+            _collect(item.then + item.other, sources)
+
+
+def _is_plain(source: str) -> bool:
+    node = ast.parse(source, mode="eval").body
+    return isinstance(node, ast.Name | ast.Constant | ast.Subscript)
+
+
+def _with_name_replaced(items: Sequence[Item], name: str, by: str) -> list[Item]:
+    made: list[Item] = []
+    for item in items:
+        if isinstance(item, Assign):
+            if item.name != name:
+                made.append(replace(item, source=_substitute(item.source, name, by)))
+            continue
+        then = tuple(_with_name_replaced(item.then, name, by))
+        other = tuple(_with_name_replaced(item.other, name, by))
+        made.append(If(_substitute(item.condition, name, by), then, other, item.is_tensor))
+    return made
+
+
+def with_wheres(items: Sequence[Item]) -> list[Item]:
+    """Return code in which an `if` on a tensor's value is computed on both sides."""
+    made: list[Item] = []
+    for item in items:
+        if isinstance(item, Assign):
+            made.append(item)
+            continue
+        then, other = with_wheres(item.then), with_wheres(item.other)
+        if item.is_tensor:
+            made += _both_sides(item.condition, then, other)
+        else:
+            made.append(If(item.condition, tuple(then), tuple(other)))
+    return made
+
+
+def _both_sides(condition: str, then: Sequence[Item], other: Sequence[Item]) -> Iterator[Assign]:
+    """Yield both sides, with names of their own, and the choice between their results."""
+    condition = condition if _is_answer(condition) else f"{condition} != 0"
+    names = dict.fromkeys(item.name for item in (*then, *other) if isinstance(item, Assign))
+    if names_in(condition) & set(names):
+        yield Assign("is_taken", condition)
+        condition = "is_taken"
+    results: list[dict[str, str]] = []
+    for side, ending in ((then, "then"), (other, "else")):
+        last: dict[str, str] = {}
+        for number, item in enumerate(side):
+            if isinstance(item, If):
+                raise NotImportedError(
+                    "branches inside a branch on a tensor's value", item_place(side)
+                )
+            source = item.source
+            for name, by in last.items():
+                source = _substitute(source, name, by)
+            later = side[number + 1 :]
+            if any(isinstance(x, If) or item.name in names_in(x.source) for x in later):
+                yield Assign(f"{item.name}_{ending}", source, item.place)
+                source = f"{item.name}_{ending}"
+            last[item.name] = source
+        results.append(last)
+    for name in names:
+        a, b = (result.get(name, name) for result in results)
+        yield Assign(name, f"where({condition}, {a}, {b})")
+
+
+def item_place(items: Sequence[Item]) -> tuple[str, int]:
+    """Return the author's line of the first assignment."""
+    return next((x.place for x in items if isinstance(x, Assign)), ("", 0))
+
+
+def _is_answer(condition: str) -> bool:
+    node = ast.parse(condition, mode="eval").body
+    return isinstance(node, ast.Compare | ast.BoolOp) or (
+        isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+    )
+
+
+def _reads(source: str, name: str) -> int:
+    nodes = ast.walk(ast.parse(source))
+    return sum(isinstance(node, ast.Name) and node.id == name for node in nodes)
+
+
+def _substitute(source: str, name: str, by: str) -> str:
+    class Substitution(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.expr:
+            return ast.parse(by, mode="eval").body if node.id == name else node
+
+    return ast.unparse(Substitution().visit(ast.parse(source, mode="eval")).body)
+
+
+def renamed(items: Sequence[Item], name: str, by: str) -> list[Item]:
+    """Return code with an expression, such as `betas[0]`, written as a name."""
+    made: list[Item] = []
+    for item in items:
+        if isinstance(item, Assign):
+            made.append(replace(item, source=item.source.replace(name, by)))
+        else:
+            then, other = renamed(item.then, name, by), renamed(item.other, name, by)
+            made.append(If(item.condition.replace(name, by), tuple(then), tuple(other)))
+    return made
+
+
+def printed(items: Sequence[Item], indent: str = "    ") -> Iterator[str]:
+    """Yield the lines of code."""
+    for item in items:
+        if isinstance(item, Assign):
+            yield f"{indent}{item.name} = {item.source}"
+            continue
+        then, other, condition = item.then, item.other, item.condition
+        if not then:
+            then, other, condition = other, (), negated(condition)
+        yield f"{indent}if {condition}:"
+        yield from printed(then, indent + "    ")
+        if other:
+            yield f"{indent}else:"
+            yield from printed(other, indent + "    ")
+
+
+def negated(condition: str) -> str:
+    """Return the opposite of a condition."""
+    node = ast.parse(condition, mode="eval").body
+    opposite: dict[type[ast.cmpop], ast.cmpop] = {
+        ast.Eq: ast.NotEq(),
+        ast.NotEq: ast.Eq(),
+        ast.Lt: ast.GtE(),
+        ast.GtE: ast.Lt(),
+        ast.Gt: ast.LtE(),
+        ast.LtE: ast.Gt(),
+    }
+    match node:
+        case ast.Compare(left=left, ops=[op], comparators=others):
+            return ast.unparse(ast.Compare(left, [opposite[type(op)]], others))
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return ast.unparse(operand)
+    return ast.unparse(ast.UnaryOp(ast.Not(), node))

@@ -1,0 +1,166 @@
+"""Values of a recorded step, and their text: what is computed from what, and the author's names."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+Constant = int | float | bool | str | None
+
+BINARY: dict[str, type[ast.operator]] = {
+    "add": ast.Add,
+    "sub": ast.Sub,
+    "mul": ast.Mult,
+    "div": ast.Div,
+    "pow": ast.Pow,
+    "mod": ast.Mod,
+    "matmul": ast.MatMult,
+}
+COMPARISONS: dict[str, type[ast.cmpop]] = {
+    "lt": ast.Lt,
+    "le": ast.LtE,
+    "gt": ast.Gt,
+    "ge": ast.GtE,
+    "eq": ast.Eq,
+    "ne": ast.NotEq,
+}
+NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
+
+
+@dataclass(eq=False)
+class Value:
+    """A recorded number or tensor.
+
+    `op` is "atom" (then `name` is a word of the spec, such as "p" or "lr"), "constant", or an
+    operation on `args`. `name` is the author's variable, which may be found later.
+    """
+
+    op: str
+    args: tuple[Value, ...] = ()
+    constant: Constant = None
+    name: str | None = None
+    place: tuple[str, int] = ("", 0)
+    reads_tensors: bool = False
+    key: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        """Fill in the key: the structure without the author's names."""
+        if self.op == "atom":
+            self.key = str(self.name)
+        elif self.op == "constant":
+            self.key = repr(self.constant)
+        else:
+            self.key = f"{self.op}({','.join(each.key for each in self.args)})"
+        self.reads_tensors |= any(each.reads_tensors for each in self.args)
+
+    def atoms(self) -> Iterator[str]:
+        """Yield the names of all atoms that the value is computed from."""
+        if self.op == "atom":
+            yield str(self.name)
+        for each in self.args:
+            yield from each.atoms()
+
+
+def constant(value: Constant) -> Value:
+    """Return a constant as a value. A whole float is written as an int."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        value = int(value)
+    return Value("constant", constant=value)
+
+
+def is_constant(value: Value, number: float | None = None) -> bool:
+    """Tell whether a value is a constant, or a given constant."""
+    return value.op == "constant" and (number is None or value.constant == number)
+
+
+def apply(op: str, *args: Value) -> Value:
+    """Return the value of an operation. What changes nothing is left out: `x * 1`, `x + 0`."""
+    first = args[0]
+    second = args[1] if len(args) > 1 else None
+    if second is not None:
+        if op in ("mul", "div", "pow") and is_constant(second, 1):
+            return first
+        if op in ("add", "sub") and is_constant(second, 0):
+            return first
+        if op == "mul" and is_constant(first, 1):
+            return second
+        if op == "add" and is_constant(first, 0):
+            return second
+        if op == "add" and _counts(first) is not None and isinstance(second.constant, int | float):
+            return _shifted_count(first, float(second.constant))
+        if op == "sub" and _counts(first) is not None and isinstance(second.constant, int | float):
+            return _shifted_count(first, -float(second.constant))
+        if op == "add" and is_constant(first) and not is_constant(second):
+            return apply("add", second, first)
+    if op == "neg" and isinstance(first.constant, int | float):
+        return constant(-first.constant)
+    return Value(op, args)
+
+
+def _counts(value: Value) -> float | None:
+    """Return c of the value `t + c`; None for other values."""
+    if value.op == "atom" and value.name == "t":
+        return 0
+    if value.op in ("add", "sub") and value.args[0].key == "t":
+        other = value.args[1].constant
+        if isinstance(other, int | float):
+            return other if value.op == "add" else -other
+    return None
+
+
+def _shifted_count(value: Value, shift: float) -> Value:
+    total = (_counts(value) or 0) + shift
+    t = Value("atom", name="t")
+    if total == 0:
+        return t
+    return Value("add" if total > 0 else "sub", (t, constant(abs(total))))
+
+
+def expression(value: Value, *, is_definition: bool = False) -> ast.expr:
+    """Return a value as Python's syntax. A named value is its name, except in its definition."""
+    if value.name is not None and not is_definition:
+        return ast.parse(value.name, mode="eval").body
+    if value.op == "constant":
+        return ast.parse(repr(value.constant), mode="eval").body
+    if value.op == "copy":
+        return expression(value.args[0])
+    args = [expression(each) for each in value.args]
+    if value.op in BINARY:
+        return _binary(value.op, *args)
+    if value.op in COMPARISONS:
+        return ast.Compare(args[0], [COMPARISONS[value.op]()], [args[1]])
+    if value.op == "neg":
+        return _negative(args[0]) or ast.UnaryOp(ast.USub(), args[0])
+    if value.op == "not":
+        return ast.UnaryOp(ast.Not(), args[0])
+    if value.op in ("and", "or"):
+        return ast.BoolOp(ast.And() if value.op == "and" else ast.Or(), args)
+    return ast.Call(ast.Name(value.op), args, [])
+
+
+def text(value: Value) -> str:
+    """Return a value as text."""
+    return ast.unparse(expression(value))
+
+
+def _binary(op: str, left: ast.expr, right: ast.expr) -> ast.expr:
+    """Return an operation; `a + -b * c` is written as `a - b * c`."""
+    if op in ("add", "sub") and (positive := _negative(right)) is not None:
+        return ast.BinOp(left, ast.Sub() if op == "add" else ast.Add(), positive)
+    return ast.BinOp(left, BINARY[op](), right)
+
+
+def _negative(node: ast.expr) -> ast.expr | None:
+    """Return `b * c` of `-b * c`; None if a product does not begin with a minus."""
+    match node:
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return operand
+        case ast.Constant(value=int() | float() as number) if number < 0:
+            return ast.Constant(-number)
+        case ast.BinOp(left=left, op=ast.Mult() | ast.Div() as op, right=right):
+            positive = _negative(left)
+            if isinstance(positive, ast.Constant) and positive.value == 1:
+                return right if isinstance(op, ast.Mult) else ast.BinOp(positive, op, right)
+            return None if positive is None else ast.BinOp(positive, op, right)
+    return None

@@ -1,0 +1,104 @@
+"""Write a found rule as a spec."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from optgen.importer.explore import Bound, FoundState, Rule
+from optgen.importer.run import Argument, Subject, letter
+from optgen.importer.statements import printed, renamed
+from optgen.ir.ops import OPS
+
+
+def spec_text(subject: Subject, rule: Rule, *, is_for_matrices: bool = False) -> str:
+    """Return the text of a spec file. `is_for_matrices`: parameters have two axes at most."""
+    items = list(rule.items)
+    unpacked: list[str] = []
+    for argument in subject.arguments:
+        if not isinstance(argument.default, tuple):
+            continue
+        elements = [f"{argument.name}[{i}]" for i in range(len(argument.default))]
+        names = [rule.aliases.get(each, "") for each in elements]
+        body = "\n".join(printed(items))
+        if all(names) and len(set(names)) == len(names) and all(e in body for e in elements):
+            for element, name in zip(elements, names, strict=True):
+                items = renamed(items, element, name)
+            unpacked.append(f"    {', '.join(names)} = {argument.name}")
+    if is_for_matrices:
+        unpacked.insert(
+            0, '    require(ndim(p) <= 2, "a parameter has more than two axes: {shape}")'
+        )
+    body = "\n".join([*unpacked, *printed(items)])
+    used = {
+        node.id for node in ast.walk(ast.parse("def f():\n" + body)) if isinstance(node, ast.Name)
+    }
+    states = [s for s in rule.states if letter(s.key) in used]
+    arguments = [a for a in subject.arguments if _is_used(a, used, states)]
+    declarations = [f"    {line}" for line in _signature(rule, states, arguments, "t" in used)]
+    words = {"optimizer"} | {w for w in used if w in OPS or w == "require"}
+    words |= {re.split(r"[=(]", line)[1] for line in declarations if "(" in line}
+    module = subject.cls.__module__
+    lines = [
+        f"from optgen.spec import {', '.join(sorted(words))}",
+        "",
+        "",
+        "@optimizer()",
+        f"def {subject.cls.__name__}(",
+        *declarations,
+        "):",
+        f'    """{subject.cls.__name__}, imported from {module}."""',
+        body,
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _is_used(argument: Argument, used: set[str], states: list[FoundState]) -> bool:
+    return argument.name in used or any(
+        argument.name in (s.init, s.when, s.when.removeprefix("not ")) for s in states
+    )
+
+
+def _signature(
+    rule: Rule, states: list[FoundState], arguments: list[Argument], has_count: bool
+) -> Iterator[str]:
+    """Yield the declarations of a spec, one a line."""
+    yield "p,"
+    yield "g,"
+    if has_count:
+        yield "t,"
+    yield "/,"
+    for each in states:
+        options = [f'"{each.key}"']
+        if each.init != "0":
+            options.append(
+                f'init="{each.init}"' if each.init.isidentifier() else f"init={each.init}"
+            )
+        if each.shape != "like":
+            options.append(f'shape="{each.shape}"')
+        if each.dtype:
+            options.append(f'dtype="{each.dtype}"')
+        if each.when:
+            options.append(f'when="{each.when}"')
+        yield f"{letter(each.key)}=state({', '.join(options)}),"
+    if arguments:
+        yield "*,"
+    for argument in arguments:
+        if isinstance(argument.default, bool):
+            yield f"{argument.name}=flag({argument.default}),"
+            continue
+        options = [repr(argument.default), *_bounds(argument, rule.bounds)]
+        yield f"{argument.name}=hyper({', '.join(options)}),"
+
+
+def _bounds(argument: Argument, bounds: tuple[Bound, ...]) -> list[str]:
+    """Return the bounds of an argument; those of a tuple hold for each of its numbers."""
+    names = [argument.name]
+    if isinstance(argument.default, tuple):
+        names = [f"{argument.name}[{i}]" for i in range(len(argument.default))]
+    common = set.intersection(
+        *({(b.kind, b.number) for b in bounds if b.name == name} for name in names)
+    )
+    return [f"{kind}={number:g}" for kind, number in sorted(common)]

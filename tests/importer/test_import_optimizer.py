@@ -1,0 +1,157 @@
+"""Test that optimizer classes become specs, and that refusals name the place and the reason."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+import optgen
+from optgen.importer import NotImportedError, import_optimizer
+
+
+class Base(torch.optim.Optimizer):
+    """An optimizer whose rule is its method `update`."""
+
+    def __init__(self, params: Any, lr: float = 0.1, decay: float = 0.0) -> None:
+        if not 0.0 <= lr:
+            raise ValueError(lr)
+        super().__init__(params, {"lr": lr, "decay": decay})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.update(p, p.grad, self.state[p], group)
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        raise NotImplementedError
+
+
+class Counted(Base):
+    """A rule with a branch on an argument, one on the step count, and an integer's power."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        if not state:
+            state["step"] = 0
+            state["mean"] = torch.zeros_like(p)
+        state["step"] += 1
+        step = state["step"]
+        if group["decay"] != 0:
+            grad = grad.add(p, alpha=group["decay"])
+        mean = state["mean"]
+        if step > 3:
+            mean.mul_(0.9).add_(grad, alpha=0.1)
+        else:
+            mean.copy_(grad)
+        p.sub_(mean * group["lr"] / (step**0.25 + math.sqrt(step)))
+
+
+class BranchOnTensor(Base):
+    """A rule with a branch on the gradient."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        if grad.norm() > 1:
+            grad = grad / grad.norm()
+        p.add_(grad, alpha=-group["lr"])
+
+
+class Random(Base):
+    """A rule that draws from torch's generator."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        p.sub_(group["lr"] * torch.randn_like(p))
+
+
+class Hidden(Base):
+    """A rule with an argument that the record loses."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        p.add_(grad, alpha=-float(str(float(group["lr"]))))
+
+
+@pytest.mark.parametrize("cls", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Rprop, Counted])
+def test_a_class_is_imported_and_proven(cls: type) -> None:
+    made = import_optimizer(cls)
+
+    assert made.proof.largest <= 1e-12
+    assert made.proof.num_settings >= 8 or cls is Counted
+
+
+def test_adamw_is_written_as_a_person_would() -> None:
+    text = import_optimizer(torch.optim.AdamW).text
+
+    assert "    m = lerp(m, g, 1 - beta1)\n" in text
+    assert "    if amsgrad:\n        v_max = maximum(v_max, v)\n" in text
+    assert "betas=hyper((0.9, 0.999), ge=0, lt=1)," in text
+
+
+def test_state_dicts_of_adamw_are_exchanged() -> None:
+    assert import_optimizer(torch.optim.AdamW).proof.keys
+
+
+def test_an_integer_is_recorded() -> None:
+    text = import_optimizer(Counted).text
+
+    assert "t ** 0.25 + sqrt(t)" in text
+    assert "if t > 3:" in text or "if t <= 3:" in text
+
+
+def test_an_argument_can_be_fixed() -> None:
+    text = import_optimizer(torch.optim.AdamW, amsgrad=True).text
+
+    assert "amsgrad" not in text
+    assert "v_max = maximum(v_max, v)" in text
+
+
+def test_a_branch_on_a_tensor_is_a_where() -> None:
+    assert "where(" in import_optimizer(BranchOnTensor).text
+
+
+def test_random_numbers_are_refused_at_the_author_s_line() -> None:
+    with pytest.raises(NotImportedError, match="randn_like") as caught:
+        import_optimizer(Random)
+
+    assert caught.value.place[0] == __file__
+
+
+def test_a_number_that_is_not_recorded_is_found_by_the_proof() -> None:
+    with pytest.raises(NotImportedError, match="differs from the original"):
+        import_optimizer(Hidden)
+
+
+def test_the_package_has_the_function() -> None:
+    assert optgen.import_optimizer is import_optimizer
+
+
+class OtherName(Base):
+    """A rule whose variable is another name of an argument, or computed, and is asked later."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        rate = group["lr"]
+        if group["decay"] != 0:
+            rate = group["lr"] * 2
+        rate = rate * 0.5
+        if rate > 0.2:
+            grad = grad.sign()
+        p.add_(grad, alpha=-rate)
+        if rate > 0.2:
+            p.mul_(0.5)
+
+
+class Empty(Base):
+    """A rule that changes nothing."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        p.grad = None
+
+
+def test_a_variable_that_is_computed_in_some_runs_only_is_asked() -> None:
+    assert "0.2" in import_optimizer(OtherName).text
+
+
+def test_a_step_without_effect_is_refused() -> None:
+    with pytest.raises(NotImportedError, match="changes no parameter"):
+        import_optimizer(Empty)
