@@ -52,12 +52,21 @@ def verify_plan(plan: Plan, *, hoisted: bool = True) -> None:
     Raises:
         VerifyError: an invariant is broken; the message shows the expression.
     """
+    verify_reads(plan)
+    verify_form(plan, hoisted=hoisted)
+
+
+def verify_form(plan: Plan, *, hoisted: bool = True) -> None:
+    """Check a plan, but not which versions it reads: a finished plan leaves copies out.
+
+    Raises:
+        VerifyError: an invariant is broken; the message shows the expression.
+    """
     for expr in (*expressions(plan.scalars), *plan.values()):
         _check_ops(expr)
     for stmt in assigns(plan.scalars):
         if not plan.kind(stmt.value).is_scalar:
             fail("a tensor in the scalar program", stmt.value)
-    verify_reads(plan)
     for sweep in plan.sweeps:
         _FormChecker(plan.kinds, hoisted).check(sweep.body)
         _check_streams(plan, sweep)

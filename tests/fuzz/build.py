@@ -16,7 +16,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from invariants import verify_plan
+from invariants import verify_form
 
 import optgen
 from fuzz.eight_bits import with_float32_states
@@ -114,7 +114,7 @@ def load(text: str, only_lowering: str = "") -> BuiltRule:
     (algorithm,) = read_spec(spec)
     for plan in plans(algorithm):
         if plan.is_cut:
-            verify_plan(plan, hoisted=False)
+            verify_form(plan, hoisted=False)
     programs = [
         BuiltRule(text, each.function, getattr(cls, f"{each.mode}_program").function(cls.lowerings))
         for each in algorithm.programs
