@@ -84,11 +84,13 @@ def _import(
     sys.path.insert(0, "")
     try:
         cls = getattr(importlib.import_module(module), name)
+    except Exception as error:
+        pipe.send((False, f"optgen: {module}:{name}: {type(error).__name__}: {error}", ""))
+        return
+    try:
         made = import_optimizer(cls, **settings)
     except NotImportedError as error:
         pipe.send((False, str(error), ""))
-    except (ImportError, AttributeError) as error:
-        pipe.send((False, f"optgen: {error}", ""))
     else:
         pipe.send((True, made.text, _report(name, made)))
 
