@@ -221,12 +221,12 @@ class NotExchanged(Base):
 
 
 def test_a_state_that_the_rule_lacks_is_refused() -> None:
-    with pytest.raises(NotImportedError, match="the state last of number 0.* which the rule lacks"):
+    with pytest.raises(NotImportedError, match=r"the state last of number 0.* which the rule lacks"):
         import_optimizer(Unread)
 
 
 def test_a_step_that_fails_in_the_proof_is_refused_at_the_author_s_line() -> None:
-    with pytest.raises(NotImportedError, match="in the proof.*ten steps are enough") as caught:
+    with pytest.raises(NotImportedError, match=r"in the proof.*ten steps are enough") as caught:
         import_optimizer(FailsLate)
 
     assert caught.value.place[0] == __file__
