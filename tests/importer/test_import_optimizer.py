@@ -221,7 +221,9 @@ class NotExchanged(Base):
 
 
 def test_a_state_that_the_rule_lacks_is_refused() -> None:
-    with pytest.raises(NotImportedError, match=r"the state last of number 0.* which the rule lacks"):
+    with pytest.raises(
+        NotImportedError, match=r"the state last of number 0.* which the rule lacks"
+    ):
         import_optimizer(Unread)
 
 
