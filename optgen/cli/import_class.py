@@ -19,7 +19,7 @@ from optgen.importer import Imported, NotImportedError, import_optimizer
 
 @dataclass(frozen=True)
 class Request:
-    """What the command is asked for; `seconds` and `gibibytes` limit the child process."""
+    """An import that is asked for; `seconds` and `gibibytes` limit the child process."""
 
     name: str
     settings: list[str]

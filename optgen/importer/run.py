@@ -59,7 +59,7 @@ class Subject:
 
 @dataclass
 class Path:
-    """What one run has recorded."""
+    """The record of one run."""
 
     events: list[Value | Branch]
     decided: dict[str, bool]
