@@ -108,8 +108,8 @@ def _report(name: str, made: Imported) -> str:
         [
             f"{name} agrees with its import",
             f"  30 steps in float64; each side has the gradients at its own parameters: {shapes}",
-            f"  {proof.num_settings} settings of the arguments ({proof.num_refused} more are refused by "
-            f"the original), {made.num_runs} recorded runs",
+            f"  {proof.num_settings} settings of the arguments ({proof.num_refused} more are "
+            f"refused by the original), {made.num_runs} recorded runs",
             f"  the largest difference of an element is {proof.largest:.1e}; the bound is 1e-12",
             f"  state dicts {exchange}",
         ]

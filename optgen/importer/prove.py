@@ -252,6 +252,9 @@ def _exchange(subject: Subject, ours: Any, shapes: tuple[tuple[int, ...], ...]) 
         return False
     saved = copy.deepcopy(theirs.optimizer.state_dict())
     mine_saved = copy.deepcopy(mine.optimizer.state_dict())
+    for group in mine_saved["param_groups"]:
+        for key, value in subject.settings.items():
+            group.setdefault(key, value)  # a fixed argument is no argument of the imported class
     try:
         mine.optimizer.load_state_dict(saved)
         theirs.optimizer.load_state_dict(mine_saved)
