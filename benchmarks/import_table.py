@@ -28,7 +28,7 @@ from optgen.importer import NotImportedError, import_optimizer
 
 @dataclass(frozen=True)
 class Row:
-    """What became of one class."""
+    """One class and its verdict."""
 
     name: str
     verdict: str

@@ -19,7 +19,7 @@ from optgen.importer import Imported, NotImportedError, import_optimizer
 
 @dataclass(frozen=True)
 class Request:
-    """What the command is asked for; `seconds` and `gibibytes` limit the child process."""
+    """An import that is asked for; `seconds` and `gibibytes` limit the child process."""
 
     name: str
     settings: list[str]
@@ -84,11 +84,13 @@ def _import(
     sys.path.insert(0, "")
     try:
         cls = getattr(importlib.import_module(module), name)
+    except Exception as error:
+        pipe.send((False, f"optgen: {module}:{name}: {type(error).__name__}: {error}", ""))
+        return
+    try:
         made = import_optimizer(cls, **settings)
     except NotImportedError as error:
         pipe.send((False, str(error), ""))
-    except (ImportError, AttributeError) as error:
-        pipe.send((False, f"optgen: {error}", ""))
     else:
         pipe.send((True, made.text, _report(name, made)))
 
@@ -97,12 +99,17 @@ def _report(name: str, made: Imported) -> str:
     """Return the proof in a few lines, as `optgen verify` prints it."""
     proof = made.proof
     shapes = ", ".join(map(str, proof.shapes))
-    exchange = "are exchanged in both directions" if proof.keys else "have other keys or shapes"
+    exchange = (
+        "are exchanged in both directions"
+        if proof.keys
+        else "are not exchanged: the original keeps its count or a number in the param group"
+    )
     return "\n".join(
         [
             f"{name} agrees with its import",
             f"  30 steps in float64; each side has the gradients at its own parameters: {shapes}",
-            f"  {proof.num_settings} settings of the arguments, {made.num_runs} recorded runs",
+            f"  {proof.num_settings} settings of the arguments ({proof.num_refused} more are "
+            f"refused by the original), {made.num_runs} recorded runs",
             f"  the largest difference of an element is {proof.largest:.1e}; the bound is 1e-12",
             f"  state dicts {exchange}",
         ]

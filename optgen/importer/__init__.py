@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from optgen import jit
 from optgen.importer.explore import find_rule
 from optgen.importer.prove import SHAPES, DiffersError, Proof, prove
-from optgen.importer.recording import NotImportedError
+from optgen.importer.recording import NotImportedError, defect
 from optgen.importer.run import find_subject
 from optgen.importer.write import spec_text
 from optgen.spec.declare import Spec
@@ -68,6 +68,18 @@ def import_optimizer(
         NotImportedError: the step cannot be said as a spec, or the proof fails. The message has
             the line of the author's file, the reason, and what to write instead.
     """
+    try:
+        imported = _imported(cls, settings)
+    except NotImportedError:
+        raise
+    except Exception as error:
+        raise defect(error, getattr(cls, "__name__", repr(cls))) from error
+    if out is not None:
+        Path(out).write_text(imported.text, encoding="utf-8")
+    return imported
+
+
+def _imported(cls: type, settings: Mapping[str, Any]) -> Imported:
     began = time.perf_counter()
     text, rule, subject = _write(cls, settings)
     try:
@@ -79,8 +91,6 @@ def import_optimizer(
         text = spec_text(subject, rule, is_for_matrices=True)
         ours = _loaded(cls, text)
         proof = prove(subject, rule, ours, tuple(s for s in SHAPES if len(s) < 3))
-    if out is not None:
-        Path(out).write_text(text, encoding="utf-8")
     return Imported(text, ours, proof, rule.num_runs, time.perf_counter() - began)
 
 

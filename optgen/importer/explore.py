@@ -58,7 +58,7 @@ class FoundState:
 
 @dataclass(frozen=True)
 class Rule:
-    """What was found: the merged code, the states, the bounds, and how many runs it took."""
+    """The merged code, the states, the bounds, and how many runs it took."""
 
     items: tuple[Item, ...]
     states: tuple[FoundState, ...]
@@ -176,6 +176,27 @@ class Explorer:
             self._turn(events, i, stop, known, items, spans)
         return items, spans
 
+    def _other_side(self, choice: Choice, forced: Mapping[str, bool]) -> list[Event] | None:
+        """Return the events of the run that takes a branch's other side; None if the class raises.
+
+        Raises:
+            NotImportedError: this run does not come to the branch.
+        """
+        try:
+            other = self.run(forced)[1]
+        except NotImportedError:
+            raise
+        except Exception:
+            self.raising.add((choice.key, not choice.outcome))
+            return None
+        if not _parts(other, choice.key):
+            raise NotImportedError(
+                f"a run comes to `{choice.condition}`, and another one with the same earlier "
+                "answers does not",
+                hint="let the step depend on arguments, states and the step count only",
+            )
+        return other
+
     def _turn(
         self,
         events: Sequence[Event],
@@ -188,26 +209,12 @@ class Explorer:
         """Take the other side of a branch, and put an `if` in front of the items."""
         choice = events[i]
         assert isinstance(choice, Choice)
-        first = next(
-            n for n, e in enumerate(events) if isinstance(e, Choice) and e.key == choice.key
-        )
-        forced = {e.key: e.outcome for e in events[:first] if isinstance(e, Choice)}
-        forced[choice.key] = not choice.outcome
-        try:
-            other = self.run(forced)[1]
-        except NotImportedError:
-            raise
-        except Exception:
-            self.raising.add((choice.key, not choice.outcome))
+        forced = _forced_to_turn(events, choice)
+        other = self._other_side(choice, forced)
+        if other is None:
             return
         occurrence = sum(isinstance(e, Choice) and e.key == choice.key for e in events[:i])
         parts, other_parts = _parts(events, choice.key), _parts(other, choice.key)
-        if not other_parts:
-            raise NotImportedError(
-                f"a run comes to `{choice.condition}`, and another one with the same earlier "
-                "answers does not",
-                hint="let the step depend on arguments, states and the step count only",
-            )
         if len(parts) == len(other_parts):
             end, (b0, b1) = parts[occurrence][1], other_parts[occurrence]
         elif occurrence == 0:
@@ -272,6 +279,13 @@ class _JoinsLaterError(Exception):
     def __init__(self, join: int) -> None:
         super().__init__(join)
         self.join = join
+
+
+def _forced_to_turn(events: Sequence[Event], choice: Choice) -> dict[str, bool]:
+    """Return the outcomes before a branch's first occurrence, and its other outcome."""
+    first = next(n for n, e in enumerate(events) if isinstance(e, Choice) and e.key == choice.key)
+    forced = {e.key: e.outcome for e in events[:first] if isinstance(e, Choice)}
+    return {**forced, choice.key: not choice.outcome}
 
 
 def _parts(events: Sequence[Event], key: str) -> list[tuple[int, int]]:

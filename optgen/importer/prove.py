@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from optgen.importer.explore import Rule
-from optgen.importer.recording import NotImportedError
+from optgen.importer.recording import NotImportedError, failed
 from optgen.importer.run import Argument, Subject
 from optgen.importer.statements import asked_names
 
@@ -41,31 +41,38 @@ class Proof:
         num_settings: how many settings of hyperparameters were compared.
         shapes: the shapes of the parameters.
         largest: the largest difference of an element, relative to the tensor's largest magnitude.
-        keys: the state dicts were exchanged, in both directions.
+        keys: the state dicts were exchanged, in both directions. False: the original keeps numbers
+            in the param group that are states here, so neither reads the other's.
+        num_refused: how many settings the original's constructor refused.
     """
 
     num_settings: int
     shapes: tuple[tuple[int, ...], ...]
     largest: float
     keys: bool
+    num_refused: int = 0
 
 
 def settings_of(subject: Subject, rule: Rule) -> list[dict[str, Any]]:
-    """Return settings: the defaults, each argument changed, and mixtures."""
+    """Return settings: the defaults, each argument changed, and mixtures.
+
+    There are at least 8, or all that the choices of the arguments allow.
+    """
     asked = asked_names(rule.items)
     choices = {a.name: _choices(a, a.name in asked) for a in subject.arguments}
     found: list[dict[str, Any]] = [{}]
     for name, values in choices.items():
         found += [{name: value} for value in values]
     generator = random.Random(0)
-    for _ in range(max(MIN_SETTINGS, len(found) // 2)):
+    num_wanted = max(MIN_SETTINGS, len(found) + len(found) // 2)
+    for _ in range(20 * num_wanted):
+        if len(found) >= num_wanted:
+            break
         mixture = {name: generator.choice(values) for name, values in choices.items() if values}
-        found.append({k: v for k, v in mixture.items() if generator.random() < 0.7})
-    unique: list[dict[str, Any]] = []
-    for each in found:
-        if each not in unique:
-            unique.append(each)
-    return unique
+        mixture = {k: v for k, v in mixture.items() if generator.random() < 0.7}
+        if mixture not in found:
+            found.append(mixture)
+    return found
 
 
 def _choices(argument: Argument, is_asked: bool) -> list[Any]:
@@ -77,7 +84,9 @@ def _choices(argument: Argument, is_asked: bool) -> list[Any]:
         return [tuple(type(x)(x * 0.9) if x * 0.9 != x else x for x in default)]
     if isinstance(default, int):
         return [default + 1, *([0] if default and is_asked else [])] if default else [0.05]
-    return [default * 0.7, default * 1.3, *([0.0] if is_asked else [])] if default else [0.05]
+    if not default:
+        return [0.05, 0.1]
+    return [default * 0.7, default * 1.3, default * 0.5, *([0.0] if is_asked else [])]
 
 
 class DiffersError(NotImportedError):
@@ -98,28 +107,35 @@ def prove(
     Raises:
         NotImportedError: they differ by more than 1e-12; the message says where it begins.
     """
-    compared, largest, are_exchanged = 0, 0.0, False
+    compared, refused, largest = 0, 0, 0.0
     for setting in settings_of(subject, rule):
         try:
             original = _Side(subject.cls, {**subject.settings, **setting}, shapes)
-        except Exception:
-            continue  # the original refuses the setting
-        difference = _compare(original, ours, setting, shapes)
-        if difference is None:
+        except Exception as error:
+            if not setting:
+                raise failed(error, " in the proof") from error
+            refused += 1
             continue
+        difference = _compare(original, ours, setting, subject)
         if not difference.error <= BOUND:
-            error = DiffersError(
-                f"the rule differs from the original: {difference.what} by {difference.error:.1e} "
-                f"in step {difference.step} with {dict(setting) or 'the defaults'}"
-            )
-            error.num_axes = len(re.findall(r"\d+[,)]", difference.what.rpartition("(")[2]))
-            raise error
+            raise _differs(difference)
         compared += 1
         largest = max(largest, difference.error)
-    if compared < 2:
-        raise NotImportedError("the original takes no step with any setting")
-    are_exchanged = _exchange(subject, ours, shapes)
-    return Proof(compared, shapes, largest, are_exchanged)
+    return Proof(compared, shapes, largest, _exchange(subject, ours, shapes), refused)
+
+
+def _differs(difference: Difference) -> DiffersError:
+    """Return the refusal of a difference."""
+    error = DiffersError(
+        f"the rule differs from the original: {difference.what} by {difference.error:.1e} "
+        f"in step {difference.step} with {_words(difference.setting)}"
+    )
+    error.num_axes = len(re.findall(r"\d+[,)]", difference.what.rpartition("(")[2]))
+    return error
+
+
+def _words(setting: Mapping[str, Any]) -> str:
+    return str(dict(setting)) if setting else "the defaults"
 
 
 class _Side:
@@ -147,37 +163,59 @@ class _Side:
         with torch.no_grad():
             self.optimizer.step()
 
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the parameters and their states."""
+    def tensors(self) -> Iterator[tuple[str, str, Tensor]]:
+        """Yield the parameters and their states: the key or "", words, the numbers."""
         for n, p in enumerate(self.params):
-            yield f"parameter {tuple(p.shape)}", p.detach()
+            yield "", f"parameter {tuple(p.shape)}", p.detach()
             for key, x in self.optimizer.state[p].items():
-                if isinstance(x, Tensor) and x.is_floating_point():
-                    yield f"state {key} of number {n}, {tuple(p.shape)}", x.detach()
+                what = f"state {key} of number {n}, {tuple(p.shape)}"
+                if isinstance(x, Tensor):
+                    yield key, what, x.detach()
+                elif isinstance(x, int | float) and not isinstance(x, bool):
+                    yield key, what, torch.tensor(x, dtype=torch.float64)
 
 
 def _compare(
-    original: _Side, ours: Any, setting: Mapping[str, Any], shapes: tuple[tuple[int, ...], ...]
-) -> Difference | None:
-    """Return the first difference above the bound, else the largest one."""
-    mine = _Side(ours, _known(ours, setting), shapes)
+    original: _Side, ours: Any, setting: Mapping[str, Any], subject: Subject
+) -> Difference:
+    """Return the first difference above the bound, else the largest one.
+
+    Raises:
+        NotImportedError: one of the classes fails, or a state of the original is not in the rule.
+    """
+    shapes = [tuple(p.shape) for p in original.params]
+    words = f" in the proof, with {_words(setting)}"
+    try:
+        mine = _Side(ours, _known(ours, setting), shapes)
+    except Exception as error:
+        raise _ours_fails(error, words) from error
     largest = Difference(setting, "nothing", 0, 0.0)
     for number in range(1, STEPS + 1):
         try:
             original.step(number)
-        except Exception:
-            return None if number == 1 else largest
-        mine.step(number)
-        theirs = dict(original.tensors())
-        for what, x in mine.tensors():
-            if what not in theirs:
-                continue
-            error = _error(x, theirs[what])
-            if not error <= largest.error:
-                largest = Difference(setting, what, number, error)
+        except Exception as error:
+            raise failed(error, words) from error
+        try:
+            mine.step(number)
+        except Exception as error:
+            raise _ours_fails(error, words) from error
+        found = {what: x for _, what, x in mine.tensors()}
+        for key, what, x in original.tensors():
+            if what not in found and key in subject.counters:
+                continue  # a rule that does not read the step count keeps none
+            if what not in found:
+                raise NotImportedError(f"the original has the {what}, which the rule lacks")
+            error_of_x = _error(found[what], x)
+            if not error_of_x <= largest.error:
+                largest = Difference(setting, what, number, error_of_x)
         if not largest.error <= BOUND:
             return largest
     return largest
+
+
+def _ours_fails(error: Exception, words: str) -> NotImportedError:
+    """Return an error of the imported class as a refusal."""
+    return NotImportedError(f"the imported class fails{words}: {type(error).__name__}: {error}")
 
 
 def _known(ours: Any, setting: Mapping[str, Any]) -> dict[str, Any]:
@@ -193,26 +231,43 @@ def _error(a: Tensor, b: Tensor) -> float:
     a, b = a.reshape(-1).double(), b.reshape(-1).double()
     if a.numel() == 0 or bool((a.isnan() & b.isnan()).all()):
         return 0.0
-    scale = max(float(b.abs().max()), 1e-30)
-    return float((a - b).abs().max()) / max(scale, 1.0)
+    return float((a - b).abs().max()) / max(float(b.abs().max()), 1e-30)
 
 
 def _exchange(subject: Subject, ours: Any, shapes: tuple[tuple[int, ...], ...]) -> bool:
-    """Tell if each side goes on with the other's state dict as with its own."""
+    """Let each side go on with the other's state dict, and compare it with its own course.
+
+    Returns:
+        False if the original keeps a counter or a number that steps change in its param group.
+
+    Raises:
+        NotImportedError: a state dict is not taken, or the steps after it differ.
+    """
     theirs = _Side(subject.cls, subject.settings, shapes)
     mine = _Side(ours, {}, shapes)
     for number in range(1, 4):
         theirs.step(number)
         mine.step(number)
+    if {*subject.counters, *subject.group_numbers} & set(theirs.optimizer.param_groups[0]):
+        return False
     saved = copy.deepcopy(theirs.optimizer.state_dict())
     mine_saved = copy.deepcopy(mine.optimizer.state_dict())
+    for group in mine_saved["param_groups"]:
+        for key, value in subject.settings.items():
+            group.setdefault(key, value)  # a fixed argument is no argument of the imported class
     try:
         mine.optimizer.load_state_dict(saved)
         theirs.optimizer.load_state_dict(mine_saved)
         for number in range(4, 8):
             theirs.step(number)
             mine.step(number)
-    except Exception:
-        return False
-    pairs = zip(theirs.params, mine.params, strict=True)
-    return all(_error(a.detach(), b.detach()) <= BOUND for a, b in pairs)
+    except Exception as error:
+        raise NotImportedError(
+            f"the state dicts cannot be exchanged: {type(error).__name__}: {error}"
+        ) from error
+    for a, b in zip(theirs.params, mine.params, strict=True):
+        if not (error_of_p := _error(b.detach(), a.detach())) <= BOUND:
+            raise NotImportedError(
+                f"the steps after an exchange of state dicts differ by {error_of_p:.1e}"
+            )
+    return True

@@ -6,6 +6,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -93,13 +94,34 @@ class Record:
         return condition, False
 
 
-def failed(error: Exception) -> NotImportedError:
-    """Return an error of the author's code as a refusal at the author's line."""
+def failed(error: Exception, when: str = "") -> NotImportedError:
+    """Return an error of the author's code as a refusal at the author's line.
+
+    `when`: words that say which part of an import met the error, or "".
+    """
+    reason = f"the class fails here{when}: {type(error).__name__}: {error}"
+    return NotImportedError(reason, _author_place(error))
+
+
+def defect(error: Exception, name: str) -> NotImportedError:
+    """Return an error of our own code as a refusal that says so. `name` is the class's name."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return NotImportedError(
+        f"a defect of optgen: the import of {name} ends in {type(error).__name__}: {error} "
+        f"({Path(last.filename).name}:{last.lineno})",
+        _author_place(error),
+        hint="report it with the class",
+    )
+
+
+def _author_place(error: Exception) -> tuple[str, int]:
+    """Return the last place of the author's code that an error came through; ("", 0) if none."""
     place = ("", 0)
     for frame, line in traceback.walk_tb(error.__traceback__):
-        if is_author_file(frame.f_code.co_filename):
-            place = frame.f_code.co_filename, line
-    return NotImportedError(f"the class fails here: {type(error).__name__}: {error}", place)
+        file = frame.f_code.co_filename
+        if is_author_file(file) and "/optgen/" not in file:
+            place = file, line
+    return place
 
 
 _current: list[Record] = []

@@ -52,11 +52,14 @@ class Subject:
     """Keys of a group or a state that count steps, with the value before the first step."""
     group_numbers: Mapping[str, float]
     """Numbers of the group that steps change, with their first values."""
+    step_state: str
+    """The kind of the count in a parameter's state, "int" or "tensor"; "" if there is none. A state
+    dict has it even if no rule reads it."""
 
 
 @dataclass
 class Path:
-    """What one run has recorded."""
+    """The record of one run."""
 
     events: list[Value | Branch]
     decided: dict[str, bool]
@@ -88,7 +91,7 @@ def find_subject(cls: Any, settings: Mapping[str, Any]) -> Subject:
             arguments.append(Argument(each.name, each.default))
     names = {each.name for each in arguments}
     try:
-        counters, numbers = _count(cls, fixed)
+        counters, numbers, step_state = _count(cls, fixed)
     except NotImportedError:
         raise
     except Exception as error:
@@ -96,7 +99,7 @@ def find_subject(cls: Any, settings: Mapping[str, Any]) -> Subject:
     if names & set(numbers):
         changed = ", ".join(sorted(names & set(numbers)))
         raise NotImportedError(f"steps change an argument of the constructor: {changed}")
-    return Subject(cls, tuple(arguments), fixed, counters, numbers)
+    return Subject(cls, tuple(arguments), fixed, counters, numbers, step_state)
 
 
 def _is_number_like(default: Any) -> bool:
@@ -105,8 +108,10 @@ def _is_number_like(default: Any) -> bool:
     return type(default) in (bool, int, float)
 
 
-def _count(cls: Any, settings: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, float]]:
-    """Return the keys that count steps, and the other numbers of the group that steps change."""
+def _count(cls: Any, settings: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, float], str]:
+    """Return the keys that count steps, the other numbers of the group that steps change, and
+    the kind of the count `step` in a parameter's state.
+    """
     p = torch.nn.Parameter(torch.ones(4, 3, dtype=torch.float64))
     optimizer = cls([p], **settings)
     first = _numbers(optimizer.param_groups[0])
@@ -125,7 +130,10 @@ def _count(cls: Any, settings: Mapping[str, Any]) -> tuple[dict[str, int], dict[
         if values == [values[0], values[0] + 1, values[0] + 2] and values[0] in (0, 1, 2)
     }
     changed = {key: x for key, x in first.items() if key not in counters and {x} != set(seen[key])}
-    return counters, changed
+    kind = ""
+    if "step" in counters and "step" in optimizer.state[p]:
+        kind = "tensor" if isinstance(optimizer.state[p]["step"], Tensor) else "int"
+    return counters, changed, kind
 
 
 def _numbers(holder: Mapping[Any, Any]) -> dict[str, float]:

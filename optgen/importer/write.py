@@ -36,7 +36,8 @@ def spec_text(subject: Subject, rule: Rule, *, is_for_matrices: bool = False) ->
     }
     states = [s for s in rule.states if letter(s.key) in used]
     arguments = [a for a in subject.arguments if _is_used(a, used, states)]
-    declarations = [f"    {line}" for line in _signature(rule, states, arguments, "t" in used)]
+    has_count = "t" in used or bool(subject.step_state)
+    declarations = [f"    {line}" for line in _signature(rule, states, arguments, has_count)]
     words = {"optimizer"} | {w for w in used if w in OPS or w == "require"}
     words |= {re.split(r"[=(]", line)[1] for line in declarations if "(" in line}
     module = subject.cls.__module__
@@ -44,7 +45,7 @@ def spec_text(subject: Subject, rule: Rule, *, is_for_matrices: bool = False) ->
         f"from optgen.spec import {', '.join(sorted(words))}",
         "",
         "",
-        "@optimizer()",
+        '@optimizer(step="int")' if subject.step_state == "int" else "@optimizer()",
         f"def {subject.cls.__name__}(",
         *declarations,
         "):",
