@@ -90,7 +90,7 @@ def _errors(rank: int, name: str, shapes: Any) -> list[float]:
 
 
 @inside_interpreter
-@pytest.mark.one_case_in(4)
+@pytest.mark.one_case_in(8)
 @pytest.mark.parametrize("name", CASES)
 def test_two_ranks_step_as_one_process(name: str) -> None:
     for found in pair.run(_errors, name, CASES[name], limit=120.0):
@@ -152,14 +152,14 @@ def _values_around_a_skipped_step(rank: int, name: str) -> list[bool]:
 
 
 @inside_interpreter
-@pytest.mark.one_case_in(2)
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("name", ["LAMB", "Adafactor", "Ragged"])
 def test_a_scaler_unscales_shards_and_skips_their_step(name: str) -> None:
     assert pair.run(_values_around_a_skipped_step, name) == [[True] * 3] * 2
 
 
 @inside_interpreter
-@pytest.mark.one_case_in(3)
+@pytest.mark.one_case_in(6)
 @pytest.mark.parametrize("name", ["SM3", "Peaks", "Ragged"])
 @pytest.mark.parametrize("last", [math.nan, -math.inf], ids=str)
 def test_maxima_of_all_ranks_keep_nan_and_infinity(name: str, last: float) -> None:
@@ -168,6 +168,7 @@ def test_maxima_of_all_ranks_keep_nan_and_infinity(name: str, last: float) -> No
 
 
 @inside_interpreter
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["Adafactor", "Peaks"])
 def test_shards_of_empty_matrices_have_the_states_of_one_process(name: str) -> None:
     shapes = (((3, 0), 0), ((0, 3), 1), ((0, 3), 0), ((2, 0, 3), 0))
@@ -242,7 +243,7 @@ def _errors_on_a_mesh(rank: int, name: str, mesh_shape: tuple[int, ...]) -> list
 
 
 @inside_interpreter
-@pytest.mark.one_case_in(2)
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize("mesh_shape", MESHES, ids=str)
 def test_shards_on_a_mesh_step_as_one_process(mesh_shape: tuple[int, ...]) -> None:
     with pair.processes(math.prod(mesh_shape)) as run:
