@@ -21,7 +21,7 @@ MARKERS = (
     "`thorough`",
     "thorough: only pytest --thorough runs it",
 )
-_THOROUGH = "OPTGEN_TEST_THOROUGH"  # the processes that tests start inherit it
+THOROUGH = "OPTGEN_TEST_THOROUGH"  # the processes that tests start inherit it
 _EVERY_CASE = "OPTGEN_TEST_EVERY_CASE"  # and this
 
 
@@ -29,7 +29,7 @@ def configure(config: pytest.Config) -> None:
     """Register the markers; tell all processes which cases to run."""
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
-    for option, variable in (("--thorough", _THOROUGH), ("--every-case", _EVERY_CASE)):
+    for option, variable in (("--thorough", THOROUGH), ("--every-case", _EVERY_CASE)):
         if config.getoption(option):
             os.environ[variable] = "1"
 
@@ -38,7 +38,7 @@ def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Remove the items that this run leaves out."""
     if os.environ.get(_EVERY_CASE) == "1":
         return
-    thorough = os.environ.get(_THOROUGH) == "1"
+    thorough = os.environ.get(THOROUGH) == "1"
     left_out = {item for item in items if item.get_closest_marker("thorough") and not thorough}
     for n, cases in _sampled_tests((item for item in items if item not in left_out), thorough):
         first_left_out = math.ceil(len(cases) / n)
