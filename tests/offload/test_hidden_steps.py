@@ -201,6 +201,7 @@ def test_a_use_that_no_hook_saw_is_told(sim: Any) -> None:
         train(model, optimizer, 1)
         backward(model, 1)
         optimizer.step()
+        optimizer.zero_grad()
         batch = BATCHES[2].to("sim")
         torch.nn.functional.linear(batch, model[0].weight).float().sum().backward()
         with pytest.raises(optgen.offloading.OffloadError, match=r"0\.weight was used while"):
