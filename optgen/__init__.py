@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from optgen.compositions import compose
     from optgen.importer import import_optimizer
     from optgen.jit import load
+    from optgen.kernels import build_kernels
     from optgen.offloading import offload
     from optgen.runtime import GeneratedOptimizer
     from optgen.runtime.explain import explain
@@ -24,6 +25,7 @@ __version__ = "0.1.0"
 __all__ = [
     "GeneratedOptimizer",
     "amp",
+    "build_kernels",
     "compose",
     "explain",
     "import_optimizer",
@@ -38,6 +40,7 @@ __all__ = [
 
 _MODULE_OF_NAME = {
     "GeneratedOptimizer": "optgen.runtime.optimizer",
+    "build_kernels": "optgen.kernels",
     "compose": "optgen.compositions",
     "explain": "optgen.runtime.explain",
     "import_optimizer": "optgen.importer",

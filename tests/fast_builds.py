@@ -65,7 +65,12 @@ def _mark_source(name: str, source: str) -> str:
     return _LEVEL_MARKS["-O0"] + _OPTIMIZE.sub("", source).replace(_INLINE, "inline")
 
 
-def _compile_quickly(command: list[str], source: Path, target: Path) -> None:
+def _compile_quickly(
+    command: list[str],
+    source: Path,
+    target: Path,
+    flag_sets: compiler.FlagSets = compiler.FLAG_SETS,
+) -> None:
     """Compile; if a marked source fails, compile it with the user's flags, for the user's error."""
     text = source.read_text()
     levels = [level for level, mark in _LEVEL_MARKS.items() if mark in text]
@@ -74,4 +79,4 @@ def _compile_quickly(command: list[str], source: Path, target: Path) -> None:
         status, _ = compiler.run(full_command, target.parent, compiler.time_limit())
         if status == 0 and target.is_file():
             return
-    _compile_exactly(command, source, target)
+    _compile_exactly(command, source, target, flag_sets)

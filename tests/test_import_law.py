@@ -24,12 +24,13 @@ LAW: dict[str, set[str]] = {
     "compositions": {"jit", "spec", "runtime", "ir", "specs"},
     "modifiers": {"compositions", "spec"},
     "offloading": {"compositions", "jit", "keyed", "runtime", "spec", "ir", "contract"},
+    "kernels": {"jit", "runtime", "spec"},
     "amp": {"runtime"},
     "bench": TRAINING,
     "verification": {"ir", "spec", "jit", "__version__", *TRAINING},
     "importer": {"ir", "spec", "jit", "verification", *TRAINING},
     "cli": {
-        "importer",
+        *("importer", "kernels"),
         *("spec", "ir", "passes", "lowerings", "emit", "jit", "compositions", "modifiers"),
         *("bench", "verification", "specs", "__version__"),
         *TRAINING,
@@ -82,7 +83,7 @@ def may_import(part: str, name: str) -> bool:
         return bool(rest) and (rest[0] == part or rest[0] in LAW[part])
     if part in TRAINING - {"contract"}:
         return first in TRAINING_LIBRARIES
-    if part in {"amp", "importer", "offloading", "verification"}:
+    if part in {"amp", "importer", "kernels", "offloading", "verification"}:
         return first == "torch"
     if part == "bench":
         return first in {"torch", "matplotlib"}

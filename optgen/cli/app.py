@@ -209,6 +209,35 @@ def check(
                 typer.echo(line)
 
 
+@app.command("build-kernels")
+def build_kernels(
+    specs: Annotated[
+        list[str], typer.Argument(metavar="SPEC...", help="Names of the catalogue, or spec files.")
+    ],
+    out: Annotated[Path, typer.Option(file_okay=False, help="The folder for the libraries.")],
+    dtypes: Annotated[
+        list[str], typer.Option("--dtype", help="A dtype of parameters, gradients or states.")
+    ] = ["float32", "bfloat16"],  # noqa: B006 (typer copies it)
+    levels: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--level",
+            help="A level of processors, such as x86-64-v3 or native; else all but native.",
+        ),
+    ] = None,
+) -> None:
+    """Build C++ kernels for machines without a compiler.
+
+    There, set OPTGEN_KERNELS to the folder. In a folder `kernels` beside generated packages they
+    are found without it.
+    """
+    with exit_codes():
+        from optgen.cli import build_kernels as command
+
+        for line in command.build(specs, out, dtypes, levels):
+            typer.echo(line)
+
+
 @app.command("import")
 def import_(
     name: Annotated[

@@ -116,10 +116,10 @@ def folders() -> Iterator[Path]:
     The cache folder comes first, then a temporary folder, which is removed when the process ends.
     """
     cache_folder = _cache_folder()
-    if cache_folder and _is_trusted(cache_folder, "OPTGEN_CACHE_DIR"):
+    if cache_folder and is_trusted(cache_folder, "OPTGEN_CACHE_DIR"):
         yield cache_folder
     temporary = _temporary_folder(os.getpid())
-    if _is_trusted(temporary, "TMPDIR"):
+    if is_trusted(temporary, "TMPDIR"):
         yield temporary
 
 
@@ -173,7 +173,7 @@ def _configured_folder() -> Path:
     return (Path(base).absolute() if base else Path.home() / ".cache") / "optgen"
 
 
-def _is_trusted(folder: Path, env_variable: str) -> bool:
+def is_trusted(folder: Path, env_variable: str) -> bool:
     """Tell whether only this user can change a folder; warn once if others can."""
     try:
         reason = why_untrusted(folder)

@@ -3,7 +3,9 @@
 import pkgutil
 import sys
 import warnings
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import ModuleType
 from weakref import WeakKeyDictionary
 
@@ -81,6 +83,7 @@ def _load(
 
 def _build(lowered: HasLowerings, module: ModuleType, suspends: bool, dtype_bits: int) -> Kernel:
     """Build the libraries of a kernel in two threads, and load the kernel."""
+    library_cache.look_in(prebuilt_folder(module))
     kernel_class, define = _kernel_class_and_define(suspends)
     name, source = lowered.rule.name, define + inline_includes(_source(module))
     extra_bits = dtype_variants.matrix_op_dtypes(bool(lowered.rule.matrix_calls))
@@ -99,6 +102,27 @@ def _build(lowered: HasLowerings, module: ModuleType, suspends: bool, dtype_bits
         except KeyboardInterrupt:
             end_all_compilers()  # the other thread would wait for its compiler
             raise
+
+
+def prebuilt_folder(module: ModuleType) -> Path:
+    """Return the folder beside a generated package that may hold prebuilt libraries."""
+    (folder, *_) = module.__path__ or ["."]
+    return Path(folder).parent / "kernels"
+
+
+def library_sources(
+    lowered: HasLowerings, dtype_bits: int, suspends: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield the name and the source of each library that steps of these dtypes load."""
+    _, define = _kernel_class_and_define(suspends)
+    rule, source = lowered.rule, define + inline_includes(_source(sys.modules[lowered.lowerings]))
+    extra_bits = dtype_variants.matrix_op_dtypes(bool(rule.matrix_calls))
+    yield rule.name, dtype_variants.source_for(source, dtype_bits, extra_bits)
+    if sweeps := dtype_variants.sweeps_for(source):
+        yield dtype_variants.SWEEPS, dtype_variants.source_for(sweeps, dtype_bits, extra_bits)
+    if rule.gradient == "sparse_only":
+        yield sparse_gradients.library_source(rule.name, source)
+    yield tensor_reader.library_source()
 
 
 def _source(module: ModuleType) -> str:

@@ -60,9 +60,14 @@ def library(name: str, source: str) -> Path | None:
     if "OPTGEN_SPARSE" not in source:
         return None
     try:
-        return library_cache.library(f"{name}_rows", f"#define OPTGEN_SPARSE\n{source}")
+        return library_cache.library(*library_source(name, source))
     except (library_cache.NoCompilerError, compiler.CompileError, OSError):
         return None
+
+
+def library_source(name: str, source: str) -> tuple[str, str]:
+    """Return the name and the source of the library with a rule's kernel for sparse gradients."""
+    return f"{name}_rows", f"#define OPTGEN_SPARSE\n{source}"
 
 
 def kernel_function(kernel: Kernel) -> Any | None:

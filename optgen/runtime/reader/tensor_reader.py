@@ -109,7 +109,7 @@ class Reader:
         with torch.device("cpu"):  # whatever the default device is
             self.layout = measure_layout()
         # PyDLL keeps the interpreter's lock held: the reader reads Python objects.
-        library = ctypes.PyDLL(str(library_cache.library("tensor_reader", _source())))
+        library = ctypes.PyDLL(str(library_cache.library(*library_source())))
         sizes = list((c_int64 * 2).in_dll(library, "optgen_sizes"))
         if sizes != [ctypes.sizeof(Layout), ctypes.sizeof(Request)]:
             raise UnknownLayoutError("structs have different sizes in C++ and in ctypes")
@@ -203,9 +203,14 @@ def is_built() -> bool:
     if reader.cache_info().currsize:
         return True
     try:
-        return library_cache.find_built("tensor_reader", _source()) is not None
+        return library_cache.find_built(*library_source()) is not None
     except OSError:
         return False
+
+
+def library_source() -> tuple[str, str]:
+    """Return the name and the source of the reader's library."""
+    return "tensor_reader", _source()
 
 
 @cache

@@ -9,7 +9,6 @@ the source, and a child process calls it.
 import errno
 import hashlib
 import os
-import platform
 import re
 import shlex
 import shutil
@@ -19,24 +18,33 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
+
+from optgen.runtime.toolchain import processors
 
 _LIBRARY_FLAGS = ("-std=c++17", "-shared", "-fPIC")
 # -fno-math-errno makes loops with a sqrt ten times as fast: sqrt then sets no errno, so the loops
 # vectorise.
-_PORTABLE = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-fopenmp-simd", *_LIBRARY_FLAGS)
-_NATIVE = (*_PORTABLE, "-march=native", "-fno-trapping-math", "-fno-exceptions")
+_PLAIN = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-fopenmp-simd", *_LIBRARY_FLAGS)
+_WITHOUT_TRAPS = ("-fno-trapping-math", "-fno-exceptions")
 # Loop unswitching copies a loop for every branch: builds take three times as long, and the loops
 # run no faster. Jump threading joins branches on one flag; then g++ does not vectorise ADOPT.
-_TUNED = (*_NATIVE, "-fno-unswitch-loops", "-fno-thread-jumps")
+_TUNED = ("-fno-unswitch-loops", "-fno-thread-jumps")
 # The explicit vector width is for compilers that mistake the processor for an older one.
-_WIDE_VECTORS = (*_TUNED, "-mprefer-vector-width=512")
+_WIDE_VECTORS = ("-mprefer-vector-width=512",) if processors.IS_X86 else ()
 
-_X86 = platform.machine().lower() in ("x86_64", "amd64")
+FlagSets = tuple[tuple[str, ...], ...]
+"""Flags in order of preference. A build uses the first set that the compiler accepts."""
 
-# In order of preference. A build tries them in turn, and uses the first that the compiler accepts.
-FLAG_SETS: tuple[tuple[str, ...], ...] = (_WIDE_VECTORS if _X86 else _TUNED, _NATIVE, _PORTABLE)
+
+def flag_sets_for(level: processors.Level) -> FlagSets:
+    """Return the flags for processors of a level."""
+    flags = (*_PLAIN, *level.flags, *_WITHOUT_TRAPS)
+    return (*flags, *_TUNED, *_WIDE_VECTORS), flags
+
+
+FLAG_SETS: FlagSets = (*flag_sets_for(processors.NATIVE), _PLAIN)
+"""The flags for this processor."""
 
 INSTALL = "install g++ or clang++ (Debian, Ubuntu: apt install g++; macOS: xcode-select --install)"
 
@@ -124,21 +132,7 @@ def identity(command: list[str]) -> str:
     return " ".join([shlex.join(command), *texts])
 
 
-@cache
-def processor() -> str:
-    """Describe the processor and its features: a library built for one may not run on another."""
-    names = ("model name", "flags", "Features", "CPU part")
-    texts = [platform.system(), platform.machine()]
-    try:
-        first_processor = Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0]
-    except OSError:
-        texts.append(platform.processor())
-    else:
-        texts += [line for line in first_processor.splitlines() if line.startswith(names)]
-    return "\n".join(texts)
-
-
-def build(command: list[str], source: Path, target: Path) -> None:
+def build(command: list[str], source: Path, target: Path, flag_sets: FlagSets = FLAG_SETS) -> None:
     """Compile a source file to a shared library.
 
     Raises:
@@ -147,7 +141,7 @@ def build(command: list[str], source: Path, target: Path) -> None:
         OSError: The compiler or this process could not write a file.
     """
     end, log = time.monotonic() + time_limit(), []
-    for flags in FLAG_SETS:
+    for flags in flag_sets:
         full_command = [*command, *flags, str(source), "-o", str(target)]
         status, output = run(full_command, target.parent, end - time.monotonic())
         if status == 0 and target.is_file():
@@ -156,14 +150,16 @@ def build(command: list[str], source: Path, target: Path) -> None:
     raise RefusedError(shlex.join(command), source.name, "\n".join(log))
 
 
-def build_checked(command: list[str], text: str, folder: Path) -> Path:
+def build_checked(
+    command: list[str], text: str, folder: Path, flag_sets: FlagSets = FLAG_SETS
+) -> Path:
     """Compile a source text in a folder, and check the library; return its path.
 
     The library exports one more function, by which it is checked. The errors are those of `build`.
     """
     source, library = folder / "fused_cpu.cpp", folder / "built.so"
     source.write_text(with_digest(text))
-    build(command, source, library)
+    build(command, source, library, flag_sets)
     if reason := why_unusable(library, text):
         log = f"the compiler exited with status 0, but left a library that is not usable: {reason}"
         raise RefusedError(shlex.join(command), source.name, log)

@@ -117,7 +117,14 @@ def find_built(name: str, source: str, dtype_bits: int, extra_bits: int) -> Path
 
 def build(name: str, source: str, dtype_bits: int, extra_bits: int) -> Path:
     """Build a library for exactly these dtypes, unless another process has built it."""
-    return library_cache.library(name, _with_define((dtype_bits or _FLOAT32) | extra_bits, source))
+    return library_cache.library(name, source_for(source, dtype_bits, extra_bits))
+
+
+def source_for(source: str, dtype_bits: int, extra_bits: int) -> str:
+    """Return the source of the library for exactly these dtypes."""
+    if _DTYPES_MACRO not in source:
+        return source
+    return _with_define((dtype_bits or _FLOAT32) | extra_bits, source)
 
 
 def _with_define(dtype_bits: int, source: str) -> str:
@@ -134,6 +141,8 @@ def _supersets(dtype_bits: int) -> list[int]:
 _POINTER_SYMBOL, _TABLE_SYMBOL = "optgen_sweep_library", "optgen_sweeps"
 """Symbols: the kernel's pointer to the sweep functions, and the table of these functions."""
 
+SWEEPS = "sweeps"
+"""The name of sweep libraries."""
 _FEATURES = {"OPTGEN_HAS_AXES": "HAS_AXES = true", "OPTGEN_HAS_MAX": "{Step::MAX"}
 """Macros of the sweep library, and for each the text by which a kernel's source shows its need.
 
@@ -150,15 +159,22 @@ def start_sweep_build(
         A function that waits for the build and returns the library's path; None if the kernel needs
         no library.
     """
-    if _POINTER_SYMBOL not in source:
+    sweeps = sweeps_for(source)
+    if sweeps is None:
         return lambda: None
-    flags = {name: int(marker in source) for name, marker in _FEATURES.items()}
-    defines = "".join(f"#define {name} {flag}\n" for name, flag in flags.items())
-    build_arguments = "sweeps", defines + _sweep_source(), dtype_bits, extra_bits
+    build_arguments = SWEEPS, sweeps, dtype_bits, extra_bits
     # The caller will search the cache for the kernel's library in this thread. So this search runs
     # here too: searches in two threads would wait for each other. Only a build runs elsewhere.
     path = find_built(*build_arguments)
     return (lambda: path) if path else executor.submit(build, *build_arguments).result
+
+
+def sweeps_for(source: str) -> str | None:
+    """Return the source of the sweep library that a kernel's source needs, or None."""
+    if _POINTER_SYMBOL not in source:
+        return None
+    flags = {name: int(marker in source) for name, marker in _FEATURES.items()}
+    return "".join(f"#define {name} {flag}\n" for name, flag in flags.items()) + _sweep_source()
 
 
 def connect_sweeps(kernel: ctypes.CDLL, path: Path) -> None:

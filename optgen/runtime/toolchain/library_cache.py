@@ -1,5 +1,9 @@
 """Compile a source text and cache the library; any number of processes may share the cache.
 
+Folders with prebuilt libraries come before the cache: those that `$OPTGEN_KERNELS` names, and those
+that generated packages carry. A prebuilt library may be of another machine, for a level of
+processors.
+
 A library is built in a temporary folder, checked there, and moved into place as a whole. If a
 process is killed, it leaves at most that folder and a checksum behind. The SHA-256 of each library
 is stored beside the library. The checksum is written first and checked before every load: a damaged
@@ -21,7 +25,7 @@ from pathlib import Path
 
 from optgen.runtime.cache import files
 from optgen.runtime.cache.files import exclusive, folders, is_temporary, warn_if_lost
-from optgen.runtime.toolchain import compiler
+from optgen.runtime.toolchain import compiler, processors
 from optgen.runtime.toolchain.compiler import CompileError, RefusedError, with_digest
 
 _ABANDONED_AGE = 24 * 3600.0  # seconds; a killed process left what is older
@@ -33,6 +37,8 @@ class NoCompilerError(RuntimeError):
 
 def library(name: str, source: str) -> Path:
     """Return the path of the library of a source text; build the library if it is not cached."""
+    if path := _find_prebuilt(name, source):
+        return path
     command = compiler.find()
     file = _file_name(command, name, source)
     failures: list[str] = []
@@ -48,7 +54,7 @@ def library(name: str, source: str) -> Path:
         except OSError as error:  # read-only, full, or gone in the meantime
             failures.append(f"{folder}: {error.strerror or error}")
     if command is None:
-        raise NoCompilerError(compiler.why_missing())
+        raise NoCompilerError(compiler.why_missing() + _why_not_prebuilt(name))
     raise CompileError(
         f"no folder can store a compiled library ({'; '.join(failures) or 'none is trusted'}): "
         "make room, or set OPTGEN_CACHE_DIR or TMPDIR to a folder that can be written to"
@@ -56,7 +62,9 @@ def library(name: str, source: str) -> Path:
 
 
 def find_built(name: str, source: str) -> Path | None:
-    """Return the library of a source text if it is in the first cache folder; else None."""
+    """Return the library of a source text if it is prebuilt, or in the first cache folder."""
+    if path := _find_prebuilt(name, source):
+        return path
     first_folder, file = islice(folders(), 1), _file_name(compiler.find(), name, source)
     return next((path for folder in first_folder for path in _intact_libraries(folder, file)), None)
 
@@ -64,8 +72,78 @@ def find_built(name: str, source: str) -> Path | None:
 def _file_name(command: list[str] | None, name: str, source: str) -> str:
     """Return a library's file name; without a compiler, a pattern that matches any compiler's."""
     compiler_digest = "*" if command is None else _digest(compiler.identity(command))
-    source_digest = _digest(with_digest(source), compiler.processor(), str(compiler.FLAG_SETS))
+    source_digest = _digest(with_digest(source), processors.description(), str(compiler.FLAG_SETS))
     return f"{name}-{source_digest}-{compiler_digest}.so"
+
+
+_FOLDERS_VARIABLE = "OPTGEN_KERNELS"
+_package_folders: dict[Path, None] = {}
+
+
+def look_in(folder: Path) -> None:
+    """Look for prebuilt libraries in this folder too, if it exists."""
+    if folder.is_dir():
+        _package_folders[folder] = None
+
+
+def prebuild(name: str, source: str, level: processors.Level, folder: Path) -> Path:
+    """Build a library for a level of processors into a folder, unless it is there; return its path.
+
+    Raises:
+        NoCompilerError: This machine has no compiler.
+        CompileError: The compiler made no library.
+        OSError: The folder cannot be written to.
+    """
+    command = compiler.find()
+    if command is None:
+        raise NoCompilerError(compiler.why_missing())
+    path = folder / _prebuilt_name(name, source, level)
+    with exclusive(path):
+        flag_sets = compiler.flag_sets_for(level)
+        return path if is_intact(path) else _build(command, source, path, flag_sets)
+
+
+def _find_prebuilt(name: str, source: str) -> Path | None:
+    if not (folders := _prebuilt_folders()):
+        return None
+    names = [_prebuilt_name(name, source, level) for level in processors.levels_here()]
+    paths = (folder / file for folder in folders for file in names)
+    return next(filter(is_intact, paths), None)
+
+
+def _prebuilt_folders() -> list[Path]:
+    paths = [*_named_folders(), *_package_folders]
+    return [path for path in paths if files.is_trusted(path, _FOLDERS_VARIABLE)]
+
+
+def _named_folders() -> list[Path]:
+    names = os.environ.get(_FOLDERS_VARIABLE, "").split(os.pathsep)
+    return [Path(name).expanduser().absolute() for name in names if name]
+
+
+def _prebuilt_name(name: str, source: str, level: processors.Level) -> str:
+    """Return a file name. Comments do not count: they name the file of a spec."""
+    return f"{name}-{_digest(_COMMENT_LINE.sub('', source))}-{processors.tag(level)}.so"
+
+
+_COMMENT_LINE = re.compile(r"^\s*//.*\n", re.MULTILINE)
+
+
+def _why_not_prebuilt(name: str) -> str:
+    """Return the other way out than a compiler, and why it was not taken."""
+    for folder in _named_folders():
+        if not folder.is_dir():
+            return f"; and {_FOLDERS_VARIABLE} names {folder}, which is no folder"
+    if _prebuilt_folders():
+        best = processors.levels_here()[1].name
+        return (
+            f"; and no folder of prebuilt kernels has {name} of this version of optgen, for these "
+            f"dtypes and for a processor of {best}: build it with `optgen build-kernels`"
+        )
+    return (
+        f"; or build its kernels on another machine with `optgen build-kernels`, and set "
+        f"{_FOLDERS_VARIABLE} to their folder"
+    )
 
 
 def _intact_libraries(folder: Path, name_pattern: str) -> Iterator[Path]:
@@ -92,14 +170,19 @@ def _build_once(command: list[str], source: str, path: Path) -> Path:
         return path if is_intact(path) else _build(command, source, path)
 
 
-def _build(command: list[str], source: str, path: Path) -> Path:
+def _build(
+    command: list[str],
+    source: str,
+    path: Path,
+    flag_sets: compiler.FlagSets = compiler.FLAG_SETS,
+) -> Path:
     """Build a library, and move it and its checksum into place."""
     _remove_abandoned(path.parent)
     with tempfile.TemporaryDirectory(prefix=".build-", dir=path.parent) as name:
         folder = Path(name)
         checksum_path = folder / "sha256"
         try:
-            library_path = compiler.build_checked(command, source, folder)
+            library_path = compiler.build_checked(command, source, folder, flag_sets)
         except RefusedError as refused:
             log_path = save_log(path, refused.log, source)
             compiler_works = compiler.builds_anything(command, folder)

@@ -13,6 +13,7 @@ from optgen.optim import Adafactor
 from optgen.runtime.fused_cpu import kernel_loader
 from optgen.runtime.reader import tensor_reader
 from optgen.runtime.toolchain import compiler, dtype_variants, library_cache
+from optgen.runtime.toolchain.compiler import FlagSets
 from optgen.runtime.toolchain.library_cache import inline_includes
 
 SINGLE, DOUBLE = (
@@ -76,9 +77,9 @@ def test_a_first_step_builds_each_library_once(
 ) -> None:
     built = []
 
-    def record_build(command: list[str], source: Path, target: Path) -> None:
+    def record_build(command: list[str], source: Path, target: Path, flags: FlagSets) -> None:
         built.append(source.read_text())
-        build(command, source, target)
+        build(command, source, target, flags)
 
     build = compiler.build
     monkeypatch.setattr(compiler, "build", record_build)

@@ -1,0 +1,93 @@
+"""Build the C++ kernels of optimizers ahead, for machines that have no compiler.
+
+A folder of such libraries is named by `$OPTGEN_KERNELS`, or lies as `kernels` beside the generated
+packages, where a wheel can carry it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import torch
+
+from optgen.jit import load
+from optgen.runtime.fused_cpu.kernel_loader import library_sources, why_too_many_states
+from optgen.runtime.optimizer import GeneratedOptimizer
+from optgen.runtime.rule import HasLowerings
+from optgen.runtime.toolchain import dtype_variants, library_cache, processors
+from optgen.spec.declare import Spec
+
+DTYPES = (torch.float32, torch.bfloat16)
+"""The dtypes of most models; a kernel for bfloat16 computes in float32."""
+
+
+def build_kernels(
+    optimizers: Iterable[type[GeneratedOptimizer] | str | os.PathLike[str] | Spec],
+    out: str | os.PathLike[str],
+    *,
+    dtypes: Iterable[torch.dtype] = DTYPES,
+    levels: Iterable[str] | None = None,
+) -> Iterator[Path]:
+    """Build the libraries that fused steps on the CPU load; yield each path when it is there.
+
+    One library serves all `dtypes` together. Steps of sharded parameters need a further library,
+    which is built too. A library is found by the digest of its source, so it serves the version of
+    optgen that built it, and no other.
+
+    Args:
+        optimizers: Classes of `optgen.optim` or of `compose`, names of the catalogue, paths of
+            spec files, or specs.
+        out: The folder; it is made if it is not there. Set `OPTGEN_KERNELS` to it where steps run.
+        dtypes: The dtypes of parameters, gradients and states that steps will have.
+        levels: The levels of processors to build for: `"x86-64-v4"`, `"x86-64-v3"` and `"x86-64"`,
+            `"portable"` on other architectures, or `"native"` for processors like this machine's.
+            By default all but `"native"`. A machine takes the highest that it can run.
+
+    Raises:
+        TypeError: An optimizer has no generated lowerings.
+        ValueError: A level or a dtype is unknown, or the rule has no C++ kernel.
+        NoCompilerError: This machine has no compiler.
+        CompileError: The compiler made no library.
+        OSError: The folder cannot be written to.
+    """
+    folder = Path(out).expanduser().absolute()
+    chosen = [processors.find(name) for name in levels or ()] or processors.SHARED_LEVELS
+    dtype_bits = _bits(tuple(dtypes))
+    sources: dict[tuple[str, str], None] = {}
+    for optimizer in optimizers:
+        sources.update(dict.fromkeys(_sources(_class(optimizer), dtype_bits)))
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, source in sources:
+        for level in chosen:
+            yield library_cache.prebuild(name, source, level, folder)
+
+
+def _class(optimizer: type[GeneratedOptimizer] | str | os.PathLike[str] | Spec) -> HasLowerings:
+    if not isinstance(optimizer, type):
+        return load(optimizer)
+    if not issubclass(optimizer, GeneratedOptimizer):
+        raise TypeError(
+            f"{optimizer.__name__} is no generated optimizer: pass a class of optgen.optim or of "
+            "compose, a name of the catalogue, or a spec file"
+        )
+    return optimizer
+
+
+def _sources(optimizer: HasLowerings, dtype_bits: int) -> Iterator[tuple[str, str]]:
+    rule = optimizer.rule
+    if reason := why_too_many_states(rule):
+        raise ValueError(f"{rule.name} has no C++ kernel: {reason}")
+    for suspends in (True,) if rule.wide else (False, True):
+        yield from library_sources(optimizer, dtype_bits, suspends)
+
+
+def _bits(dtypes: tuple[torch.dtype, ...]) -> int:
+    for dtype in dtypes:
+        if dtype not in dtype_variants.DTYPE_CODES:
+            known = ", ".join(
+                str(each).removeprefix("torch.") for each in dtype_variants.DTYPE_CODES
+            )
+            raise ValueError(f"kernels do not compute with {dtype}: choose from {known}")
+    return dtype_variants.bits_of_dtypes(dtypes)
