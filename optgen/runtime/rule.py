@@ -11,6 +11,7 @@ from functools import cached_property
 from numbers import Real
 from typing import Any, Final, Protocol, TypeAlias
 
+import torch
 from torch import Tensor
 
 from optgen.contract.states import FACTS, MATRIX_SHAPES, QUANTIZED, RANK, StateEntry
@@ -259,6 +260,11 @@ def number(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple(map(number, value))
     return value.item() if hasattr(value, "item") else value  # of a tensor or a NumPy scalar
+
+
+def compute_dtype(stored: torch.dtype) -> torch.dtype:
+    """Return the dtype in which a rule computes the elements of a parameter of this dtype."""
+    return torch.float64 if stored == torch.float64 else torch.float32
 
 
 Group: TypeAlias = dict[str, Any]

@@ -106,12 +106,18 @@ def load(text: str, only_lowering: str = "") -> BuiltRule:
         for each in LOWERINGS
         if not only_lowering or each.name in (*always_needed, only_lowering)
     ]
+    algorithms = read_spec(spec)
     with (
         mock.patch.object(emit, "find_ruff", return_value=None),
         mock.patch.object(emit, "LOWERINGS", tuple(needed)),
+        # Plans are cached for the object of an algorithm, so the spec is read only once.
+        mock.patch(
+            "optgen.spec.read_spec.read_spec",
+            side_effect=lambda given: algorithms if given is spec else read_spec(given),
+        ),
     ):
         cls: Any = optgen.load(spec)
-    (algorithm,) = read_spec(spec)
+    algorithm = algorithms[0]
     for plan in plans(algorithm):
         if plan.is_cut:
             verify_form(plan, hoisted=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import multiprocessing
 import os
 import shutil
@@ -22,6 +23,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+
+import torch
 
 from fuzz import build, finding_files
 from fuzz.draw import draw
@@ -124,6 +127,9 @@ class Run:
     def run_job(self, seeds: list[str], pipe: Connection, folder: Path) -> None:
         """Search for failing rules in the forked process, and send the findings."""
         os.environ["OPTGEN_CACHE_DIR"] = str(folder)
+        os.fsync = lambda descriptor: None  # the cache does not outlive the job
+        gc.disable()  # a job ends before its garbage needs much memory
+        torch.set_num_threads(1)  # threads that wait would take processors from other jobs
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
         try:
             self.send_findings(seeds, pipe, folder)

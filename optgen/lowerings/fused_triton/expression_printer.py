@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from optgen.ir.generated_names import escaped, upper_case_name
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, walk
@@ -26,14 +27,14 @@ _INFIX = {  # op -> precedence, operator
     "==": (4, "=="),
     "!=": (4, "!="),
 }
-_LOGIC, _COMPARISON, _SUM, _PRODUCT, _PREFIX, _ATOM = 3, 4, 5, 6, 7, 9
+LOGIC, COMPARISON, _SUM, _PRODUCT, _PREFIX, ATOM = 3, 4, 5, 6, 7, 9
 """Precedences of texts, on the scale of `_INFIX`."""
+
+Printed: TypeAlias = tuple[str, int]
+"""The text of an expression without parentheses around it, and its precedence."""
 
 CALLS: Mapping[str, str] = {
     "%": "mod({0}, {1})",
-    "and": "({0}) & ({1})",
-    "or": "({0}) | ({1})",
-    "not": "({0}) == 0",
     "sqrt": "sqrt({0})",
     "exp": "tl.exp({0})",
     "log": "tl.log({0})",
@@ -57,9 +58,15 @@ CALLS: Mapping[str, str] = {
     "where": "tl.where({0}, {1}, {2})",
     "clamp": "minimum(maximum({0}, {1}), {2})",
     "lerp": "lerp({0}, {1}, {2})",
-    "copy": "{0}",  # values in registers are never overwritten
 }
 """Ops that are printed as calls. Tensors divide by `div`, scalars by `/`."""
+
+_LOGIC_TEXTS: Mapping[str, str] = {
+    "and": "({0}) & ({1})",
+    "or": "({0}) | ({1})",
+    "not": "({0}) == 0",
+}
+"""Ops that are printed as operators between operands in parentheses."""
 
 _FUNCTIONS = (
     "add_up at column_largest column_total combine div elements extents fold_chunk inside ipow "
@@ -104,11 +111,12 @@ class ExpressionPrinter:
     """Printer of expressions.
 
     With `for_elements` it prints elements in the compute dtype, else numbers in float64.
-    `read` returns the text of an expression that the surrounding code provides, or None.
+    `read` returns the text of an expression that the surrounding code provides, and its precedence,
+    or None.
     `read_condition` returns the name of a condition that the scalar program has evaluated, or None.
     """
 
-    read: Callable[[Expr], str | None]
+    read: Callable[[Expr], Printed | None]
     for_elements: bool
     read_condition: Callable[[Expr], str | None] = lambda expr: None
 
@@ -117,43 +125,43 @@ class ExpressionPrinter:
         text, precedence = self._text_and_precedence(expr)
         return f"({text})" if precedence < min_precedence else text
 
-    def _text_and_precedence(self, expr: Expr) -> tuple[str, int]:
+    def _text_and_precedence(self, expr: Expr) -> Printed:
         """Return an expression's text without parentheses, and its precedence."""
         provided = self.read(expr)
         if provided is not None:
-            is_atom = provided.isidentifier() or provided.endswith(")")
-            return provided, _ATOM if is_atom else _COMPARISON
+            return provided
         match expr:
             case Const(value):
                 text = exact_literal(value)
-                return text, _PREFIX if text.startswith("-") else _ATOM
+                return text, _PREFIX if text.startswith("-") else ATOM
             case Ref():
-                return variable(expr.name), _ATOM
+                return variable(expr.name), ATOM
             case Linear(terms):
                 return self._sum(terms)
             case Call("neg", (a,)):
-                return f"neg({self(a)})", _ATOM
+                return f"neg({self(a)})", ATOM
             case Call("**", (a, b)):
                 return self._power(a, b)
             case Call("/", (a, b)) if self.for_elements:
-                return f"div({self.argument(a)}, {self.argument(b)})", _ATOM
+                return f"div({self.argument(a)}, {self.argument(b)})", ATOM
             case Call(word, (a, b)) if word in _INFIX:
                 precedence, sign = _INFIX[word]
-                if precedence == _COMPARISON:  # comparisons do not chain
+                if precedence == COMPARISON:  # comparisons do not chain
                     left, right = self._comparison_operand(a), self._comparison_operand(b)
                     return f"{left} {sign} {right}", precedence
                 return f"{self(a, precedence)} {sign} {self(b, precedence + 1)}", precedence
+            case Call("copy", (value,)):  # values in registers are never overwritten
+                return self._text_and_precedence(value)
             case Call(word, args):
                 if word in RANDOM_OPS:  # the last operand is a constexpr
                     key = map(self.argument, args[:-1])
-                    return CALLS[word].format(*key, self(args[-1])), _ATOM
+                    return CALLS[word].format(*key, self(args[-1])), ATOM
                 num_conditions = CONDITION_OPERANDS.get(word, 0)
                 condition_texts = (self.condition(a) for a in args[:num_conditions])
-                text = CALLS[word].format(
-                    *condition_texts, *(self.argument(a) for a in args[num_conditions:])
-                )
-                is_atom = text.endswith(")") and not text.startswith("(")
-                return text, _ATOM if is_atom else _LOGIC
+                arguments = (*condition_texts, *map(self.argument, args[num_conditions:]))
+                if word in _LOGIC_TEXTS:
+                    return _LOGIC_TEXTS[word].format(*arguments), LOGIC
+                return CALLS[word].format(*arguments), ATOM
         raise TypeError(f"cannot print in Triton: {expr!r}")
 
     def condition(self, expr: Expr) -> str:
@@ -180,25 +188,25 @@ class ExpressionPrinter:
             return self(expr)
         return f"tl.full((), {self(expr)}, {'dtype' if self.for_elements else 'tl.float64'})"
 
-    def _power(self, a: Expr, b: Expr) -> tuple[str, int]:
+    def _power(self, a: Expr, b: Expr) -> Printed:
         """Return the text of a power, and its precedence."""
         match b:
             case Const(int() as n) if 1 <= abs(n) <= 8:
                 factor = self.argument(a) if n < 0 and not _reads_name(a) else self(a, _PREFIX)
                 product = " * ".join([factor] * abs(n))
-                return (product, _PRODUCT) if n > 0 else (f"div(1.0, {product})", _ATOM)
+                return (product, _PRODUCT) if n > 0 else (f"div(1.0, {product})", ATOM)
             case Const(int() as n) if 1 <= abs(n) < 1024:  # more exact than a logarithm
                 text = f"whole_power({self.argument(a)}, {abs(n)})"
-                return (text if n > 0 else f"div(1.0, {text})", _ATOM)
+                return (text if n > 0 else f"div(1.0, {text})", ATOM)
             case Const(0.5):
-                return f"sqrt({self.argument(a)})", _ATOM
+                return f"sqrt({self.argument(a)})", ATOM
             case Const(-0.5):  # as torch does; a power differs for -0.0 and -inf
-                return f"div(1.0, sqrt({self.argument(a)}))", _ATOM
+                return f"div(1.0, sqrt({self.argument(a)}))", ATOM
         if _is_nonnegative_integer(b) and not isinstance(b, Const):
-            return f"ipow({self.argument(a)}, {self(b)})", _ATOM
-        return f"power({self(a)}, {self.argument(b)})", _ATOM
+            return f"ipow({self.argument(a)}, {self(b)})", ATOM
+        return f"power({self(a)}, {self.argument(b)})", ATOM
 
-    def _sum(self, terms: tuple[Term, ...]) -> tuple[str, int]:
+    def _sum(self, terms: tuple[Term, ...]) -> Printed:
         """Return the text of a sum of terms, and its precedence."""
         is_negative, text = self._term(terms[0])
         if is_negative:
@@ -208,7 +216,7 @@ class ExpressionPrinter:
             text += f" - {unsigned}" if is_negative else f" + {unsigned}"
         if len(terms) > 1:
             return text, _SUM
-        return text, _ATOM if text.isidentifier() else _PRODUCT
+        return text, ATOM if text.isidentifier() else _PRODUCT
 
     def _term(self, term: Term) -> tuple[bool, str]:
         """Return whether a term is negative, and its unsigned text."""
@@ -261,9 +269,9 @@ _LOADS: Mapping[str, tuple[str, str]] = {
 """Variable of each property, and the end of the expression that loads it from a table of shapes."""
 
 
-def read_property(expr: Expr) -> str | None:
+def read_property(expr: Expr) -> Printed | None:
     """Return the variable of an expression that is a property, else None."""
-    return _LOADS[expr.op][0] if isinstance(expr, Call) and expr.op in _LOADS else None
+    return (_LOADS[expr.op][0], ATOM) if isinstance(expr, Call) and expr.op in _LOADS else None
 
 
 def load_properties(exprs: Iterable[Expr], use: Callable[[str], str] = str) -> list[str]:

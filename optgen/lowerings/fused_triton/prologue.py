@@ -38,7 +38,11 @@ from optgen.lowerings.fused_triton.address_printer import (
     prologue_addresses,
 )
 from optgen.lowerings.fused_triton.expression_printer import (
+    ATOM,
+    COMPARISON,
+    LOGIC,
     ExpressionPrinter,
+    Printed,
     constant,
     load_properties,
     read_property,
@@ -319,36 +323,37 @@ class Prologue:
         rounded = isinstance(value, Call) and value.op == ROUNDED
         return printer(value) if rounded else printer.argument(value)
 
-    def _read_rounded(self, expr: Expr, state: str) -> str | None:
+    def _read_rounded(self, expr: Expr, state: str) -> Printed | None:
         """Return what `_read` returns, or the text of a rounding to a scalar state's dtype."""
         match expr:
             case Call(word, (value,)) if word == ROUNDED:
                 printer = ExpressionPrinter(
                     lambda e: self._read_rounded(e, state), for_elements=False
                 )
-                return f"rounded({printer.argument(value)}, {state.upper()}_T)"
+                return f"rounded({printer.argument(value)}, {state.upper()}_T)", ATOM
         return self._read(expr)
 
-    def _read(self, expr: Expr) -> str | None:
+    def _read(self, expr: Expr) -> Printed | None:
         """Return the text of a predicate, a property, a tuple item or a flag, else None."""
         match expr:
             case Call("item", (Ref(name), Const(int() as index))):
-                return f"tl.load({self._hyper(name, index)})"
+                return f"tl.load({self._hyper(name, index)})", ATOM
             case Call("truth", (Ref(name),)):
                 hyper = self._plan.algorithm.hyper(name)
                 nonzero = f"{variable(name)} != 0"
-                not_none = f"(is_none({variable(name)}) == 0) & ({nonzero})"
-                return not_none if hyper and hyper.optional else nonzero
+                if hyper and hyper.optional:
+                    return f"(is_none({variable(name)}) == 0) & ({nonzero})", LOGIC
+                return nonzero, COMPARISON
             case Call("is_none", (Ref(name),)):
-                return f"is_none({variable(name)})"
+                return f"is_none({variable(name)})", ATOM
             case Call("is_none", (Call("item", (Ref(name), Const(int() as index))),)):
-                return f"is_none(tl.load({self._hyper(name, index)}))"
+                return f"is_none(tl.load({self._hyper(name, index)}))", ATOM
             case Call("fresh", (Ref(name),)):
-                return f"fresh_{name} != 0"
+                return f"fresh_{name} != 0", COMPARISON
             case Call():
                 return read_property(expr)
             case Ref(name) if (hyper := self._plan.algorithm.hyper(name)) and hyper.type == "flag":
-                return f"{variable(name)} != 0"
+                return f"{variable(name)} != 0", COMPARISON
         return None
 
     def _state_stores(self) -> list[str]:

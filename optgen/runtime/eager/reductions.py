@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.tensor_lists import TensorList, each_of
+from optgen.runtime.rule import compute_dtype
 from optgen.runtime.sharded.reductions import WideReduction
 
 Value = TypeVar("Value", Tensor, TensorList)
@@ -114,7 +115,7 @@ def write(states: list[Tensor], stacked: Tensor) -> None:
 
 
 def _sum_of_squares(x: Tensor, axis: int | None) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(x, dim=axis, keepdim=True, dtype=_compute_dtype(x))
+    norm: Tensor = torch.linalg.vector_norm(x, dim=axis, keepdim=True, dtype=compute_dtype(x.dtype))
     return norm.square_()
 
 
@@ -125,11 +126,7 @@ def _max_abs(x: Value, axis: int) -> Value:
 
 
 def _zeros(shape: list[int], like: Tensor) -> Tensor:
-    return torch.zeros(shape, dtype=_compute_dtype(like), device=like.device)
-
-
-def _compute_dtype(x: Tensor) -> torch.dtype:
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
+    return torch.zeros(shape, dtype=compute_dtype(like.dtype), device=like.device)
 
 
 def group_sum(number: Any, count: int = 1) -> WideReduction:

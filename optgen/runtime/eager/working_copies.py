@@ -27,7 +27,7 @@ from torch import Tensor
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.eager.parts import whole_chunks
 from optgen.runtime.eager.tensor_lists import TensorList
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import Rule, compute_dtype
 from optgen.runtime.tensors.quantized import QuantizedTensor
 from optgen.runtime.torch_private import foreach_clone
 
@@ -207,7 +207,7 @@ def copy_in_compute_dtype(value: Tensor | list[Tensor], like: Tensor | list[Tens
 
     The copy of a list is a `TensorList`, which generated code computes with as with a tensor.
     """
-    dtype = _compute_dtype(like)
+    dtype = _dtype_of_computation(like)
     if isinstance(value, Tensor):
         return value.to(dtype, copy=True)
     have_dtype = all(tensor.dtype == dtype for tensor in value)
@@ -217,7 +217,7 @@ def copy_in_compute_dtype(value: Tensor | list[Tensor], like: Tensor | list[Tens
 
 def in_compute_dtype(value: Tensor | list[Tensor], like: Tensor | list[Tensor]) -> Tensor:
     """Return a tensor or list in the dtype of the computation; the caller must not change it."""
-    dtype = _compute_dtype(like)
+    dtype = _dtype_of_computation(like)
     if isinstance(value, Tensor):
         return value.to(dtype)
     return cast(Tensor, TensorList([tensor.to(dtype) for tensor in value]))
@@ -263,6 +263,5 @@ def _write_one(state: Tensor, value: Any) -> None:
         state.fill_(value)
 
 
-def _compute_dtype(like: Tensor | list[Tensor]) -> torch.dtype:
-    param = like if isinstance(like, Tensor) else like[0]
-    return torch.float64 if param.dtype == torch.float64 else torch.float32
+def _dtype_of_computation(like: Tensor | list[Tensor]) -> torch.dtype:
+    return compute_dtype((like if isinstance(like, Tensor) else like[0]).dtype)

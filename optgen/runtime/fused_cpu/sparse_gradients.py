@@ -57,7 +57,7 @@ def library(name: str, source: str) -> Path | None:
 
     Return None if the build is impossible, or if the rule has no such kernel.
     """
-    if "OPTGEN_SPARSE" not in source:
+    if "OPTGEN_SPARSE" not in source:  # a kernel in phases, which takes copies of the rows
         return None
     try:
         return library_cache.library(*library_source(name, source))

@@ -39,6 +39,7 @@ from optgen.runtime.fused_triton.workspace import (
     Workspace,
     WorkspaceSpec,
 )
+from optgen.runtime.rule import compute_dtype
 from optgen.runtime.sharded.driver import Update
 from optgen.runtime.tensors.layout import copy_like
 
@@ -200,7 +201,7 @@ class Bucket:
     @property
     def compute_dtype(self) -> torch.dtype:
         """The dtype that the kernels compute elements in."""
-        return torch.float64 if self.key.dtypes[0] == torch.float64 else torch.float32
+        return compute_dtype(self.key.dtypes[0])
 
     def _block_counts(self, params: Sequence[Tensor], shapes: Sequence[Shape]) -> list[int]:
         """Return how many blocks each parameter has; tiles, if phases go by matrices."""

@@ -23,6 +23,7 @@ from optgen.runtime.fused_triton.graph_memory import GraphMemory
 from optgen.runtime.fused_triton.held_matrices import HeldMatrices
 from optgen.runtime.fused_triton.launch_options import Shape, Tile, compiler_options, number_options
 from optgen.runtime.fused_triton.table import allocate, upload
+from optgen.runtime.rule import compute_dtype
 
 CHUNK = 128
 """Rows or columns of a matrix whose partial sums one program adds up."""
@@ -151,7 +152,7 @@ class Workspace:
         ]
         self.number_options = number_options(is_amd)
         self.line_options = _finish_options(tiles) | {"num_warps": 16} | compiler_options(is_amd)
-        value_dtype = dtype if dtype == torch.float64 else torch.float32
+        value_dtype = compute_dtype(dtype)
         group_counts = list(map(self._group_count, range(count)))
         block_folds = Folds(block_counts, group_counts, spec.sums, folds_blocks)
         group_folds = Folds(group_counts, group_counts, spec.parts, folds_groups)
