@@ -72,6 +72,7 @@ test-asan: $(VENV)/installed ## change every tensor between two steps, with kern
 	$(ASAN) $(BIN)/python -m pytest -q -p no:cacheprovider tests/sanitizers $(if $(CASES),-k "$(CASES)")
 
 # torch is the build for CUDA, and finds two devices that are emulated. Options: CASES=streams, THOROUGH=1.
+# OPTGEN_GPU_SMALL: benchmarks/gpu.py takes small tensors, because an emulated device has 1 GiB.
 CUDA_HOST = $(CURDIR)/build/cuda-host
 EMULATED_CUDA = LD_PRELOAD=$(CUDA_HOST)/libcudart.so.13 LD_LIBRARY_PATH=$(CUDA_HOST) \
 	TRITON_LIBCUDA_PATH=$(CUDA_HOST) TRITON_CACHE_DIR=$(CUDA_HOST)/triton
@@ -80,7 +81,7 @@ test-cuda-host: $(CUDA_VENV)/installed $(CUDA_HOST)/libcudart.so.13 ## steps on 
 		--numprocesses auto --dist worksteal tests/cuda_host $(if $(CASES),-k "$(CASES)") $(if $(THOROUGH),--thorough)
 
 emulate-cuda: $(CUDA_VENV)/installed $(CUDA_HOST)/libcudart.so.13 ## a program on emulated CUDA devices: RUN="FILE ARGUMENTS"
-	$(EMULATED_CUDA) PYTHONPATH=$(CURDIR)/tests/cuda_host/every_process:$(CURDIR)/tests:$(CURDIR) \
+	$(EMULATED_CUDA) OPTGEN_GPU_SMALL=1 PYTHONPATH=$(CURDIR)/tests/cuda_host/every_process:$(CURDIR)/tests:$(CURDIR) \
 		$(CUDA_VENV)/bin/python $(RUN)
 
 test-frameworks: $(FRAMEWORKS)/installed ## with Hugging Face, Lightning, DeepSpeed, torchtitan

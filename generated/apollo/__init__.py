@@ -140,6 +140,7 @@ class APOLLO(GeneratedOptimizer):
             "maximize",
         ),
         fresh=("last_norm",),
+        streams=("stream",),
         tensor_hypers=(),
         elementwise=False,
         widens=True,

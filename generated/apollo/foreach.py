@@ -7,7 +7,16 @@ from torch import Tensor
 from optgen.runtime.eager.parts import same_shape_sublists
 from optgen.runtime.eager.random_numbers import gaussian
 from optgen.runtime.eager.reductions import col_sum, row_sum, total
-from optgen.runtime.eager.scalars import advance, divide, floor, maximum, minimum, remainder, sqrt
+from optgen.runtime.eager.scalars import (
+    advance,
+    divide,
+    floor,
+    maximum,
+    minimum,
+    numbers_of,
+    remainder,
+    sqrt,
+)
 from optgen.runtime.eager.working_copies import in_compute_dtype, write_back
 from optgen.runtime.matrix_ops import cols, rows
 
@@ -36,13 +45,11 @@ def update_tall(
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
-    stream = streams[0].item()
     beta1, beta2 = betas
     # used_rank = minimum(rank, minimum(rows(p), cols(p)))
     used_rank = minimum(rank, minimum(rows(params[0]), cols(params[0])))
     if remainder(step - 1, update_proj_gap) == 0:
         seed_key = floor(seed % 16777216)
-        stream_key = floor(stream % 16777216)
         used_rank_sqrt = sqrt(used_rank)
     if not fresh_last_norm:
         limit_offset = 1 / 1.01
@@ -53,9 +60,9 @@ def update_tall(
     step_size = lr * scale_sqrt * bias_correction2_sqrt / bias_correction1
 
     for sublist in same_shape_sublists(
-        params, grads, right_projections, exp_avgs, exp_avg_sqs, last_norms
+        params, grads, right_projections, exp_avgs, exp_avg_sqs, last_norms, streams
     ):
-        params, grads, right_projections, exp_avgs, exp_avg_sqs, last_norms = sublist
+        params, grads, right_projections, exp_avgs, exp_avg_sqs, last_norms, streams = sublist
         param = in_compute_dtype(params, like=params)
         grad = in_compute_dtype(grads, like=params)
         right_projection = in_compute_dtype(right_projections, like=params)
@@ -68,7 +75,7 @@ def update_tall(
         if remainder(step - 1, update_proj_gap) == 0:
             # W = gaussian(W, seed, k) / sqrt(used_rank)
             right_projection = divide(1, used_rank_sqrt) * gaussian(
-                right_projection, seed_key, stream_key, step, 0
+                right_projection, seed_key, floor(numbers_of(streams) % 16777216), step, 0
             )
         # x = g @ W
         x = grad @ right_projection
@@ -135,13 +142,11 @@ def update_not_tall(
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
-    stream = streams[0].item()
     beta1, beta2 = betas
     # used_rank = minimum(rank, minimum(rows(p), cols(p)))
     used_rank = minimum(rank, minimum(rows(params[0]), cols(params[0])))
     if remainder(step - 1, update_proj_gap) == 0:
         seed_key = floor(seed % 16777216)
-        stream_key = floor(stream % 16777216)
         used_rank_sqrt = sqrt(used_rank)
     if not fresh_last_norm:
         limit_offset = 1 / 1.01
@@ -152,9 +157,11 @@ def update_not_tall(
     step_size = lr * scale_sqrt * bias_correction2_sqrt / bias_correction1
 
     for sublist in same_shape_sublists(
-        params, grads, left_projections, exp_avg_wides, exp_avg_sq_wides, last_norms
+        params, grads, left_projections, exp_avg_wides, exp_avg_sq_wides, last_norms, streams
     ):
-        params, grads, left_projections, exp_avg_wides, exp_avg_sq_wides, last_norms = sublist
+        params, grads, left_projections, exp_avg_wides, exp_avg_sq_wides, last_norms, streams = (
+            sublist
+        )
         param = in_compute_dtype(params, like=params)
         grad = in_compute_dtype(grads, like=params)
         left_projection = in_compute_dtype(left_projections, like=params)
@@ -167,7 +174,7 @@ def update_not_tall(
         if remainder(step - 1, update_proj_gap) == 0:
             # U = gaussian(U, seed, k) / sqrt(used_rank)
             left_projection = divide(1, used_rank_sqrt) * gaussian(
-                left_projection, seed_key, stream_key, step, 1
+                left_projection, seed_key, floor(numbers_of(streams) % 16777216), step, 1
             )
         # z = U @ g
         z = left_projection @ grad

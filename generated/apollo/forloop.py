@@ -46,13 +46,11 @@ def update_tall(
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
-    stream = streams[0].item()
     beta1, beta2 = betas
     # used_rank = minimum(rank, minimum(rows(p), cols(p)))
     used_rank = minimum(rank, minimum(rows(params[0]), cols(params[0])))
     if remainder(step - 1, update_proj_gap) == 0:
         seed_key = floor(seed % 16777216)
-        stream_key = floor(stream % 16777216)
         used_rank_sqrt = sqrt(used_rank)
     if not fresh_last_norm:
         limit_offset = 1 / 1.01
@@ -75,7 +73,7 @@ def update_tall(
         if remainder(step - 1, update_proj_gap) == 0:
             # W = gaussian(W, seed, k) / sqrt(used_rank)
             right_projection = divide(1, used_rank_sqrt) * gaussian(
-                right_projection, seed_key, stream_key, step, 0
+                right_projection, seed_key, floor(streams[index].item() % 16777216), step, 0
             )
         # x = g @ W
         x = grad @ right_projection
@@ -248,13 +246,11 @@ def update_not_tall(
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
-    stream = streams[0].item()
     beta1, beta2 = betas
     # used_rank = minimum(rank, minimum(rows(p), cols(p)))
     used_rank = minimum(rank, minimum(rows(params[0]), cols(params[0])))
     if remainder(step - 1, update_proj_gap) == 0:
         seed_key = floor(seed % 16777216)
-        stream_key = floor(stream % 16777216)
         used_rank_sqrt = sqrt(used_rank)
     if not fresh_last_norm:
         limit_offset = 1 / 1.01
@@ -277,7 +273,7 @@ def update_not_tall(
         if remainder(step - 1, update_proj_gap) == 0:
             # U = gaussian(U, seed, k) / sqrt(used_rank)
             left_projection = divide(1, used_rank_sqrt) * gaussian(
-                left_projection, seed_key, stream_key, step, 1
+                left_projection, seed_key, floor(streams[index].item() % 16777216), step, 1
             )
         # z = U @ g
         z = left_projection @ grad

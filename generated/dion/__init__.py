@@ -73,6 +73,7 @@ class Dion(GeneratedOptimizer):
         ),
         hypers=("lr", "mu", "weight_decay", "epsilon", "seed", "maximize"),
         fresh=("Q",),
+        streams=("stream",),
         tensor_hypers=(),
         elementwise=False,
         why_uncut="the state Q is a thin matrix",

@@ -30,10 +30,8 @@ def update(
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
-    stream = streams[0].item()
     if fresh_Q:
         seed_key = floor(seed % 16777216)
-        stream_key = floor(stream % 16777216)
     P_scale = lr * sqrt(divide(rows(params[0]), cols(params[0])))
 
     for index in range(len(params)):
@@ -46,7 +44,7 @@ def update(
             grad = -grad
         if fresh_Q:
             # Q = gaussian(Q, seed, k)
-            Q = gaussian(Q, seed_key, stream_key, step, 0)
+            Q = gaussian(Q, seed_key, floor(streams[index].item() % 16777216), step, 0)
         # m = m + g
         momentum = momentum + grad
         # P = qr(m @ Q)

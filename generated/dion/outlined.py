@@ -11,7 +11,7 @@ from optgen.runtime.eager.linear_algebra import qr, transpose
 from optgen.runtime.eager.parts import same_shape_sublists
 from optgen.runtime.eager.random_numbers import gaussian
 from optgen.runtime.eager.reductions import col_sum
-from optgen.runtime.eager.scalars import advance, divide, floor, sqrt
+from optgen.runtime.eager.scalars import advance, divide, floor, numbers_of, sqrt
 from optgen.runtime.eager.tensor_lists import sweep_function
 from optgen.runtime.eager.working_copies import in_compute_dtype, write_back
 from optgen.runtime.matrix_ops import cols, rows
@@ -38,16 +38,14 @@ def update(
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
-    stream = streams[0].item()
     one_minus_mu = 1 - mu
     decay_factor = 1 - lr * weight_decay
     if fresh_Q:
         seed_key = floor(seed % 16777216)
-        stream_key = floor(stream % 16777216)
     P_scale = lr * sqrt(divide(rows(params[0]), cols(params[0])))
 
-    for sublist in same_shape_sublists(params, grads, momentums, Qs):
-        params, grads, momentums, Qs = sublist
+    for sublist in same_shape_sublists(params, grads, momentums, Qs, streams):
+        params, grads, momentums, Qs, streams = sublist
         param = in_compute_dtype(params, like=params)
         grad = in_compute_dtype(grads, like=params)
         momentum = in_compute_dtype(momentums, like=params)
@@ -57,7 +55,7 @@ def update(
             grad = -grad
         if fresh_Q:
             # Q = gaussian(Q, seed, k)
-            Q = gaussian(Q, seed_key, stream_key, step, 0)
+            Q = gaussian(Q, seed_key, floor(numbers_of(streams) % 16777216), step, 0)
         # m = m + g
         sweep1(momentum, grad)
         # P = qr(m @ Q)

@@ -143,6 +143,7 @@ class Kron(GeneratedOptimizer):
             "maximize",
         ),
         fresh=("Q_left",),
+        streams=("stream",),
         tensor_hypers=(),
         elementwise=False,
         widens=True,

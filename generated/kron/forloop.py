@@ -51,7 +51,6 @@ def update(
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
-    stream = streams[0].item()
     max_average, max_element = grad_clip_max_amps
     one_minus_betaL = 1 - betaL
     lerp_weight = 1 - minimum((step - 1) / step, momentum)
@@ -59,7 +58,6 @@ def update(
         preconditioner_init_scale_sqrt = sqrt(preconditioner_init_scale)
     if remainder(step - 1, update_every) == 0:
         seed_key = floor(seed % 16777216)
-        stream_key = floor(stream % 16777216)
         Q_left_weight = lr_preconditioner * cols(params[0])
         Q_right_weight = lr_preconditioner * rows(params[0])
 
@@ -86,7 +84,7 @@ def update(
         if remainder(step - 1, update_every) == 0:
             # x = m + (damping + 2**-24 * abs(m)) * gaussian(m, seed, k)
             x = ema + (damping + 5.960464477539063e-08 * abs(ema)) * gaussian(
-                ema, seed_key, stream_key, step, 0
+                ema, seed_key, floor(streams[index].item() % 16777216), step, 0
             )
             # x = transpose(U) @ U @ x @ transpose(W) @ W
             x = transpose(Q_left) @ Q_left @ x @ transpose(Q_right) @ Q_right

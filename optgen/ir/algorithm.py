@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter as CountOf
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
@@ -9,6 +10,7 @@ from typing import Literal
 from optgen.contract.states import AT_LEAST_FLOAT32, MATRIX_SHAPES, QUANTIZED, RANK, StateEntry
 from optgen.ir.nodes import NOWHERE, Call, Expr, Place, Program, Ref, expressions, walk
 from optgen.ir.ops import (
+    DRAWING_OPS,
     LINEAR_ALGEBRA,
     MATRIX_OPS,
     PROPERTIES,
@@ -342,6 +344,20 @@ class Algorithm:
         """Yield the states of the scalar program, in checkpoint order."""
         return (s for s in self.states if s.shape == "scalar" and not s.on_device)
 
+    def stream_states(self) -> tuple[State, ...]:
+        """Return the scalar states that the rule reads only as the streams of random numbers.
+
+        The Python lowerings take a list of such streams, one for each parameter of a bucket.
+        """
+        nodes = [node for expr in expressions(self.rule) for node in walk(expr)]
+        names = CountOf(node.name for node in nodes if isinstance(node, Ref))
+        streams = CountOf(map(stream_of_draw, nodes))
+        return tuple(
+            state
+            for state in self.scalar_states()
+            if not state.written and 0 < names[state.symbol] == streams[state.symbol]
+        )
+
     def device_scalars(self) -> Iterator[State]:
         """Yield the scalar states that stay on the device, in checkpoint order."""
         return (s for s in self.states if s.on_device)
@@ -353,6 +369,14 @@ class Algorithm:
     def device_states(self) -> Iterator[State]:
         """Yield all states but those of the scalar program, in checkpoint order."""
         return (s for s in self.states if s.shape != "scalar" or s.on_device)
+
+
+def stream_of_draw(expr: Expr) -> str | None:
+    """Return the name that a call draws the numbers of as a stream, unchanged; None if none."""
+    match expr:
+        case Call(op, (*_, Call("floor", (Call("%", (Ref(name), _)),)), _, _)) if op in DRAWING_OPS:
+            return name
+    return None
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from optgen.lowerings.python.functions import (
     defaults_before_draws,
     fresh_as_keywords,
     function_name,
+    in_sublists,
     indented,
     keywords,
     list_names,
@@ -39,7 +40,7 @@ from optgen.lowerings.python.phase_printer import phase_body
 from optgen.lowerings.python.syntax import SHARDED, TENSOR_LISTS, WHOLE_LISTS, Syntax
 from optgen.lowerings.python.whole_printer import whole_body
 from optgen.passes.instructions import new_tensors, numbers_read
-from optgen.passes.name_values import draw_first, name_random
+from optgen.passes.name_values import draw_first, name_random, with_listed_streams
 from optgen.passes.order import FOREACH_PASSES, FORLOOP_PASSES, run
 from optgen.passes.outline_sweeps import outline_sweeps
 from optgen.passes.plan import plans
@@ -110,7 +111,7 @@ def _loop(plan: Plan, syntax: Syntax = TENSOR_LISTS) -> Body:
     """Return the sweep over lists, or all phases."""
     if plan.is_cut:
         return phase_body(plan, syntax)
-    plan, draws = name_random(plan)
+    plan, draws = name_random(with_listed_streams(plan, syntax.stream))
     (sweep,) = plan.sweeps
     names = [plural(name) for name in (*(s.name for s in sweep.streams), *draws)]
     lists = ", ".join(names)
@@ -124,7 +125,7 @@ def _loop(plan: Plan, syntax: Syntax = TENSOR_LISTS) -> Body:
     )
     header = f"for chunk in {chunks}:"
     reads = numbers_in_draws(draws).union(numbers_read(instructions))
-    body = [*syntax.draw_lines(draws), *indented(lines, header)]
+    body = in_sublists(plan, syntax.draw_lines(draws), indented(lines, header))
     return Body(body, reads, defaults_before_draws(plan, draws))
 
 

@@ -26,6 +26,7 @@ from optgen.lowerings.python.functions import (
     fresh_as_keywords,
     function_name,
     guarded_lines,
+    in_sublists,
     indented,
     keywords,
     list_names,
@@ -48,7 +49,7 @@ from optgen.lowerings.python.whole_printer import (
 )
 from optgen.passes.convert_branches import if_convert
 from optgen.passes.instructions import numbers_read
-from optgen.passes.name_values import draw_first, name_random
+from optgen.passes.name_values import draw_first, name_random, with_listed_streams
 from optgen.passes.order import FORLOOP_PASSES, run
 from optgen.passes.plan import Order, plan
 from optgen.passes.prepare_rule import Facts, fact_combinations
@@ -82,7 +83,7 @@ def _loop(plan: Plan) -> Body:
     """Return the in-place loop over the tensors of a bucket."""
     if plan.is_cut:
         return phase_body(plan, ONE_TENSOR)
-    plan, draws = name_random(plan)
+    plan, draws = name_random(with_listed_streams(plan, TENSOR_LISTS.stream))
     (sweep,) = plan.sweeps
     all_names = [*(s.name for s in sweep.streams), *draws]
     names, lists = unpacking_target(all_names), ", ".join(map(plural, all_names))
@@ -90,9 +91,8 @@ def _loop(plan: Plan) -> Body:
     iterable = loop_iterable(plan, f"zip_slices({lists})", (s.stored for s in sweep.streams))
     lines = indented(forloop_lines(instructions), f"for {names} in {iterable}:")
     reads = numbers_in_draws(draws).union(numbers_read(instructions))
-    return Body(
-        [*TENSOR_LISTS.draw_lines(draws), *lines], reads, defaults_before_draws(plan, draws)
-    )
+    body = in_sublists(plan, TENSOR_LISTS.draw_lines(draws), lines)
+    return Body(body, reads, defaults_before_draws(plan, draws))
 
 
 def _functional_update(plan: Plan, on_whole_matrices: bool) -> Function:

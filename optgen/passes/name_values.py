@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from optgen.ir.algorithm import Algorithm
@@ -32,6 +32,7 @@ from optgen.ir.nodes import (
     map_statements,
     names_read,
     rebuild,
+    refs,
 )
 from optgen.ir.ops import LINEAR_ALGEBRA, OPS, PROPERTIES, RANDOM_OPS, STORAGE_OPS
 from optgen.ir.plan import Phase, Plan, Stream, Sweep
@@ -364,6 +365,32 @@ def draw_first(plan: Plan) -> Plan:
     named, draws = name_random(plan)
     statements = tuple(Assign(Ref(name), call) for name, call in draws.items())
     return named.map_sweeps(lambda body: (*statements, *body))
+
+
+def with_listed_streams(plan: Plan, read: Callable[[str], Expr]) -> Plan:
+    """Return the plan whose draws read the streams of parameters where they stand.
+
+    The scalar program, which runs once for a bucket, then reads no such stream.
+
+    Args:
+        plan: The plan after `hoist_scalars`.
+        read: Returns the expression that reads the state of this name.
+    """
+    states = {state.symbol for state in plan.algorithm.stream_states()}
+    keys: dict[Expr, Expr] = {
+        assign.target: assign.value
+        for assign in assigns(plan.scalars)
+        if states.intersection(ref.name for ref in refs(assign.value))
+    }
+
+    def listed(expr: Expr) -> Expr:
+        if isinstance(expr, Ref) and expr.name in states:
+            return read(expr.name)
+        return listed(keys[expr]) if expr in keys else rebuild(expr, listed)
+
+    changed = plan.map_sweeps(lambda body: map_expressions(body, listed))
+    names = {ref: plan.kinds[Ref(state)] for state in states for ref in refs(read(state))}
+    return replace(changed, kinds={**plan.kinds, **names})
 
 
 def draws_of(program: Program) -> Draws:

@@ -109,6 +109,7 @@ class Rule:
     hypers: tuple[str, ...]  # the group values that lowerings take, in this order
     step: str | None = "tensor"  # a parameter's step count: a "tensor" or an "int"; None: no count
     fresh: tuple[str, ...] = ()  # states whose first step is different
+    streams: tuple[str, ...] = ()  # scalar states that only draws read: one for each parameter
     gradient: str = "dense"  # "dense", "rows" (sparse gradients work too) or "sparse_only"
     sparse_hint: str = ""  # the end of the error about sparse gradients
     scatter_adds: bool = False  # it only adds a multiple of a gradient, dense or sparse

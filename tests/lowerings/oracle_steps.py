@@ -56,11 +56,13 @@ def steps_beside_the_oracle(
     num_steps: int = 4,
     grad_dtype: torch.dtype | None = None,
     shape: tuple[int, ...] = SHAPE,
+    num_others: int = 0,
     **hypers: Any,
 ) -> Iterator[ComparedStep]:
     """Yield the values after each step. The oracle starts each step from the lowering's values.
 
     `lowering` may also be "differentiable" or "capturable": then the optimizer has this flag.
+    Before the parameter, the optimizer has `num_others` parameters of the same type.
     """
     rule = rule_of(source)
     initial_param, *grads = random_tensors(num_steps + 1, dtype, shape=shape)
@@ -68,13 +70,18 @@ def steps_beside_the_oracle(
     if grad_dtype:
         param.grad_dtype = grad_dtype  # type: ignore[attr-defined]
     flags = {lowering: True} if lowering in ("differentiable", "capturable") else {}
-    optimizer = optgen.load(source)([param], **hypers, **flags)
+    others = random_tensors(num_others, dtype, seed=1, shape=shape)
+    params = [*(torch.nn.Parameter(x, requires_grad=param.requires_grad) for x in others), param]
+    optimizer = optgen.load(source)(params, **hypers, **flags)
     hyper_values = {h.name: optimizer.param_groups[0].get(h.name, h.default) for h in rule.hypers}
     for grad in grads:
         state = {key: torch.as_tensor(x).clone() for key, x in optimizer.state[param].items()}
         before, grad = param.detach().clone(), grad.to(grad_dtype or dtype)
-        expected = evaluate(rule, hyper_values, before, grad, state, storage_dtype=dtype)
-        param.grad = grad.clone()
+        expected = evaluate(
+            rule, hyper_values, before, grad, state, storage_dtype=dtype, index=num_others
+        )
+        for each in params:
+            each.grad = grad.clone()
         with _context_of(lowering):
             optimizer.step()
         yield ComparedStep(param.detach(), optimizer.state[param], *expected)

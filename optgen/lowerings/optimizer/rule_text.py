@@ -73,6 +73,7 @@ def _facts_of_states(algorithm: Algorithm) -> dict[str, object]:
         "hypers": tuple(h.name for h in all_plans[0].algorithm.hypers),
         "step": algorithm.counter if algorithm.step else None,
         "fresh": tuple(s.key for s in algorithm.states if s.key in fresh_keys),
+        "streams": tuple(s.key for s in algorithm.stream_states()),
         "gradient": algorithm.gradient,
         "sparse_hint": algorithm.sparse_hint,
         "scatter_adds": is_scatter_add(algorithm),

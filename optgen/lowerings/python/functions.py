@@ -128,6 +128,20 @@ def guarded_lines(tensor: Stream | State, line: str) -> list[str]:
     return indented([line], f"if {tensor.when}:") if tensor.when else [line]
 
 
+def in_sublists(plan: Plan, draw_lines: Iterable[str], lines: Iterable[str]) -> list[str]:
+    """Return lines that draw random numbers, then `lines`.
+
+    If parameters have streams of their own, the numbers of few parameters exist at once.
+    """
+    streams = [plural(state.symbol) for state in plan.algorithm.stream_states()]
+    if not streams:
+        return [*draw_lines, *lines]
+    tensors = [plural(stream.name) for sweep in plan.sweeps for stream in sweep.streams]
+    lists = ", ".join((*tensors, *streams))
+    body = [f"{lists} = sublist", *draw_lines, *lines]
+    return indented(body, f"for sublist in sublists({lists}):")
+
+
 def unpacking_target(names: Sequence[str]) -> str:
     """Return the target of a tuple unpacking, with parentheses for a single name."""
     return ", ".join(names) if len(names) > 1 else f"({names[0]},)"

@@ -43,7 +43,7 @@ from optgen.lowerings.python.sweep_printer import (
 )
 from optgen.lowerings.python.syntax import SmallValues, Syntax
 from optgen.passes.convert_branches import use_tensor_logic
-from optgen.passes.name_values import name_random, with_random_streams
+from optgen.passes.name_values import name_random, with_listed_streams, with_random_streams
 from optgen.passes.rematerialize_if_blocked import reads_blocked, rematerialize_if_blocked
 from optgen.passes.sweep_algebra import coefficients_to_factors
 
@@ -51,7 +51,7 @@ from optgen.passes.sweep_algebra import coefficients_to_factors
 def phase_body(plan: Plan, syntax: Syntax) -> Body:
     """Return the lines of all phases, for a bucket whose tensors share one shape."""
     plan = plan if plan.matrix_calls or syntax.over_ranks else rematerialize_if_blocked(plan)
-    plan, draws = name_random(plan)
+    plan, draws = name_random(with_listed_streams(plan, syntax.stream))
     plan = with_random_streams(plan, draws)
     if shares_widened_tensors(plan) and not syntax.in_lists:
         syntax = replace(syntax, whole_tensor="{0}")
@@ -63,7 +63,8 @@ def phase_body(plan: Plan, syntax: Syntax) -> Body:
     lines = list(printer.lines())
     if shares_widened_tensors(plan):
         lines = indented(lines, widened_loop_header(plan, syntax.in_lists))
-    lists = ", ".join(map(plural, tensor_names))
+    stream_names = (state.symbol for state in plan.algorithm.stream_states())
+    lists = ", ".join(map(plural, (*tensor_names, *stream_names)))
     if syntax.over_ranks:
         lines = [*([f"sublist = {lists}"] if sweep_printer.rereads_lists else []), *lines]
     else:

@@ -12,7 +12,7 @@ from optgen.ir.algorithm import State
 from optgen.ir.execution import widens_in_python
 from optgen.ir.generated_names import plural
 from optgen.ir.kinds import Axes, Kind, Stage, kind_of
-from optgen.ir.nodes import Expr, Ref, always_assigned, assigns, expressions
+from optgen.ir.nodes import Call, Expr, Ref, always_assigned, assigns, expressions
 from optgen.ir.plan import Finish, Plan, Sweep, reads
 from optgen.lowerings.python.expression_printer import (
     PythonPrinter,
@@ -59,6 +59,12 @@ class Syntax:
             self.draw.format(name, plural(name), call.op, ", ".join(map(_PRINTER.text, call.args)))
             for name, call in draws.items()
         ]
+
+    def stream(self, name: str) -> Expr:
+        """Return the expression that reads the state of this name, a stream of random numbers."""
+        if self.in_lists:
+            return Call("numbers_of", (Ref(plural(name)),))
+        return Ref(f"{plural(name)}[index].item()")
 
     def listed(self, name: str) -> str:
         """Return the name of a tensor, or of the list of tensors."""

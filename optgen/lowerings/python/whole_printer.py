@@ -43,13 +43,14 @@ from optgen.lowerings.python.functions import (
 )
 from optgen.lowerings.python.syntax import Syntax, filled_in
 from optgen.passes.convert_branches import use_tensor_logic
-from optgen.passes.name_values import draws_of
+from optgen.passes.name_values import draws_of, with_listed_streams
 
 _PRINTER = PythonPrinter({}, {"sum": "total", "orthogonalize": "newton_schulz"})
 
 
 def whole_body(plan: Plan, syntax: Syntax) -> Body:
     """Return the loop over a bucket, whose tensors have one shape."""
+    plan = with_listed_streams(plan, syntax.stream)
     program = _with_tensor_logic(plan)
     lists = ", ".join(_lists(plan.algorithm))
     opening = [f"{lists} = sublist"] if syntax.in_lists else []
@@ -165,9 +166,10 @@ def _assignment_line(plan: Plan, stmt: Assign, syntax: Syntax) -> str:
 
 
 def _lists(algorithm: Algorithm) -> list[str]:
-    """Return the names of the lists of tensors, without scalar states and step counts."""
-    scalars = {plural(s.symbol) for s in algorithm.scalar_states()} | {"state_steps"}
-    return [name for name in list_names(algorithm) if name not in scalars]
+    """Return the names of the lists that are split: all but those of numbers of a bucket."""
+    scalars = {*algorithm.scalar_states()}.difference(algorithm.stream_states())
+    numbers = {*(plural(s.symbol) for s in scalars), "state_steps"}
+    return [name for name in list_names(algorithm) if name not in numbers]
 
 
 _NEW_CATEGORIES = ("arithmetic", "comparison", "logic", "reduction", "wide reduction")

@@ -97,9 +97,10 @@ class Bucket(NamedTuple):
 def buckets(rule: Rule, batch: Batch, equal_scalars: bool) -> Iterator[Bucket]:
     """Yield buckets of tensors with equal devices, dtypes and `fresh` flags.
 
-    With `equal_scalars`, the tensors of a bucket also have equal step counts and scalar states. If
-    the rule is not elementwise, the tensors of a bucket have equal shapes. If they are shards,
-    their whole parameters also have equal shapes, so all ranks form the same buckets.
+    With `equal_scalars`, the tensors of a bucket also have equal step counts and scalar states,
+    but for the streams of random numbers. If the rule is not elementwise, the tensors of a bucket
+    have equal shapes. If they are shards, their whole parameters also have equal shapes, so all
+    ranks form the same buckets.
     """
     keys = [
         _type_ids(rule, batch),
@@ -108,8 +109,8 @@ def buckets(rule: Rule, batch: Batch, equal_scalars: bool) -> Iterator[Bucket]:
     ]
     states = list(zip(rule.states, batch.states, strict=True))
     if equal_scalars:
-        scalars = [batch.step_counts, *(column for state, column in states if state.is_host_scalar)]
-        for column in filter(None, scalars):
+        scalars = [c for s, c in states if s.is_host_scalar and s.key not in rule.streams]
+        for column in filter(None, [batch.step_counts, *scalars]):
             keys += [_values(column), _occurrences(column)]
     indices_by_key: dict[tuple[Any, ...], list[int]] = {}
     for index, key in enumerate(zip(*keys, strict=True)):

@@ -8,7 +8,8 @@ wrap around. They read no tensor's value on the host, so a graph can capture the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import product
 from math import pi
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -43,23 +44,25 @@ def random(
     call: int,
     collectives: Collectives | None = None,
 ) -> list[Tensor]:
-    """Return one tensor of numbers in [0, 1), repeated for each parameter of a bucket.
+    """Return one tensor of numbers in [0, 1) for each parameter of a bucket.
 
     Args:
         params: Parameters of one shape; shards of parameters of one shape with `collectives`.
-        seed, stream: Whole numbers from 0 to 2**24 - 1.
+        seed: A whole number from 0 to 2**24 - 1.
+        stream: Such a number for all parameters, which then get equal numbers; or a vector of
+            float64 with one for each.
         step: The step count.
         call: The index of this call among the calls in the rule.
         collectives: How the parameters are sharded.
     """
-    first = params[0]
-    key, whole_stream = _key(first, seed, step, call), _whole_number(stream)
+    key, streams = _key(params[0], seed, step, call), _streams(stream, params[0])
 
-    def numbers(positions: Tensor) -> Tensor:
-        even, odd = _words(key, whole_stream, positions >> 1)
+    def numbers(rows: slice, positions: Tensor) -> Tensor:
+        even, odd = _words(key, streams[rows], positions >> 1)
         return torch.where(positions & 1 == 0, even, odd) >> 8 & 0xFFFFFF
 
-    return [_draw(first, collectives, numbers).mul_(2.0**-24)] * len(params)
+    positions = _positions(params[0], collectives)
+    return _drawn(params, len(streams), positions, numbers, unit=2.0**-24)
 
 
 def random16(
@@ -71,57 +74,75 @@ def random16(
     collectives: Collectives | None = None,
 ) -> list[Tensor]:
     """Return numbers as `random` does, but of 16 bits instead of 24. Two elements share a word."""
-    first = params[0]
+    first, streams = params[0], _streams(stream, params[0])
     origin = torch.zeros((), dtype=torch.int64, device=first.device)
-    key = _words(_key(first, seed, step, call), _whole_number(stream), origin)
+    keys = _words(_key(first, seed, step, call), streams, origin)
 
-    def numbers(positions: Tensor) -> Tensor:
-        word = _permute(positions >> 1, key)
+    def numbers(rows: slice, positions: Tensor) -> Tensor:
+        word = _permute(positions >> 1, (keys[0][rows], keys[1][rows]))
         return torch.where(positions & 1 == 0, word, word >> 16) & 0xFFFF
 
-    return [_draw(first, collectives, numbers).mul_(2.0**-16)] * len(params)
+    positions = _positions(first, collectives)
+    return _drawn(params, len(streams), positions, numbers, unit=2.0**-16)
 
 
 def gaussian(x: Value, seed: Number, stream: Number, step: Number, call: int) -> Value:
     """Return numbers of the standard normal distribution in the shape of x, by Box and Muller.
 
     Args:
-        x: A matrix, or a list of matrices of one shape, which all get the same numbers.
+        x: A matrix, or a list of matrices of one shape.
         seed, stream, step, call: As for `random`.
     """
-    first = x.tensors[0] if isinstance(x, TensorList) else x
-    drawn = torch.empty(first.shape, dtype=_dtype(first), device=first.device)
-    key, whole_stream = _key(first, seed, step, call), _whole_number(stream)
-    for piece, positions in _pieces(drawn, _positions(first, None)):
-        words = (word >> 8 & 0xFFFFFF for word in _words(key, whole_stream, positions))
-        distances, angles = (word.to(drawn.dtype) for word in words)
+    matrices = x.tensors if isinstance(x, TensorList) else [x]
+    dtype, streams = _dtype(matrices[0]), _streams(stream, matrices[0])
+    key = _key(matrices[0], seed, step, call)
+
+    def numbers(rows: slice, positions: Tensor) -> Tensor:
+        words = (word >> 8 & 0xFFFFFF for word in _words(key, streams[rows], positions))
+        distances, angles = (word.to(dtype) for word in words)
         distances.add_(1).mul_(2.0**-24).log_().mul_(-2).sqrt_()
-        piece.copy_(angles.mul_(2 * pi / 2**24).cos_().mul_(distances))
-    return TensorList([drawn] * len(x.tensors)) if isinstance(x, TensorList) else drawn
+        return angles.mul_(2 * pi / 2**24).cos_().mul_(distances)
+
+    drawn = _drawn(matrices, len(streams), _positions(matrices[0], None), numbers)
+    return TensorList(drawn) if isinstance(x, TensorList) else drawn[0]
 
 
-def _draw(
-    like: Tensor, collectives: Collectives | None, numbers: Callable[[Tensor], Tensor]
-) -> Tensor:
-    """Return the numbers that belong to the positions of a parameter's elements, as floats."""
-    positions = _positions(like, collectives)
-    drawn = torch.empty(positions.shape, dtype=_dtype(like), device=like.device)
-    for piece, piece_positions in _pieces(drawn, positions):
-        piece.copy_(numbers(piece_positions))
-    return drawn
+def _drawn(
+    params: list[Tensor],
+    count: int,
+    positions: Tensor,
+    numbers: Callable[[slice, Tensor], Tensor],
+    unit: float = 1.0,
+) -> list[Tensor]:
+    """Return the numbers that belong to the positions of the parameters' elements, as floats.
+
+    On the CPU few numbers are drawn at once: about a hundred operations on them stay in the cache.
+
+    Args:
+        params: Parameters of one shape.
+        count: The number of streams: one for each parameter, or one for all.
+        positions: The positions of a parameter's elements, in its shape.
+        numbers: Returns the numbers of some streams, by rows, at some positions.
+        unit: The factor of all numbers.
+    """
+    dtype, device = _dtype(params[0]), params[0].device
+    flat, drawn = (
+        positions.view(-1),
+        torch.empty(count, *positions.shape, dtype=dtype, device=device),
+    )
+    length = CPU_ELEMENTS if drawn.is_cpu else max(1, drawn.numel())
+    height = max(1, length // max(1, len(flat)))
+    table = drawn.view(count, len(flat))
+    for top, left in product(range(0, count, height), range(0, len(flat), length)):
+        rows, columns = slice(top, top + height), slice(left, left + length)
+        table[rows, columns].copy_(numbers(rows, flat[columns]))
+    if unit != 1:
+        drawn.mul_(unit)
+    return list(drawn.unbind()) if count == len(params) else [drawn[0]] * len(params)
 
 
 def _dtype(like: Tensor) -> torch.dtype:
     return torch.promote_types(like.dtype, torch.float32)
-
-
-def _pieces(drawn: Tensor, positions: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield pieces of a tensor to be filled, each with the positions of its elements.
-
-    On the CPU a piece is small: about a hundred operations on it stay in the cache.
-    """
-    size = CPU_ELEMENTS if drawn.is_cpu else max(1, positions.numel())
-    return zip(drawn.view(-1).split(size), positions.view(-1).split(size), strict=True)
 
 
 def _key(like: Tensor, seed: Number, step: Number, call: int) -> tuple[Tensor, Tensor]:
@@ -129,12 +150,21 @@ def _key(like: Tensor, seed: Number, step: Number, call: int) -> tuple[Tensor, T
     return _word(_whole_number(seed) | call << 24, like), _word(_whole_number(step), like)
 
 
-def _words(
-    key: tuple[Tensor, Tensor], stream: int | Tensor, blocks: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the two words of each block of a stream; `blocks` are their indices."""
-    high = (blocks >> 32) | (stream << 8)
-    return _threefry(key, blocks.to(torch.int32), high.to(torch.int32))
+def _words(key: tuple[Tensor, Tensor], streams: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the two words of each block of each stream; `blocks` are the indices of blocks."""
+    high = (blocks >> 32) | (streams << 8)
+    return _threefry(key, blocks.to(torch.int32).expand_as(high), high.to(torch.int32))
+
+
+def _streams(stream: Number, like: Tensor) -> Tensor:
+    """Return a stream, or one for each parameter, as a column of int64 on the device of a tensor.
+
+    A vector is copied from memory that is not pinned, so neither host nor device waits.
+    """
+    whole = _whole_number(stream)
+    if isinstance(whole, Tensor):
+        return whole.to(like.device, non_blocking=True).view(-1, 1)
+    return torch.full((1, 1), whole, dtype=torch.int64, device=like.device)
 
 
 def _positions(param: Tensor, collectives: Collectives | None) -> Tensor:
@@ -193,7 +223,7 @@ def _threefry(key: tuple[Tensor, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor,
 
 def _permute(counters: Tensor, key: tuple[Tensor, Tensor]) -> Tensor:
     """Permute 64-bit counters under a key, to a word of 32 bits each."""
-    first = (counters >> 32).to(torch.int32).mul_(_KEY_INCREMENT).add_(key[0])
+    first = (counters >> 32).to(torch.int32).mul_(_KEY_INCREMENT) + key[0]
     x = counters.to(torch.int32) + first
     x = (
         x.bitwise_xor_(_shift_right(x, TRIPLE32_SHIFTS[0]))

@@ -367,6 +367,12 @@ def store(states: list[Tensor], value: Scalar) -> float:
     return float(states[0].item())
 
 
+def numbers_of(states: list[Tensor]) -> Tensor:
+    """Return the scalar states of a bucket, one for each parameter, as a vector of float64."""
+    device = states[0].device
+    return torch.stack([state.to(device, torch.float64) for state in states])
+
+
 def advance_one(step: Tensor | TensorList, capturable: bool) -> Scalar:
     """Add 1 to the step count of one parameter; return the count as `read_one` does."""
     step.add_(1)
