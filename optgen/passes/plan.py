@@ -44,7 +44,13 @@ from optgen.passes.dead_code import (
 from optgen.passes.dependency_depth import CyclicDependencyError, kinds_of
 from optgen.passes.fold_constants import fold_constants
 from optgen.passes.hoist_between_sweeps import hoist_between_sweeps
-from optgen.passes.name_values import name_items, name_products, name_properties, name_reductions
+from optgen.passes.name_values import (
+    name_items,
+    name_products,
+    name_properties,
+    name_reductions,
+    shared_decompositions,
+)
 from optgen.passes.prepare_rule import (
     Facts,
     add_maximize,
@@ -156,7 +162,9 @@ def _split(
     """Return the scalar program, and the tensor statements of each sweep in linear form."""
     rounded = rounded_refs(algorithm.rule)
     if cut.is_whole:
-        scalars, body = Splitter(algorithm, kinds, rounded=rounded).split(algorithm.rule)
+        held = shared_decompositions(algorithm.rule)
+        splitter = Splitter(algorithm, kinds, held=held, rounded=rounded)
+        scalars, body = splitter.split(algorithm.rule)
         return scalars, (body,)
     numbers = filter_assigns(algorithm.rule, lambda a: kinds[a.target].is_scalar)
     splitter = Splitter(replace(algorithm, rule=numbers), kinds)
