@@ -285,8 +285,15 @@ def name_products(algorithm: Algorithm) -> Algorithm:
     """
     repeated = _repeated_products(expressions(algorithm.rule))
     kinds = declared_kinds(algorithm)
-    namer = _ProductNamer(names_of_rule(algorithm), repeated=repeated, kinds=kinds)
+    lasting = lasting_versions(algorithm.rule)
+    namer = _ProductNamer(names_of_rule(algorithm), repeated=repeated, kinds=kinds, lasting=lasting)
     return replace(algorithm, rule=namer.program(algorithm.rule, {}))
+
+
+def lasting_versions(rule: Program) -> frozenset[Ref]:
+    """Return the last version of each name, which no other one overwrites, of an SSA rule."""
+    targets = sorted((a.target for a in assigns(rule)), key=lambda ref: ref.version)
+    return frozenset({ref.name: ref for ref in targets}.values())
 
 
 def _other_answers(values: Iterable[Expr]) -> dict[Expr, Expr]:
@@ -339,12 +346,13 @@ class _ProductNamer(_Namer):
     """Namer of repeated products.
 
     `others` has the other answers of decompositions. A block does not compute an answer that only
-    its branches need.
+    its branches need. `lasting` has the versions that no later version overwrites.
     """
 
     repeated: frozenset[Expr] = frozenset()
     others: Mapping[Expr, Expr] = field(default_factory=dict)
     kinds: Mapping[str, Kind] = field(default_factory=dict)
+    lasting: frozenset[Ref] = frozenset()
 
     def program(self, program: Program, known: dict[Expr, Ref]) -> Program:
         outside = self.others
@@ -357,8 +365,10 @@ class _ProductNamer(_Namer):
         """Rewrite a statement's value.
 
         A repeated product without a name stays the value, and is known by the statement's target.
+        If the rule overwrites the target later, the product gets a name of its own.
         """
-        if not self._has_name(stmt.value) or stmt.value in known:
+        may_stay = self._has_name(stmt.value) and stmt.target in self.lasting
+        if not may_stay or stmt.value in known:
             return self.named_inside(stmt.value, known)
         known[stmt.value] = stmt.target
         return self._ready(stmt.value, known)

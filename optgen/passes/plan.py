@@ -42,6 +42,7 @@ from optgen.passes.dead_code import (
     without_unused,
 )
 from optgen.passes.dependency_depth import CyclicDependencyError, kinds_of
+from optgen.passes.equal_values import share_equal_values
 from optgen.passes.fold_constants import fold_constants
 from optgen.passes.hoist_between_sweeps import hoist_between_sweeps
 from optgen.passes.name_values import (
@@ -147,8 +148,11 @@ def _cut(
     algorithm: Algorithm, order: Order, separate_versions: bool
 ) -> tuple[Algorithm, dict[Ref, Kind], RulePhases, bool]:
     """Return the rule in SSA form, its kinds, its phases, and whether they store states early."""
-    named = name_reductions(to_ssa(algorithm, separate_versions))
-    named = name_products(named) if order == "whole" else named
+    in_ssa = to_ssa(algorithm, separate_versions)
+    if order == "whole":
+        named = name_products(name_reductions(share_equal_values(in_ssa)))
+    else:
+        named = name_reductions(in_ssa)
     versioned = split_live_ranges(drop_redundant_stores(named), split_tensors=separate_versions)
     kinds = kinds_of(versioned)
     if order == "whole":
