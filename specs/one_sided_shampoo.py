@@ -5,16 +5,15 @@ them up to 1,000 times. So an update is then at most as long as that of an ortho
 """
 
 from optgen.spec import (
-    col_norm,
     cols,
     hyper,
     inverse_root,
     lerp,
     minimum,
     ndim,
+    norm,
     optimizer,
     require,
-    row_norm,
     rows,
     sqrt,
     state,
@@ -48,5 +47,5 @@ def OneSidedShampoo(
     u = m @ B / (1 - beta1**t)
     if every > 1:
         longest = sqrt(minimum(rows(p), cols(p)))
-        u = u * minimum(1, longest / col_norm(row_norm(u)))
+        u = u * minimum(1, longest / norm(u, over="matrix"))
     p = p - lr * u

@@ -8,7 +8,6 @@ kept (`update_freq` above 1) do not know the directions of later gradients, and 
 """
 
 from optgen.spec import (
-    col_norm,
     cols,
     factored,
     fresh,
@@ -16,8 +15,8 @@ from optgen.spec import (
     identity,
     inverse_root,
     minimum,
+    norm,
     optimizer,
-    row_norm,
     rows,
     sqrt,
     state,
@@ -58,7 +57,7 @@ def Shampoo(
         u = A @ g @ B
         if update_freq > 1:
             longest = sqrt(minimum(rows(p), cols(p)))
-            u = u * minimum(1, longest / col_norm(row_norm(u)))
+            u = u * minimum(1, longest / norm(u, over="matrix"))
     else:
         s = s + g**2
         u = g / sqrt(s + eps)

@@ -79,6 +79,8 @@ class MatrixWriter(Writer):
             f"({a}) / (1 + abs({self.reduced_number()}))",
             f"({a} - {self.reduced_number()})",
             f"({a}) * ({self.row()})",
+            f'({a}) / (1 + {self.pick("norm", "rms", "max_abs")}({self.row()}, over="matrix"))',
+            f'({a}) * {self.pick("mean", "rms", "max_abs")}({self.column()}, over="matrix")',
             f"({a} - {self.column()})",
             f"({a}) / sqrt(1 + ({self.row()})**2)",
             f"({a}) / (1 + abs({self.row()} * ({self.column()})))",

@@ -6,8 +6,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.linear_algebra import (
     descending_order,
-    eigenvalues,
-    eigenvectors,
+    eigh,
     permuted_columns,
     qr,
     transpose,
@@ -108,11 +107,13 @@ def update(
             # R = lerp(R, transpose(g) @ g / rows(p), 1 - decay)
             gram_right = lerp(gram_right, one_over_rows * (transpose(grad) @ grad), one_minus_decay)
             # U, W = basis(L), basis(R)
+            gram_left_eigenvalues, gram_left_eigenvectors = eigh(gram_left)
             basis_left = permuted_columns(
-                eigenvectors(gram_left), descending_order(eigenvalues(gram_left))
+                gram_left_eigenvectors, descending_order(gram_left_eigenvalues)
             )
+            gram_right_eigenvalues, gram_right_eigenvectors = eigh(gram_right)
             basis_right = permuted_columns(
-                eigenvectors(gram_right), descending_order(eigenvalues(gram_right))
+                gram_right_eigenvectors, descending_order(gram_right_eigenvalues)
             )
             # a, b = a + 1 / sqrt(init_factor), b + 1 / sqrt(init_factor)
             whitening_left = whitening_left + 1 / init_factor_sqrt

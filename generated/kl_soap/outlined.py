@@ -9,8 +9,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.linear_algebra import (
     descending_order,
-    eigenvalues,
-    eigenvectors,
+    eigh,
     permuted_columns,
     qr,
     transpose,
@@ -130,8 +129,9 @@ def update(
                 one_minus_decay=one_minus_decay,
             )
             # U, W = basis(L), basis(R)
+            gram_left_eigenvalues, gram_left_eigenvectors = eigh(gram_left)
             basis_left = permuted_columns(
-                eigenvectors(gram_left), descending_order(eigenvalues(gram_left))
+                gram_left_eigenvectors, descending_order(gram_left_eigenvalues)
             )
             # R = lerp(R, transpose(g) @ g / rows(p), 1 - decay)
             sweep2(
@@ -141,8 +141,9 @@ def update(
                 one_minus_decay=one_minus_decay,
             )
             # U, W = basis(L), basis(R)
+            gram_right_eigenvalues, gram_right_eigenvectors = eigh(gram_right)
             basis_right = permuted_columns(
-                eigenvectors(gram_right), descending_order(eigenvalues(gram_right))
+                gram_right_eigenvectors, descending_order(gram_right_eigenvalues)
             )
             # a, b = a + 1 / sqrt(init_factor), b + 1 / sqrt(init_factor)
             whitening_left = whitening_left + inverse_init_factor_sqrt

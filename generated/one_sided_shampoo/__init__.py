@@ -26,7 +26,7 @@ class OneSidedShampoo(GeneratedOptimizer):
             &\quad \text{longest} \leftarrow \sqrt{\min(\operatorname{rows}(\theta),
                 \operatorname{cols}(\theta))} \\
             &\quad u_t \leftarrow u_t \min(1,
-                \frac{\text{longest}}{\operatorname{norm}_{\downarrow}(\operatorname{norm}_{\rightarrow}(u_t))})
+                \frac{\text{longest}}{\sqrt{\operatorname{sum}_{\downarrow}(\operatorname{sum}_{\rightarrow}(u_t^2))}})
                 \\
             &\theta_t \leftarrow \theta_{t-1} - \gamma u_t
         \end{aligned}

@@ -54,10 +54,10 @@ def update(
         # u = m @ B / (1 - beta1**t)
         u = 1 / bias_correction1 * (exp_avg @ root)
         if every > 1:
-            # u = u * minimum(1, longest / col_norm(row_norm(u)))
+            # u = u * minimum(1, longest / norm(u, over="matrix"))
             u_sq_row_sum = row_sum(u * u)
-            sqrt_sq_col_sum = col_sum(sqrt(u_sq_row_sum) * sqrt(u_sq_row_sum))
-            u = u * minimum(1, longest / sqrt(sqrt_sq_col_sum))
+            u_sq_row_sum_col_sum = col_sum(u_sq_row_sum)
+            u = u * minimum(1, longest / sqrt(u_sq_row_sum_col_sum))
         # p = p - lr * u
         param = param - lr * u
         params[index].copy_(param)
@@ -114,10 +114,10 @@ def update_functional(
         # u = m @ B / (1 - beta1**t)
         u = 1 / bias_correction1 * (exp_avg @ root)
         if every > 1:
-            # u = u * minimum(1, longest / col_norm(row_norm(u)))
+            # u = u * minimum(1, longest / norm(u, over="matrix"))
             u_sq_row_sum = row_sum(u * u)
-            sqrt_sq_col_sum = col_sum(sqrt(u_sq_row_sum) * sqrt(u_sq_row_sum))
-            u = u * minimum(1, longest / sqrt(sqrt_sq_col_sum))
+            u_sq_row_sum_col_sum = col_sum(u_sq_row_sum)
+            u = u * minimum(1, longest / sqrt(u_sq_row_sum_col_sum))
         # p = p - lr * u
         param = param - lr * u
 

@@ -72,11 +72,11 @@ def update(
         exp_avg_product = exp_avg @ root
         u = inverse_bias_correction1 * exp_avg_product
         if every > 1:
-            # u = u * minimum(1, longest / col_norm(row_norm(u)))
+            # u = u * minimum(1, longest / norm(u, over="matrix"))
             u_product = u * u
             u_sq_row_sum = row_sum(u_product)
-            sqrt_sq_col_sum = col_sum(sqrt(u_sq_row_sum) * sqrt(u_sq_row_sum))
-            u = u * minimum(1, longest / sqrt(sqrt_sq_col_sum))
+            u_sq_row_sum_col_sum = col_sum(u_sq_row_sum)
+            u = u * minimum(1, longest / sqrt(u_sq_row_sum_col_sum))
         # p = p - lr * u
         sweep3(param, u, lr=lr)
         write_back(params, param)

@@ -35,7 +35,7 @@ class Shampoo(GeneratedOptimizer):
             &\quad \quad \text{longest} \leftarrow \sqrt{\min(\operatorname{rows}(\theta),
                 \operatorname{cols}(\theta))} \\
             &\quad \quad u_t \leftarrow u_t \min(1,
-                \frac{\text{longest}}{\operatorname{norm}_{\downarrow}(\operatorname{norm}_{\rightarrow}(u_t))})
+                \frac{\text{longest}}{\sqrt{\operatorname{sum}_{\downarrow}(\operatorname{sum}_{\rightarrow}(u_t^2))}})
                 \\
             &\textbf{else}: \\
             &\quad s_t \leftarrow s_{t-1} + g_t^2 \\

@@ -67,10 +67,10 @@ def update_factored(
         # u = A @ g @ B
         u = root_left @ grad @ root_right
         if update_freq > 1:
-            # u = u * minimum(1, longest / col_norm(row_norm(u)))
+            # u = u * minimum(1, longest / norm(u, over="matrix"))
             u_sq_row_sum = row_sum(u * u)
-            sqrt_sq_col_sum = col_sum(sqrt(u_sq_row_sum) * sqrt(u_sq_row_sum))
-            u = u * minimum(1, longest / sqrt(sqrt_sq_col_sum))
+            u_sq_row_sum_col_sum = col_sum(u_sq_row_sum)
+            u = u * minimum(1, longest / sqrt(u_sq_row_sum_col_sum))
         # p = p - lr * u
         param = param - lr * u
         write_back(params, param)

@@ -85,11 +85,11 @@ def update_factored(
         # u = A @ g @ B
         u = root_left @ grad @ root_right
         if update_freq > 1:
-            # u = u * minimum(1, longest / col_norm(row_norm(u)))
+            # u = u * minimum(1, longest / norm(u, over="matrix"))
             u_product = u * u
             u_sq_row_sum = row_sum(u_product)
-            sqrt_sq_col_sum = col_sum(sqrt(u_sq_row_sum) * sqrt(u_sq_row_sum))
-            u = u * minimum(1, longest / sqrt(sqrt_sq_col_sum))
+            u_sq_row_sum_col_sum = col_sum(u_sq_row_sum)
+            u = u * minimum(1, longest / sqrt(u_sq_row_sum_col_sum))
         # p = p - lr * u
         sweep2(param, u, lr=lr)
         write_back(params, param)

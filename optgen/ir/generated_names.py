@@ -15,8 +15,8 @@ _BUILT_IN = (
 )
 RUNTIME_NAMES: dict[str, tuple[str, ...]] = {
     "eager.linear_algebra": (
-        *("descending", "descending_order", "diag", "eigenvalues", "eigenvectors", "identity"),
-        *("inverse_root", "newton_schulz", "permuted_columns", "permuted_rows", "qr"),
+        *("descending", "descending_order", "diag", "eigenvalues", "eigenvectors", "eigh"),
+        *("identity", "inverse_root", "newton_schulz", "permuted_columns", "permuted_rows", "qr"),
         *("singular_vectors", "trace", "transpose"),
     ),
     "eager.parts": (

@@ -157,7 +157,7 @@ REDUCTIONS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "
 AXIS_REDUCTIONS: tuple[str, ...] = tuple(op for op in REDUCTIONS if op.startswith(("row_", "col_")))
 """Reductions to one number per row or per column."""
 WHOLE_REDUCTIONS: tuple[str, ...] = tuple(op for op in REDUCTIONS if op not in AXIS_REDUCTIONS)
-"""Reductions to one number per parameter. With `over=`, they go over several parameters."""
+"""Reductions to one number per parameter. `over=` asks for each matrix, or several parameters."""
 
 MAXIMA: frozenset[str] = frozenset(("max_abs", "row_max_abs", "col_max_abs"))
 """Reductions that take the largest magnitude. All other reductions add up."""
@@ -323,8 +323,9 @@ _OVER = """
 
 Args:
     x: a value of every element.
-    over: "group" for all elements of all parameters in the group, or "all" for those of all
-        groups; parameters without a gradient in this step are left out.
+    over: "matrix" for one number per matrix of a parameter; "group" for all elements of all
+        parameters in the group, or "all" for those of all groups. The last two leave out
+        parameters without a gradient in this step.
 """
 
 

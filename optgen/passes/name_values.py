@@ -33,6 +33,7 @@ from optgen.ir.nodes import (
     names_read,
     rebuild,
     refs,
+    walk,
 )
 from optgen.ir.ops import LINEAR_ALGEBRA, OPS, PROPERTIES, RANDOM_OPS, STORAGE_OPS
 from optgen.ir.plan import Phase, Plan, Stream, Sweep
@@ -279,11 +280,42 @@ def name_products(algorithm: Algorithm) -> Algorithm:
     A product that is used several times gets a statement and a name of its own. The same holds for
     decompositions; "product" means both here. A power uses its operand several times, because a
     square is computed as `x * x`. Elementwise ops are cheap beside products and stay in place.
+
+    If a block uses the eigenvalues and the eigenvectors of one matrix, their statements stand next
+    to each other, so that lowerings can print one decomposition.
     """
     repeated = _repeated_products(expressions(algorithm.rule))
     kinds = declared_kinds(algorithm)
-    namer = _ProductNamer(names_of_rule(algorithm), repeated=repeated, kinds=kinds)
+    lasting = lasting_versions(algorithm.rule)
+    namer = _ProductNamer(names_of_rule(algorithm), repeated=repeated, kinds=kinds, lasting=lasting)
     return replace(algorithm, rule=namer.program(algorithm.rule, {}))
+
+
+def lasting_versions(rule: Program) -> frozenset[Ref]:
+    """Return the last version of each name, which no other one overwrites, of an SSA rule."""
+    targets = sorted((a.target for a in assigns(rule)), key=lambda ref: ref.version)
+    return frozenset({ref.name: ref for ref in targets}.values())
+
+
+def _other_answers(values: Iterable[Expr]) -> dict[Expr, Expr]:
+    """Return the eigenvectors for the eigenvalues of each matrix, and the other way round.
+
+    Matrices of which the values need only one are left out.
+    """
+    words = [node for value in values for node in walk(value) if isinstance(node, Call)]
+    all_vectors = {word for word in words if word.op == "eigenvectors"}
+    found: dict[Expr, Expr] = {}
+    for word in words:
+        vectors = replace(word, op="eigenvectors")
+        if word.op == "eigenvalues" and vectors in all_vectors:
+            found |= {word: vectors, vectors: word}
+    return found
+
+
+def shared_decompositions(program: Program) -> frozenset[Ref]:
+    """Return the names of the eigenvalues and eigenvectors of the same matrices."""
+    others = _other_answers(stmt.value for stmt in assigns(program))
+    return frozenset(stmt.target for stmt in assigns(program) if stmt.value in others)
 
 
 def _repeated_products(values: Iterable[Expr]) -> frozenset[Expr]:
@@ -312,30 +344,64 @@ def _is_product(expr: Expr) -> bool:
 
 @dataclass
 class _ProductNamer(_Namer):
-    """Namer of repeated products."""
+    """Namer of repeated products.
+
+    `others` has the other answers of decompositions. A block does not compute an answer that only
+    its branches need. `lasting` has the versions that no later version overwrites.
+    """
 
     repeated: frozenset[Expr] = frozenset()
+    others: Mapping[Expr, Expr] = field(default_factory=dict)
     kinds: Mapping[str, Kind] = field(default_factory=dict)
+    lasting: frozenset[Ref] = frozenset()
+
+    def program(self, program: Program, known: dict[Expr, Ref]) -> Program:
+        outside = self.others
+        self.others = _other_answers(s.value for s in program if isinstance(s, Assign))
+        named = super().program(program, known)
+        self.others = outside
+        return named
 
     def assigned_value(self, stmt: Assign, known: dict[Expr, Ref]) -> Expr:
         """Rewrite a statement's value.
 
         A repeated product without a name stays the value, and is known by the statement's target.
+        If the rule overwrites the target later, the product gets a name of its own.
         """
-        if stmt.value not in self.repeated or stmt.value in known:
+        may_stay = self._has_name(stmt.value) and stmt.target in self.lasting
+        if not may_stay or stmt.value in known:
             return self.named_inside(stmt.value, known)
         known[stmt.value] = stmt.target
-        return rebuild(stmt.value, lambda child: self.named_inside(child, known))
+        return self._ready(stmt.value, known)
 
     def named_inside(self, expr: Expr, known: dict[Expr, Ref]) -> Expr:
         if expr in known:
             return known[expr]
-        inner = rebuild(expr, lambda child: self.named_inside(child, known))
-        if expr not in self.repeated:
+        inner = self._ready(expr, known)
+        if not self._has_name(expr):
             return inner
         assert isinstance(expr, Call)
         known[expr] = self.assign(matrix_word_name(expr, self.kinds), inner)
         return known[expr]
+
+    def _has_name(self, expr: Expr) -> bool:
+        return expr in self.repeated or expr in self.others
+
+    def _ready(self, expr: Expr, known: dict[Expr, Ref]) -> Expr:
+        """Return an expression with names in it. Its other answer is assigned right before it."""
+        inner = rebuild(expr, lambda child: self.named_inside(child, known))
+        other = self.others.get(expr)
+        if other is None or other in known:
+            return inner
+        assert isinstance(inner, Call)
+        assert isinstance(other, Call)
+        (matrix,) = inner.args
+        if not isinstance(matrix, Ref):
+            matrix = self.assign(f"{description(matrix)}_matrix", matrix)
+        known[other] = self.assign(
+            matrix_word_name(other, self.kinds), replace(other, args=(matrix,))
+        )
+        return replace(inner, args=(matrix,))
 
 
 Draws = Mapping[str, Call]

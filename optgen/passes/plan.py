@@ -42,9 +42,16 @@ from optgen.passes.dead_code import (
     without_unused,
 )
 from optgen.passes.dependency_depth import CyclicDependencyError, kinds_of
+from optgen.passes.equal_values import share_equal_values
 from optgen.passes.fold_constants import fold_constants
 from optgen.passes.hoist_between_sweeps import hoist_between_sweeps
-from optgen.passes.name_values import name_items, name_products, name_properties, name_reductions
+from optgen.passes.name_values import (
+    name_items,
+    name_products,
+    name_properties,
+    name_reductions,
+    shared_decompositions,
+)
 from optgen.passes.prepare_rule import (
     Facts,
     add_maximize,
@@ -141,8 +148,11 @@ def _cut(
     algorithm: Algorithm, order: Order, separate_versions: bool
 ) -> tuple[Algorithm, dict[Ref, Kind], RulePhases, bool]:
     """Return the rule in SSA form, its kinds, its phases, and whether they store states early."""
-    named = name_reductions(to_ssa(algorithm, separate_versions))
-    named = name_products(named) if order == "whole" else named
+    in_ssa = to_ssa(algorithm, separate_versions)
+    if order == "whole":
+        named = name_products(name_reductions(share_equal_values(in_ssa)))
+    else:
+        named = name_reductions(in_ssa)
     versioned = split_live_ranges(drop_redundant_stores(named), split_tensors=separate_versions)
     kinds = kinds_of(versioned)
     if order == "whole":
@@ -156,7 +166,9 @@ def _split(
     """Return the scalar program, and the tensor statements of each sweep in linear form."""
     rounded = rounded_refs(algorithm.rule)
     if cut.is_whole:
-        scalars, body = Splitter(algorithm, kinds, rounded=rounded).split(algorithm.rule)
+        held = shared_decompositions(algorithm.rule)
+        splitter = Splitter(algorithm, kinds, held=held, rounded=rounded)
+        scalars, body = splitter.split(algorithm.rule)
         return scalars, (body,)
     numbers = filter_assigns(algorithm.rule, lambda a: kinds[a.target].is_scalar)
     splitter = Splitter(replace(algorithm, rule=numbers), kinds)

@@ -129,8 +129,9 @@ def sum(x: Any, *, over: str | None = None) -> Any:
 
     Args:
         x: a value of every element.
-        over: "group" for all elements of all parameters in the group, or "all" for those of all
-            groups; parameters without a gradient in this step are left out.
+        over: "matrix" for one number per matrix of a parameter; "group" for all elements of all
+            parameters in the group, or "all" for those of all groups. The last two leave out
+            parameters without a gradient in this step.
     """
 
 def mean(x: Any, *, over: str | None = None) -> Any:
@@ -138,8 +139,9 @@ def mean(x: Any, *, over: str | None = None) -> Any:
 
     Args:
         x: a value of every element.
-        over: "group" for all elements of all parameters in the group, or "all" for those of all
-            groups; parameters without a gradient in this step are left out.
+        over: "matrix" for one number per matrix of a parameter; "group" for all elements of all
+            parameters in the group, or "all" for those of all groups. The last two leave out
+            parameters without a gradient in this step.
     """
 
 def norm(x: Any, *, over: str | None = None) -> Any:
@@ -147,8 +149,9 @@ def norm(x: Any, *, over: str | None = None) -> Any:
 
     Args:
         x: a value of every element.
-        over: "group" for all elements of all parameters in the group, or "all" for those of all
-            groups; parameters without a gradient in this step are left out.
+        over: "matrix" for one number per matrix of a parameter; "group" for all elements of all
+            parameters in the group, or "all" for those of all groups. The last two leave out
+            parameters without a gradient in this step.
     """
 
 def rms(x: Any, *, over: str | None = None) -> Any:
@@ -156,8 +159,9 @@ def rms(x: Any, *, over: str | None = None) -> Any:
 
     Args:
         x: a value of every element.
-        over: "group" for all elements of all parameters in the group, or "all" for those of all
-            groups; parameters without a gradient in this step are left out.
+        over: "matrix" for one number per matrix of a parameter; "group" for all elements of all
+            parameters in the group, or "all" for those of all groups. The last two leave out
+            parameters without a gradient in this step.
     """
 
 def max_abs(x: Any, *, over: str | None = None) -> Any:
@@ -165,8 +169,9 @@ def max_abs(x: Any, *, over: str | None = None) -> Any:
 
     Args:
         x: a value of every element.
-        over: "group" for all elements of all parameters in the group, or "all" for those of all
-            groups; parameters without a gradient in this step are left out.
+        over: "matrix" for one number per matrix of a parameter; "group" for all elements of all
+            parameters in the group, or "all" for those of all groups. The last two leave out
+            parameters without a gradient in this step.
     """
 
 def orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> Any:

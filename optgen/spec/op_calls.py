@@ -39,7 +39,7 @@ from optgen.spec.expressions import Expressions
 from optgen.spec.scope import SHAPE_NAMES, type_of
 from optgen.spec.source import Source
 from optgen.spec.substitutes import NO_SUBSTITUTE, UNSUPPORTED, function_hint, keyword_hint
-from optgen.spec.wide_reductions import is_wide_call, read_wide_reduction
+from optgen.spec.wide_reductions import has_over, read_reduction_over
 
 _MATRICES = tuple(axes for axes in SHAPES if "1" not in (height(axes), width(axes)))
 """Axes of values with several rows and columns."""
@@ -75,8 +75,8 @@ class OpCalls(Expressions):
             return self._given(node)
         if name not in CALLABLE_OPS:
             self._refuse_function(node, name)
-        if is_wide_call(node):
-            return read_wide_reduction(self, node, name)
+        if has_over(node):
+            return read_reduction_over(self, node, name)
         if node.keywords or any(isinstance(a, ast.Starred) for a in node.args):
             hint = keyword_hint(name, node) or (
                 f"write {self._call_form(name)}, without names or stars"
@@ -148,7 +148,7 @@ class OpCalls(Expressions):
             message = f"`{name}` takes the parameter"
             self.source.error(node.args[0], message, f"write {name}({param})")
         if name in ("rows", "cols"):
-            self._check_has_rows_and_columns(node, name)
+            self.check_has_rows_and_columns(node, name)
         return Ref(param, 0, value.place)
 
     def _reduction_argument(self, node: ast.Call, name: str) -> Expr:
@@ -156,7 +156,7 @@ class OpCalls(Expressions):
         value = self.number(node.args[0])
         axes = self.scope.kind(value).axes
         if name.startswith(("row_", "col_")):
-            self._check_has_rows_and_columns(node, name)
+            self.check_has_rows_and_columns(node, name)
         if self.scope.kind(Call(name, (value,))).axes is axes:
             shape_name = SHAPE_NAMES[axes]
             message = f"`{name}` of {shape_name} has nothing to reduce"
@@ -167,7 +167,7 @@ class OpCalls(Expressions):
 
     def linear_algebra(self, node: ast.expr, op: str, arguments: Sequence[ast.expr]) -> Expr:
         """Read an op of linear algebra. `@` takes two matrices, other ops a matrix and numbers."""
-        self._check_has_rows_and_columns(node, op)
+        self.check_has_rows_and_columns(node, op)
         values = tuple(map(self.number, arguments))
         if op != "@":
             message = f"`{op}` takes a matrix and numbers"
@@ -181,7 +181,7 @@ class OpCalls(Expressions):
 
     def _matrix_op_arguments(self, node: ast.Call, name: str) -> tuple[Expr, ...]:
         """Read the arguments of a matrix op: a tensor, a tuple of triples, two numbers."""
-        self._check_has_rows_and_columns(node, name)
+        self.check_has_rows_and_columns(node, name)
         tensor, coefficients, *numbers = node.args
         example = "ns_coefficients=hyper((3.4445, -4.775, 2.0315)); or three for each step in turn"
         if isinstance(coefficients, ast.Tuple | ast.List):
@@ -199,7 +199,7 @@ class OpCalls(Expressions):
         check_scalars(self, scalars, numbers, message)
         return (value, triples, *scalars)
 
-    def _check_has_rows_and_columns(self, node: ast.expr, name: str) -> None:
+    def check_has_rows_and_columns(self, node: ast.expr, name: str) -> None:
         """Check that the parameter is known to have rows and columns here."""
         if Condition("factored") not in self.scope.known_true:
             param = self.scope.algorithm.param

@@ -275,8 +275,8 @@ def batch_warning(algorithm: Algorithm) -> SpecError | None:
         return None
     name, param = reductions[0].op, algorithm.param
     message = f"warning: `{name}` reduces all matrices of a batch, and `{words[0]}` acts on each"
-    hint = f"if only matrices come: require(ndim({param}) == 2, …); a norm of each matrix is "
-    hint += "sqrt(trace(x @ transpose(x)))"
+    hint = f'for each matrix: {name}(x, over="matrix"); if only matrices come: '
+    hint += f"require(ndim({param}) == 2, …)"
     return SpecError(reductions[0].place, message, hint, algorithm.source)
 
 

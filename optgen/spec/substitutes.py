@@ -67,6 +67,7 @@ UNSUPPORTED: Mapping[str, str] = {
     "log1p": "log(1 + x)",
     "log2": "log(x) / log(2)",
     "matmul": "x @ y",
+    "matrix_norm": 'norm(x, over="matrix")',
     "matrix_power": "inverse_root(x, n, eps) is (x + eps I)^(-1/n)",
     "max": "maximum(a, b) works element by element; max_abs(x) and row_max_abs(x) reduce",
     "min": "minimum(a, b) works element by element",
@@ -114,6 +115,7 @@ _SIZES = {"0": "rows", "-2": "rows", "1": "cols", "-1": "cols"}
 _REDUCTIONS = ("sum", "mean", "norm", "rms", "max_abs")
 _ROW_OR_COLUMN = {"-1": "row", "1": "row", "-2": "col", "0": "col"}
 """A number per row or per column: the result of a torch function that reduces this axis."""
+_BOTH_AXES = ("-2, -1", "-1, -2")
 
 _MODULES = ("torch", "np", "numpy", "math", "F", "jnp", "jax", "linalg", "functional", "nn", "tl")
 _GROUPS = ("group", "self", "state", "param_groups", "defaults", "hypers", "config", "args")
@@ -353,8 +355,11 @@ def function_hint(name: str, operands: Sequence[str], keywords: Sequence[ast.key
             return f"write {_without_needless_parentheses(formula)}"
     reduction = {"amax": "max_abs", "max": "max_abs", "vector_norm": "norm"}.get(name, name)
     if reduction in _REDUCTIONS and (dim is not None or len(operands) > 1):
-        axis = _ROW_OR_COLUMN.get((dim if dim is not None else operands[1]).strip("()"))
-        chosen = f"{axis}_{reduction}({operands[0] if operands else 'x'})" if axis else ""
+        axes = (dim if dim is not None else operands[1]).strip("()[]")
+        axis, x = _ROW_OR_COLUMN.get(axes), operands[0] if operands else "x"
+        if axes in _BOTH_AXES:
+            return f'write {reduction}({x}, over="matrix"): one number per matrix'
+        chosen = f"{axis}_{reduction}({x})" if axis else ""
         both = f"row_{reduction}(x) is one number per row, col_{reduction}(x) one per column"
         return f"write {chosen}: {both}" if chosen else both
     if name in CALLABLE_OPS:

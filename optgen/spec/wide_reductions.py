@@ -1,4 +1,8 @@
-"""Read reductions over several parameters, `sum(x, over="group")`, and check their branches."""
+"""Read reductions with `over=`, and check the branches of those over several parameters.
+
+`sum(x, over="matrix")` reduces each matrix of a parameter: along rows, then along columns.
+`sum(x, over="group")` and `sum(x, over="all")` reduce several parameters.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from optgen.ir.algorithm import Algorithm, Hyper, State
 from optgen.ir.execution import is_wide
-from optgen.ir.kinds import Axes
+from optgen.ir.kinds import Axes, height, width
 from optgen.ir.nodes import Assign, Call, Const, Expr, Place, Program, Ref, assigns, refs
 from optgen.ir.ops import WHOLE_REDUCTIONS
 from optgen.spec.scope import SHAPE_NAMES
@@ -18,17 +22,19 @@ from optgen.spec.source import Source
 if TYPE_CHECKING:
     from optgen.spec.op_calls import OpCalls
 
-OVER_VALUES = ("group", "all")
+OVER_VALUES = ("matrix", "group", "all")
 
 
-def is_wide_call(node: ast.Call) -> bool:
+def has_over(node: ast.Call) -> bool:
     """Tell whether a call has the keyword `over`."""
     return any(keyword.arg == "over" for keyword in node.keywords)
 
 
-def read_wide_reduction(reader: OpCalls, node: ast.Call, name: str) -> Expr:
-    """Read a reduction over several parameters, and make it a statement of its own."""
+def read_reduction_over(reader: OpCalls, node: ast.Call, name: str) -> Expr:
+    """Read a reduction with `over=`. One over several parameters becomes a statement of its own."""
     over = _over_argument(reader, node, name)
+    if over == "matrix":
+        return _reduction_of_matrices(reader, node, name)
     value = reader.number(node.args[0])
     axes, place = reader.scope.kind(value).axes, reader.source.place(node)
     if axes is Axes.NONE and name == "max_abs":  # other words would count elements or parameters
@@ -41,7 +47,8 @@ def read_wide_reduction(reader: OpCalls, node: ast.Call, name: str) -> Expr:
 
 def _over_argument(reader: OpCalls, node: ast.Call, name: str) -> str:
     """Check the arguments of a call; return its argument `over`, "group" or "all"."""
-    hint = f'write {name}(x, over="group") or {name}(x, over="all")'
+    scopes = [f'{name}(x, over="{over}")' for over in OVER_VALUES]
+    hint = f"write {', '.join(scopes[:-1])} or {scopes[-1]}"
     if name not in WHOLE_REDUCTIONS:
         words = ", ".join(WHOLE_REDUCTIONS)
         reader.source.error(node, f"`{name}` takes no over=", f"words with over=: {words}")
@@ -50,6 +57,28 @@ def _over_argument(reader: OpCalls, node: ast.Call, name: str) -> str:
             if over in OVER_VALUES and not isinstance(arg, ast.Starred):
                 return over
     reader.source.error(node, f"`{name}` with over= takes one value, and a scope", hint)
+
+
+def _reduction_of_matrices(reader: OpCalls, node: ast.Call, name: str) -> Expr:
+    """Return a reduction of each matrix, by words of rows and columns."""
+    reader.check_has_rows_and_columns(node, name)
+    value, place = reader.number(node.args[0]), reader.source.place(node)
+    axes = reader.scope.kind(value).axes
+    sizes = (("row", width(axes)), ("col", height(axes)))
+    reduced = [axis for axis, size in sizes if size != "1"]
+    if not reduced:
+        hint = "it takes a value of every element, or numbers per row or per column"
+        reader.source.error(node.args[0], f"`{name}` of {SHAPE_NAMES[axes]}", hint)
+
+    def over_axes(word: str, value: Expr) -> Expr:
+        for axis in reduced:
+            value = Call(f"{axis}_{word}", (value,), place)
+        return value
+
+    word = {"norm": "sum", "rms": "mean"}.get(name)
+    if word is None:
+        return over_axes(name, value)
+    return Call("sqrt", (over_axes(word, Call("**", (value, Const(2)), value.place)),), place)
 
 
 def _reduction_in_two_stages(

@@ -100,6 +100,9 @@ TENSORS_WITH_AXES = (
     "clamp($a, -1, abs($c))", "maximum($a, $r)", "($a / (abs($r * $c) + 0.5))", "($r - $a)",
     "where($m, $r, $a)", "lerp($r, $c, $l)", "($a * $r / (abs($c) + 1))", "($r + $c)",
     "$a % (1 + abs($r))", "atan2($a, $r)", "atan2($r, $c)", "atan2($c, $a)",
+    '($a * rms($x, over="matrix"))', '($a / (1 + norm($x, over="matrix")))',
+    '($a - mean($x, over="matrix"))', '($a + sum($r, over="matrix"))',
+    '($a * max_abs($c, over="matrix") / (1 + norm($x)))',
 )  # fmt: skip
 
 REDUCED_NUMBERS = (
@@ -130,6 +133,8 @@ ROWS = (
     "row_max_abs($c)", "maximum($r, row_max_abs($x))", "lerp($r, row_max_abs($x), 0.25)",
     "($r / (1 + col_max_abs($r)))", "(row_mean($x) / (1 + row_max_abs($x)))", "row_max_abs(0 * g)",
     "row_max_abs(2 + 0*g)", "(row_norm($x) - row_max_abs($x))",
+    '($r / (1 + norm($r, over="matrix")))', '(row_mean($x) * max_abs($x, over="matrix"))',
+    '($r - mean($c, over="matrix"))', '(row_sum($x) - sum($x, over="matrix"))',
 )  # fmt: skip
 LEFTS = (
     "($a @ transpose($b))", "(0.5 * $s + 0.25 * $a @ transpose($a))", "($s @ $s)", "transpose($s)",
@@ -141,6 +146,7 @@ LEFTS = (
     "($a @ $z @ transpose($b))", "($s / (1 + abs($l)))", "($s / (1 + trace($s)**2))", "(-$s)",
     "where($q, $s, transpose($s))", "clamp($s, -1, 1)", "qr($s + 2 * identity($s))",
     "eigenvectors($s)", "descending($r)", "(descending(diag($s)) @ $s)", "(0 * $s)", "($s - $s)",
+    '($s / (1 + norm($s, over="matrix")))',
 )  # fmt: skip
 RIGHTS = (
     "(transpose($a) @ $b)", "(0.5 * $z + 0.25 * transpose($a) @ $a)", "($z @ $z)", "transpose($z)",
@@ -160,6 +166,7 @@ THIN_ROWS = (
     "lerp($h, $a @ transpose($i), 0.25)", "($r @ col_mean($h))", "($h - transpose($d))",
     "($h * (1 + row_rms($h)))", "($s @ $a @ $j @ $y)", "($h / (1 + sum($h)**2))", "(0 * $h)",
     "qr($h)", "gaussian($h, $n, $k)", "singular_vectors($s, rank)", "($h + rms($h))",
+    '($h * max_abs($h, over="matrix"))', '($h + sum($h, over="matrix"))',
     "($h * transpose(row_mean($y)))", "($h @ identity($y))", "where($q, $h, transpose($d))",
 )  # fmt: skip
 WIDE_ROWS = (
@@ -197,7 +204,8 @@ TENSORS_WITH_SQUARES = (
     "($a / (1 + mean($s * $s)))", "($a * row_mean($s))", "($a + transpose(row_rms($z)))",
     "($a + transpose(col_sum($s)))", "($a / (1 + norm($z)))", "($a * ($s @ $r))",
     "($a / (1 + row_max_abs($s)))", "($a * row_max_abs(transpose($z @ transpose($a))))",
-    "($a + transpose(col_max_abs($s)))",
+    "($a + transpose(col_max_abs($s)))", '($a * rms($s, over="matrix"))',
+    '($s @ $a / (1 + norm($s @ $a, over="matrix")))', '($a + mean($z, over="matrix"))',
 )  # fmt: skip
 CONDITIONS = ("($q and $p)", "($q or $p)", "(not $q)", "(not (not $q or $p))", "(not ($q and $p))")
 COMPARISONS = (

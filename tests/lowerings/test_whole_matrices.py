@@ -10,7 +10,7 @@ import torch
 from conftest import Golden
 from lowerings.capture import capture_on_cpu
 from spec_texts import LR, spec
-from torch import Tensor
+from torch import Tensor, linalg
 
 import optgen
 from optgen import emit, use_lowering
@@ -144,6 +144,51 @@ RULES = {
         "    g = orthogonalize(g @ transpose(g) @ g, abc, 4, 1e-7)",
         "p = p - lr * orthogonalize(orthogonalize(g, abc, 1, 1e-7), abc, 3, 1e-7)",
     ),
+    "equal values under other names": (
+        'm=state("exp_avg"), L=state("left", shape=("rows", "rows"))',
+        MATRIX,
+        "x = tanh(g) + p",
+        "y = x @ transpose(x) / (1 + norm(x) ** 2)",
+        "m = 0.5 * m + g",
+        "z = tanh(g) + p",
+        "p = p - lr * y @ x",
+        "k = z @ transpose(z) / (1 + norm(z) ** 2)",
+        "if t % 2 == 0:",
+        "    a = 0.5 * k + identity(k)",
+        "    L = L / 2 + a * trace(a)",
+        "    m = m - a @ m / 2",
+        "b = 0.5 * k + identity(k)",
+        "p = p - lr * (b @ x + y @ z + L @ m + k @ g / (1 + norm(b)))",
+    ),
+    "names of products are overwritten": (
+        'm=state("exp_avg"), L=state("left", shape=("rows", "rows"))',
+        MATRIX,
+        "L = 0.5 * L + g @ transpose(g) / (1 + norm(g) ** 2)",
+        "x = L @ g",
+        "x = x + p",
+        "if t % 2 == 0:",
+        "    m = L @ p",
+        "    m = 0.5 * m + x",
+        "    x = L @ p",
+        "y = 0.5 * g + m",
+        "z = L @ y",
+        "y = y * z",
+        "k = 0.5 * g + m",
+        "p = p - lr * (L @ g + x + L @ p + y + L @ k)",
+    ),
+    "one decomposition": (
+        'L=state("left", shape=("rows", "rows")), r=state("rows", shape="row")',
+        MATRIX,
+        "L = 0.5 * L + g @ transpose(g)",
+        "V = eigenvectors(L + identity(L)) * transpose(1 / sqrt(eigenvalues(L + identity(L))))",
+        "u = V @ transpose(eigenvectors(L + identity(L))) @ g",
+        "if t % 2 == 0:",
+        "    r = eigenvalues(L)",
+        "    u = u + eigenvectors(L) @ (transpose(eigenvectors(L)) / (1 + r)) @ p",
+        "elif t == 3:",
+        "    r = r / (1 + max_abs(eigenvalues(L)))",
+        "p = p - lr * u / (1 + r)",
+    ),
     "a condition on a scalar state": (
         'L=state("left", shape=("rows", "rows")), s=state("mu", shape="scalar", init=1)',
         MATRIX,
@@ -264,7 +309,32 @@ def test_other_dtypes_are_near_the_oracle(
     assert largest_difference(spec_of_case(case), step_with(lowering), dtype) < bound
 
 
-@pytest.mark.parametrize("case", ["roots", "every other step", "permuted"])
+@pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu", "differentiable"])
+def test_eigenvalues_and_eigenvectors_come_from_one_decomposition(
+    lowering: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def counted(name: str) -> Callable[[Tensor], Any]:
+        of_torch = getattr(linalg, name)
+        return lambda x: (calls.append(name), of_torch(x))[1]  # type: ignore[func-returns-value]
+
+    for name in ("eigh", "eigvalsh"):
+        monkeypatch.setattr(linalg, name, counted(name))
+    param = torch.nn.Parameter(torch.eye(40), requires_grad=lowering != "differentiable")
+    is_differentiable = lowering == "differentiable"
+    optimizer = optgen.load(spec_of_case("one decomposition"))(
+        [param], differentiable=is_differentiable
+    )
+    expected = {1: ["eigh"], 2: ["eigh", "eigh"], 3: ["eigh", "eigvalsh"], 4: ["eigh", "eigh"]}
+    for step in expected:
+        param.grad = torch.diag(torch.arange(1.0, 41.0))
+        calls.clear()
+        step_with("forloop" if is_differentiable else lowering)(optimizer)
+        assert calls == expected[step]
+
+
+@pytest.mark.parametrize("case", ["roots", "every other step", "permuted", "one decomposition"])
 def test_code_is_printed_as_recorded(case: str, golden: Golden) -> None:
     (algorithm,) = read_spec(spec_of_case(case))
     golden.check(emit.render(algorithm, FORLOOP, emit.find_ruff()), "forloop")

@@ -8,6 +8,7 @@ import pytest
 from spec_texts import LR, read, spec
 
 from optgen.cli.check import check
+from optgen.ir.ops import WHOLE_REDUCTIONS
 from optgen.spec.semantic_checks import batch_warning
 
 MUON = "c=hyper((3.4445, -4.775, 2.0315))"
@@ -43,6 +44,10 @@ NOT_WARNED = {
     "fewer than three axes": rule(*MIXED, require="factored(p) and ndim(p) < 3"),
     "rows": rule(ORTHOGONAL, "p = p - lr * o / row_norm(o)"),
     "a norm of each matrix": rule(ORTHOGONAL, "p = p - lr * o / sqrt(trace(o @ transpose(o)))"),
+    **{
+        f"{word} over each matrix": rule(ORTHOGONAL, f'p = p - lr * o * {word}(o, over="matrix")')
+        for word in WHOLE_REDUCTIONS
+    },
     "over all parameters": rule(ORTHOGONAL, 'p = p - lr * o / norm(g, over="all")'),
     "no matrix word": rule("p = p - lr * g / norm(g) * c[0]"),
     "a branch for matrices": rule(
@@ -76,6 +81,7 @@ def test_check_prints_the_warning_below_the_rule(tmp_path: Path) -> None:
     assert str(ok).startswith("Made: ok")
     assert isinstance(warning, str)
     first, _, caret, hint = warning.splitlines()
+    assert 'norm(x, over="matrix")' in hint
     assert ": warning: `norm` reduces" in first
     assert caret.strip() == "^"
     assert "require(ndim(p) == 2" in hint

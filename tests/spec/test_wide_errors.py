@@ -41,6 +41,17 @@ CASES = {
     "a function of elements": spec('p = p - lr * sqrt(g, over="all")'),
     "a number": spec('p = p - lr * g * sum(lr, over="group")'),
     "rows": spec(MATRIX, 'p = p - lr * g * sum(row_mean(g), over="group")'),
+    "a matrix of a parameter that may be a vector": spec('p = p - lr * g / norm(g, over="matrix")'),
+    "a number for a matrix": spec(MATRIX, 'p = p - lr * g * sum(lr, over="matrix")'),
+    "a number per matrix for a matrix": spec(
+        MATRIX, 'p = p - lr * g * rms(row_mean(col_mean(g)), over="matrix")'
+    ),
+    "a word of rows for a matrix": spec(MATRIX, 'p = p - lr * g / row_norm(g, over="matrix")'),
+    "a matrix for sparse gradients": spec(
+        MATRIX,
+        'p = p - lr * g / norm(g, over="matrix")',
+        decorator='@optimizer(gradient="rows")',
+    ),
     "all under a flag": spec(
         "if nesterov:",
         '    g = g / norm(g, over="all")',

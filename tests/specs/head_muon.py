@@ -1,16 +1,15 @@
 """NorMuon for each matrix of a batch: heads of an attention, experts, parts of a QKV weight."""
 
 from optgen.spec import (
-    col_sum,
     cols,
     factored,
     hyper,
     lerp,
+    norm,
     optimizer,
     orthogonalize,
     require,
     row_mean,
-    row_sum,
     rows,
     sqrt,
     state,
@@ -40,6 +39,6 @@ def HeadMuon(
     o = orthogonalize(lerp(g, b, beta1), ns_coefficients, ns_steps, eps)
     r = lerp(r, row_mean(o**2), 1 - beta2)
     u = o / (sqrt(r) + eps)
-    size = sqrt(col_sum(row_sum(u**2)))
+    size = norm(u, over="matrix")
     p = p - lr * weight_decay * p
     p = p - 0.2 * lr * sqrt(rows(p) * cols(p)) * u / (size + eps)

@@ -7,7 +7,7 @@ Its last lines write them into the parameters and states. For a list, every oper
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.execution import is_wide
@@ -17,9 +17,11 @@ from optgen.ir.nodes import (
     Assign,
     Call,
     Expr,
+    If,
     Linear,
     Program,
     Ref,
+    Stmt,
     assigns,
     children,
     expressions,
@@ -150,10 +152,52 @@ def whole_statements(plan: Plan, program: Program, syntax: Syntax) -> list[str]:
 
     stream_names = [stream.name for stream in streams(plan)]
     indexed = permute_by_index(map_expressions(program, of_param), stream_names)
-    return statements(indexed, _PRINTER, lambda stmt: [_assignment_line(plan, stmt, syntax)])
+    return statements(
+        one_decomposition(indexed), _PRINTER, lambda stmt: [_assignment_line(plan, stmt, syntax)]
+    )
+
+
+@dataclass(frozen=True)
+class _Decomposition(Assign):
+    """Statement that assigns the eigenvectors of a matrix to `target`, and its eigenvalues."""
+
+    values: Ref = field(kw_only=True)
+
+
+def one_decomposition(program: Program) -> Program:
+    """Return a program in which two statements for one decomposition are one statement.
+
+    `name_products` puts the eigenvalues and the eigenvectors of one matrix next to each other.
+    """
+    out: list[Stmt] = []
+    for stmt in program:
+        if isinstance(stmt, If):
+            arms = (one_decomposition(arm) for arm in (stmt.then, stmt.orelse))
+            out.append(replace(stmt, **dict(zip(("then", "orelse"), arms, strict=True))))
+        elif out and isinstance(out[-1], Assign) and (pair := _decomposition(out[-1], stmt)):
+            out[-1] = pair
+        else:
+            out.append(stmt)
+    return tuple(out)
+
+
+def _decomposition(first: Assign, second: Assign) -> _Decomposition | None:
+    """Return a statement for two answers of one decomposition, or None for other statements."""
+    targets: dict[str, Ref] = {}
+    words = [only_factor(stmt.value) for stmt in (first, second)]
+    for stmt, word in zip((first, second), words, strict=True):
+        if isinstance(word, Call) and word.args == children(words[0]):
+            targets[word.op] = stmt.target
+    if targets.keys() != {"eigenvalues", "eigenvectors"} or first.target in refs(words[1]):
+        return None
+    value = Call("eigh", children(words[0]))
+    vectors, values = targets["eigenvectors"], targets["eigenvalues"]
+    return _Decomposition(vectors, value, first.quote, first.place, values=values)
 
 
 def _assignment_line(plan: Plan, stmt: Assign, syntax: Syntax) -> str:
+    if isinstance(stmt, _Decomposition):
+        return f"{stmt.values.name}, {stmt.target.name} = {_PRINTER.text(stmt.value)}"
     match stmt.value:
         case Call(op) as call if op in RANDOM_OPS:
             (line,) = syntax.draw_lines({stmt.target.name: call})

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from optgen.contract.constants import EIGENVALUE_ROUNDING
 from optgen.runtime import matrix_ops
-from optgen.runtime.eager.tensor_lists import TensorList, batched
+from optgen.runtime.eager.tensor_lists import TensorList, batched, batched_results
 
 Value = TypeVar("Value", Tensor, TensorList)
 
@@ -50,7 +50,20 @@ def eigenvectors(x: Value) -> Value:
 
 def eigenvalues(x: Value) -> Value:
     """Return the eigenvalues of a symmetric matrix in ascending order, one number per row."""
-    return _batched(lambda tensor: _eigh(tensor)[0].unsqueeze(-1), x)
+    return _batched(lambda tensor: _eigenvalues(tensor).unsqueeze(-1), x)
+
+
+def eigh(x: Value) -> tuple[Value, Value]:
+    """Return the eigenvalues and the eigenvectors of a symmetric matrix, by one decomposition."""
+
+    def both(tensor: Tensor) -> tuple[Tensor, Tensor]:
+        values, vectors = _eigh(tensor)
+        return values.unsqueeze(-1), vectors
+
+    if isinstance(x, Tensor):
+        return both(x)
+    values, vectors = batched_results(both, x)
+    return values, vectors
 
 
 def singular_vectors(x: Value, rank: float) -> Value:
@@ -142,6 +155,15 @@ def _left_vectors(x: Tensor) -> Tensor:
         stacked = torch.stack([_left_vectors(matrix) for matrix in x.flatten(0, -3).unbind()])
         return stacked.reshape(*x.shape[:-2], *stacked.shape[-2:])
     return vectors
+
+
+def _eigenvalues(x: Tensor) -> Tensor:
+    """Return eigenvalues, which cost less without eigenvectors; NaN for a matrix that has none."""
+    try:
+        values: Tensor = torch.linalg.eigvalsh(x)
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        return _eigh(x)[0]
+    return values
 
 
 def _eigh(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -84,11 +84,20 @@ def batched(function: Callable[..., Tensor], *lists: TensorList) -> TensorList:
 
     On a device one call takes all tensors. On the CPU this is faster only for small matrices.
     """
+    (result,) = batched_results(lambda *row: (function(*row),), *lists)
+    return result
+
+
+def batched_results(
+    function: Callable[..., tuple[Tensor, ...]], *lists: TensorList
+) -> tuple[TensorList, ...]:
+    """Apply a function with several results, as `batched` does; return a list for each result."""
     columns = [each.tensors for each in lists]
     are_large = columns[0][0].is_cpu and any(x.numel() > BATCHED_ELEMENTS for x, *_ in columns)
     if are_large or len(columns[0]) == 1:
-        return TensorList([function(*row) for row in zip(*columns, strict=True)])
-    return TensorList(function(*map(torch.stack, columns)).unbind())
+        rows = (function(*row) for row in zip(*columns, strict=True))
+        return tuple(TensorList([*results]) for results in zip(*rows, strict=True))
+    return tuple(TensorList([*each.unbind()]) for each in function(*map(torch.stack, columns)))
 
 
 def _foreach(name: str, args: tuple[Any, ...]) -> Sequence[Tensor] | None:
