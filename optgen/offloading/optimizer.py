@@ -217,7 +217,7 @@ class OffloadedOptimizer(LightOptimizer):
             ValueError: A hyperparameter is invalid.
         """
         self._worker.check()
-        self._check_backward()
+        self._check_may_step()
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -283,6 +283,7 @@ class OffloadedOptimizer(LightOptimizer):
 
     def _begin_backward(self) -> None:
         """Prepare steps during a backward pass, before its first gradient is taken."""
+        self._check_may_step()
         self._stepper.follow_weights(only_changed=True)
         self._stepper.host.set_hypers(self._packed_hypers(1.0))
         if backward_pass() != -1:  # else `step` found a gradient that no hook has taken
@@ -292,7 +293,7 @@ class OffloadedOptimizer(LightOptimizer):
     def _end_backward(self) -> None:
         self._backward_runs = False
 
-    def _check_backward(self) -> None:
+    def _check_may_step(self) -> None:
         """Raise the error of a backward pass that failed after it had begun to step."""
         if self._backward_runs:
             self._worker.refuse(

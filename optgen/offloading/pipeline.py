@@ -54,6 +54,10 @@ class Pass:
     versions: Mapping[Tensor, int] = field(default_factory=dict)
 
 
+Rows = Sequence[tuple[Bucket, Sequence[int]]]
+"""Buckets, each with some of its rows."""
+
+
 class Pipeline:
     """The kernels of all buckets, and the passes over them.
 
@@ -178,6 +182,26 @@ class Pipeline:
             master, weights = _master(piece), views[row]
             is_same = master.to(weights.dtype) == weights
             master.copy_(torch.where(is_same, master, weights.to(master.dtype)))
+
+    def fetch_weights(self, rows: Rows, into: Mapping[Tensor, Tensor]) -> None:
+        """Copy the device's weights of some rows into tensors on the host, by parameters."""
+        for bucket, chosen in rows:
+            views = self.ring.fetch_weights(bucket, chosen)
+            for row in chosen:
+                piece = bucket.pieces[row]
+                piece.of(into[piece.owner.param]).copy_(views[row])
+
+    def send_weights(self, rows: Rows, values: Mapping[Tensor, Tensor]) -> None:
+        """Copy tensors on the host, by parameters, into the device's weights of some rows."""
+        for bucket, chosen in rows:
+            slot = self.ring.weight_slot(bucket)
+            for row in chosen:
+                piece = bucket.pieces[row]
+                self.ring.weights[bucket.index][slot][row].copy_(
+                    piece.of(values[piece.owner.param])
+                )
+            self.ring.send(bucket, slot, chosen, self._sent[bucket.index])
+        self.ring.wait_all_sent()
 
     def _check_unchanged(self, work: BucketWork, versions: Mapping[Tensor, int]) -> None:
         """Raise a RuntimeError if a gradient was changed in place while it was copied."""

@@ -55,7 +55,6 @@ def test_a_parameter_twice_in_a_group(sim: Any) -> None:
         ("prodigy", "reduces over all parameters"),
         ("adahessian", "takes further inputs"),
         ("sparse_adam", "takes sparse gradients only"),
-        ("schedule_free_adamw", r"train\(\) and eval\(\)"),
     ],
 )
 def test_rules_that_are_refused(rule: str, message: str, sim: Any) -> None:
