@@ -94,7 +94,10 @@ class HostSide:
         self.pipeline.show_made(work)
 
     def begin_anew(self, number: int) -> None:
-        """Forget what is under way: pass `number` counts as ended. No job runs."""
+        """Forget what is under way: pass `number` counts as ended.
+
+        The worker's thread calls this.
+        """
         self.pipeline.ended_pass = number
         if self.collector is not None:
             self.collector.abandon()

@@ -273,8 +273,15 @@ class OffloadedOptimizer(LightOptimizer):
             self.synchronize()
             squares = self._stepper.host.squares(counts)
         params = [param for group in self.param_groups for param in group["params"]]
-        norm = self.grad_norm = gradient_norm(list(grads.values()), squares, params)
+        norm = self.grad_norm = gradient_norm(
+            list(grads.values()), squares, params, self._wait_for_norm
+        )
         return clip_factor(norm, self._options.max_norm)
+
+    def _wait_for_norm(self, device: torch.device) -> None:
+        event = torch.Event(device=device)
+        event.record(torch.accelerator.current_stream(device))
+        self._worker.wait_for(event, "norm of gradients", f"all parameters on {device}")
 
     def _packed_hypers(self, factor: float) -> list[array[float]]:
         """Return the groups' hyperparameters as the kernel takes them; raise if one is invalid."""

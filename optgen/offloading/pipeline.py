@@ -102,15 +102,20 @@ class Pipeline:
         """Tell whether the weights of a bucket are on their way in this pass, or in a later one."""
         return self._sent_pass[index] >= number
 
-    def wait_for_weights(self, index: int, on_host: bool) -> None:
-        """Wait for weights of a bucket that are on their way: on the host, or in its device's
-        current stream.
+    def wait_for_weights(self, index: int) -> None:
+        """Let the current stream of a bucket's device wait for weights that are on their way."""
+        device = self.buckets[index].device
+        self._sent[index].wait(torch.accelerator.current_stream(device))
+
+    def wait_on_host(self, index: int, waiter: Worker) -> None:
+        """Wait on the host for weights of a bucket that are on their way.
+
+        Raises:
+            OffloadError: They do not arrive within the waiter's time limit.
         """
-        if on_host:
-            self._sent[index].synchronize()
-        else:
-            device = self.buckets[index].device
-            self._sent[index].wait(torch.accelerator.current_stream(device))
+        waiter.wait_for(
+            self._sent[index], "copy of weights to the device", self.buckets[index].name
+        )
 
     def run(self, current: Pass) -> None:
         """Run a pass; the worker's thread calls this."""

@@ -14,6 +14,8 @@ from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import optgen
+from optgen.offloading import OffloadError
+from optgen.offloading.bucket_kernel import BucketKernel
 from optgen.offloading.clipping import clip_factor
 from optgen.offloading.host_rule import FACTOR, offload_rule
 from optgen.offloading.pipeline import Pipeline
@@ -132,18 +134,46 @@ def bits_without_waits(rank: int, schedules: int) -> int:
 
     The current stream waits instead, as for modules of a whole model.
     """
-    original = Pipeline.wait_for_weights
     settings = {"latency": 1e-3, "jitter": 5e-3}
     differing = 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            Pipeline, "wait_for_weights", lambda own, index, on_host: original(own, index, False)
+            Pipeline, "wait_on_host", lambda own, index, waiter: own.wait_for_weights(index)
         )
         for seed in range(schedules):
             schedule = {**settings, "seed": seed}
             differ, *_ = bits(rank, "adamw", schedule, {"hide": "forward"}, (0, 2, 4))
             differing += bool(differ)
     return differing
+
+
+def error_of_a_stalled_forward(rank: int) -> str:
+    """Return the error of a forward pass whose weights do not arrive, as the device stalls."""
+    device.load()
+    model = network("sim")
+    optimizer = offloaded(model, "adamw", hide="forward", time_limit=0.5, bucket_bytes=1 << 14)
+    train(model, optimizer, rank, range(1))
+    run = BucketKernel.run
+    batch = torch.ones(8, WIDTH).bfloat16().to("sim")
+    model(batch).float().square().mean().backward()
+    torch.accelerator.synchronize()
+
+    def stall(kernel: BucketKernel, *args: Any) -> None:
+        run(kernel, *args)
+        device.configure(stalled=True)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BucketKernel, "run", stall)
+        optimizer.step()
+        try:
+            model(batch)
+        except OffloadError as error:
+            return str(error)
+        finally:
+            device.configure(stalled=False)
+            torch.accelerator.synchronize()
+            optimizer.close()
+    return ""
 
 
 def refusal(rank: int, rule: str) -> str:

@@ -58,6 +58,11 @@ def test_a_forward_pass_that_does_not_wait_on_the_host_is_seen(ranks: Ranks) -> 
     assert all(ranks(sharded.bits_without_waits, 5))
 
 
+def test_a_forward_pass_on_a_device_that_does_not_answer(ranks: Ranks) -> None:
+    for text in ranks(sharded.error_of_a_stalled_forward):
+        assert "in the stage 'copy of weights to the device', at 0.weight, for 0.5 s" in text
+
+
 @pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("rule", ["adamw", "sgd"])
 @pytest.mark.parametrize(("saving", "loading"), [(2, 1), (1, 2), (2, 2)])

@@ -72,7 +72,7 @@ def test_bits_in_both_modes(options: str, rule: str, sim: Any) -> None:
 def test_weights_of_32_bits(sim: Any) -> None:
     """Here nothing is rounded, so nothing is kept."""
     values = torch.linspace(-1, 1, 300)
-    params = [nn.Parameter(values.to(kind)) for kind in ("sim", "cpu")]
+    params = [nn.Parameter(values.clone().to(kind)) for kind in ("sim", "cpu")]
     ours = optgen.offload("schedule_free_adamw", params[:1], keep_on_device=0, bucket_bytes=256)
     theirs = master("schedule_free_adamw")(params[1:], lr=2.5e-3)
     for number in range(4):
