@@ -26,10 +26,24 @@ WIDTH = 24
 
 @cache
 def mesh(kind: str) -> DeviceMesh:
-    """Return the mesh of both ranks."""
+    """Return the mesh of both ranks; of four ranks, two replicas of two shards."""
+    if distributed.get_world_size() == 4:
+        return replicated_mesh(kind)
     if kind == "cpu":
         return init_device_mesh("cpu", (2,))
     return DeviceMesh.from_group(collectives.new_group(), kind, mesh=[0, 1])
+
+
+def replicated_mesh(kind: str) -> DeviceMesh:
+    names = ("replicas", "shards")
+    if kind == "cpu":
+        return init_device_mesh("cpu", (2, 2), mesh_dim_names=names)
+    groups = []
+    for sets in (((0, 2), (1, 3)), ((0, 1), (2, 3))):
+        made = {ranks: collectives.new_group(ranks) for ranks in sets}
+        groups += [group for ranks, group in made.items() if distributed.get_rank() in ranks]
+    layout = [[0, 1], [2, 3]]
+    return DeviceMesh.from_group(groups, kind, mesh=layout, mesh_dim_names=names)
 
 
 def network(
