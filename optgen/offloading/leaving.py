@@ -23,6 +23,7 @@ from optgen.offloading.layout import Bucket, HostParam
 from optgen.offloading.ring import Ring
 from optgen.offloading.worker import Worker
 from optgen.runtime.tensors.dtensor import to_local
+from optgen.runtime.torch_private import outside_dynamo
 
 
 @dataclass(eq=False)
@@ -166,6 +167,7 @@ def _weak_hook(collector: Collector) -> Any:
     """
     reference = weakref.ref(collector)
 
+    @outside_dynamo  # compiled autograd would trace it
     def hook(param: Tensor) -> None:
         found = reference()
         if found is not None:

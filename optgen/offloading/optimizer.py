@@ -12,7 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from optgen.keyed.apply_optimizer_in_backward import after_backward, backward_pass
+from optgen.keyed.apply_optimizer_in_backward import (
+    after_backward,
+    backward_is_compiled,
+    backward_pass,
+)
 from optgen.offloading.accumulation import (
     LoadedSum,
     add_sums,
@@ -305,6 +309,11 @@ class OffloadedOptimizer(LightOptimizer):
     def _begin_backward(self) -> None:
         """Prepare steps during a backward pass, before its first gradient is taken."""
         self._check_may_step()
+        if backward_is_compiled():
+            raise RuntimeError(
+                'hide="backward" cannot tell when a backward pass of compiled autograd ends: take '
+                'hide="forward", or leave compiled autograd out'
+            )
         self._stepper.follow_weights(only_changed=True)
         self._stepper.host.set_hypers(self._packed_hypers(1.0))
         if backward_pass() != -1:  # else `step` found a gradient that no hook has taken

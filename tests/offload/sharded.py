@@ -143,6 +143,26 @@ def bits(
     return differ, norms, own_norms, kinds
 
 
+def bits_of_modes(rank: int) -> list[bool]:
+    """Return whether the weights are those of the plain composition, in eval and train mode."""
+    device.load()
+    device.configure(latency=1e-3, jitter=5e-3)
+    found: dict[str, list[Tensor]] = {"sim": [], "cpu": []}
+    rule = "schedule_free_adamw"
+    for kind, left in found.items():
+        model = network(kind)
+        cls: Any = offload_rule(rule, False).public
+        optimizer = offloaded(model, rule) if kind == "sim" else cls(model.parameters(), lr=1e-2)
+        for first in (0, 2):
+            train(model, optimizer, rank, range(first, first + 2))
+            for change in (optimizer.eval, optimizer.train):
+                change()
+                left += local_weights(model)
+        if kind == "sim":
+            optimizer.close()
+    return [torch.equal(*pair) for pair in zip(found["sim"], found["cpu"], strict=True)]
+
+
 def bits_without_waits(rank: int, schedules: int) -> int:
     """Return how many of some hidden trainings differ if forward passes wait on no host.
 

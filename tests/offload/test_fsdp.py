@@ -77,6 +77,11 @@ def test_a_forward_pass_that_does_not_wait_on_the_host_is_seen(ranks: Ranks) -> 
     assert all(ranks(sharded.bits_without_waits, 5))
 
 
+def test_train_and_eval_of_shards(ranks: Ranks) -> None:
+    for same in ranks(sharded.bits_of_modes):
+        assert same == [True] * 24
+
+
 def test_a_forward_pass_on_a_device_that_does_not_answer(ranks: Ranks) -> None:
     for text in ranks(sharded.error_of_a_stalled_forward):
         assert "in the stage 'copy of weights to the device', at 0.weight, for 0.5 s" in text
