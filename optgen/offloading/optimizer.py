@@ -12,7 +12,18 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from optgen.keyed.apply_optimizer_in_backward import after_backward, backward_pass
+from optgen.keyed.apply_optimizer_in_backward import (
+    after_backward,
+    backward_is_compiled,
+    backward_pass,
+)
+from optgen.offloading.accumulation import (
+    LoadedSum,
+    add_sums,
+    check_sums,
+    sums_by_param,
+    without_sums,
+)
 from optgen.offloading.checkpoint import check_loaded, copy_loaded, loaded_by
 from optgen.offloading.checks import (
     check_any_on_device,
@@ -93,7 +104,7 @@ class OffloadedOptimizer(LightOptimizer):
         if not self._is_built:  # the constructor checks all groups together
             super().add_param_group(param_group)
             return
-        self.synchronize()
+        self._collect()
         super().add_param_group(param_group)
         try:
             self._check_group(len(self.param_groups) - 1)
@@ -180,6 +191,7 @@ class OffloadedOptimizer(LightOptimizer):
             self._options,
             self._host_params,
             len(self.param_groups),
+            self._stepper.host if self._is_built else None,
         )
         if self._options.hide == "backward":
             assert host.collector is not None
@@ -217,7 +229,7 @@ class OffloadedOptimizer(LightOptimizer):
             ValueError: A hyperparameter is invalid.
         """
         self._worker.check()
-        self._check_backward()
+        self._check_may_step()
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -254,6 +266,12 @@ class OffloadedOptimizer(LightOptimizer):
         sends_only = self._options.hide == "backward"
         self._stepper.submit(works, None if sends_only else hypers, is_hidden)
 
+    def _collect(self) -> None:
+        """Wait until all steps have ended, and all gradients that have left are on the host."""
+        if (collector := self._stepper.host.collector) is not None:
+            collector.flush()
+        self.synchronize()
+
     def _checked_gradients(self) -> dict[Tensor, Tensor]:
         """Return the gradients on the device by their parameters, after all checks."""
         grads = {}
@@ -273,8 +291,15 @@ class OffloadedOptimizer(LightOptimizer):
             self.synchronize()
             squares = self._stepper.host.squares(counts)
         params = [param for group in self.param_groups for param in group["params"]]
-        norm = self.grad_norm = gradient_norm(list(grads.values()), squares, params)
+        norm = self.grad_norm = gradient_norm(
+            list(grads.values()), squares, params, self._wait_for_norm
+        )
         return clip_factor(norm, self._options.max_norm)
+
+    def _wait_for_norm(self, device: torch.device) -> None:
+        event = torch.Event(device=device)
+        event.record(torch.accelerator.current_stream(device))
+        self._worker.wait_for(event, "norm of gradients", f"all parameters on {device}")
 
     def _packed_hypers(self, factor: float) -> list[array[float]]:
         """Return the groups' hyperparameters as the kernel takes them; raise if one is invalid."""
@@ -283,6 +308,12 @@ class OffloadedOptimizer(LightOptimizer):
 
     def _begin_backward(self) -> None:
         """Prepare steps during a backward pass, before its first gradient is taken."""
+        self._check_may_step()
+        if backward_is_compiled():
+            raise RuntimeError(
+                'hide="backward" cannot tell when a backward pass of compiled autograd ends: take '
+                'hide="forward", or leave compiled autograd out'
+            )
         self._stepper.follow_weights(only_changed=True)
         self._stepper.host.set_hypers(self._packed_hypers(1.0))
         if backward_pass() != -1:  # else `step` found a gradient that no hook has taken
@@ -292,7 +323,7 @@ class OffloadedOptimizer(LightOptimizer):
     def _end_backward(self) -> None:
         self._backward_runs = False
 
-    def _check_backward(self) -> None:
+    def _check_may_step(self) -> None:
         """Raise the error of a backward pass that failed after it had begun to step."""
         if self._backward_runs:
             self._worker.refuse(
@@ -336,13 +367,19 @@ class OffloadedOptimizer(LightOptimizer):
     def state_dict(self) -> dict[str, Any]:
         """Return the state in torch's format, after the last step has ended.
 
-        The tensors are those that later steps change, as in torch.
+        The tensors are those that later steps change, as in torch. Between the backward passes of
+        a step with gradients="leave", it has the gradients until now, too: "gradient_sum" and
+        "gradient_count" of each parameter that has some.
         """
-        self.synchronize()
+        self._collect()
         return super().state_dict()
 
     def _portable_state_dict(self, packed: dict[str, Any]) -> dict[str, Any]:
-        return portable_state_dict(self, packed)  # type: ignore[arg-type]
+        packed = portable_state_dict(self, packed)  # type: ignore[arg-type]
+        host = self._stepper.host
+        if host.sums is not None and host.collector is not None:
+            add_sums(packed, self.param_groups, host.sums.by_param, host.collector.counts)
+        return packed
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state dict of this class, of the plain class, or of torch's.
@@ -351,7 +388,8 @@ class OffloadedOptimizer(LightOptimizer):
         nothing. After an `OffloadError`, a load lets the optimizer step again.
 
         Raises:
-            ValueError: The groups or the shapes of states differ.
+            ValueError: The groups or the shapes of states differ, or the dict has gradients of an
+                unfinished accumulation, and this optimizer keeps none on the host.
         """
         if self._worker.recover() or self._backward_runs:
             self._backward_runs = False
@@ -359,10 +397,15 @@ class OffloadedOptimizer(LightOptimizer):
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             replacement = hook(self, state_dict)
             state_dict = state_dict if replacement is None else replacement
+        state_dict, packed_sums = without_sums(state_dict)
         loaded = loaded_by(
             self._rule.public, self.param_groups, self._host_params, self._hyper, state_dict
         )
+        sums = sums_by_param(packed_sums, state_dict, self.param_groups)
+        check_sums(sums, self._options.stores_gradients)
         self._take_over(loaded)
+        if sums:
+            self._take_over_sums(sums)
         for post_hook in self._optimizer_load_state_dict_post_hooks.values():
             post_hook(self)
 
@@ -392,6 +435,20 @@ class OffloadedOptimizer(LightOptimizer):
         if self._states_to_use() != self._used_states:
             self._build()
         self._stepper.host.pipeline.copy_cells()
+
+    def _take_over_sums(self, sums: Mapping[Tensor, LoadedSum]) -> None:
+        """Go on with an accumulation: gradients from before the load count no more."""
+        self.zero_grad()
+        self.synchronize()
+        host = self._stepper.host
+        assert host.sums is not None
+        assert host.collector is not None
+        on_host = {param: each for param, each in sums.items() if param in self._host_params}
+        host.sums.load({param: to_local(each.total) for param, each in on_host.items()})
+        host.collector.go_on({param: each.count for param, each in on_host.items()})
+        for param, each in sums.items():
+            if param not in on_host:
+                param.grad = each.total.to(param.device, param.dtype)
 
     def _begin_anew(self, owner: HostParam, keys: Sequence[str]) -> None:
         """Give states that a checkpoint lacks the values that they begin with."""

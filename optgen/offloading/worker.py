@@ -91,6 +91,19 @@ class Worker:
         self.submit(job)
         self.drain()
 
+    def wait_for(self, event: torch.Event, stage: str, tensor: str) -> None:
+        """Wait for an event of a device, in the worker's thread, so that the wait has a limit.
+
+        Raises:
+            OffloadError: An earlier job failed, or the event does not come in time.
+        """
+
+        def wait() -> None:
+            self.enter(stage, tensor)
+            event.synchronize()
+
+        self.call(wait)
+
     def drain(self) -> None:
         """Wait until all jobs have ended.
 
