@@ -23,7 +23,8 @@ class HostParam:
     """A parameter that is stepped on the host, and its states there.
 
     `states` is the parameter's entry in the optimizer's state. States that no step has made yet,
-    such as SGD's momentum, wait in `unmade`. `order` has the keys in a checkpoint's order.
+    such as SGD's momentum, wait in `unmade`. `order` has the keys in a checkpoint's order, and
+    `in_file` those of states in a file.
     """
 
     param: Tensor
@@ -32,6 +33,7 @@ class HostParam:
     states: dict[str, Tensor]
     unmade: dict[str, Tensor] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
+    in_file: set[str] = field(default_factory=set)
 
     @property
     def local(self) -> Tensor:
