@@ -121,6 +121,7 @@ def create_states(
         if rule.draws  # only random numbers depend on a parameter's place among all
     ]
     host_group = {**group, "params": [host]}
+    missing = [state.key for state in rule.states if owner.tensor(state.key) is None]
     created = create_missing(rule, states, host_group, [host], defaults, groups=host_groups)
     known = [*owner.order, *owner.states]
     keys = ["step", *(state.key for state in rule.states)]
@@ -128,4 +129,4 @@ def create_states(
     for values, key in created:
         owner.unmade[key] = values.pop(key)
     if files is not None:
-        files.move(owner)
+        files.move(owner, missing)

@@ -31,7 +31,7 @@ from optgen.offloading.host_memory import (
 )
 from optgen.offloading.host_rule import FACTOR, OffloadRule
 from optgen.offloading.host_side import HostSide
-from optgen.offloading.layout import HostParam
+from optgen.offloading.layout import HostParam, HostStates
 from optgen.offloading.options import Options
 from optgen.offloading.report import Report, make_report
 from optgen.offloading.ring import pinned_slots
@@ -171,7 +171,8 @@ class OffloadedOptimizer(LightOptimizer):
         for index, group in enumerate(self.param_groups):
             for param, name in zip(group["params"], self._names(index), strict=True):
                 if self._is_large(param) and param not in self._host_params:
-                    self._host_params[param] = HostParam(param, name, index, self.state[param])
+                    states = self.state[param] = HostStates(self.state.get(param, {}))
+                    self._host_params[param] = HostParam(param, name, index, states)
                     self._stepper.note_weights(param)
         if self._files is not None:
             owners = self._host_params.values()
@@ -357,6 +358,7 @@ class OffloadedOptimizer(LightOptimizer):
         return super().state_dict()
 
     def _portable_state_dict(self, packed: dict[str, Any]) -> dict[str, Any]:
+        packed["state"] = {index: {**states} for index, states in packed["state"].items()}
         return portable_state_dict(self, packed)  # type: ignore[arg-type]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ ends, in whatever way, or when the last of its states is let go.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from mmap import mmap
 from pathlib import Path
 from shutil import disk_usage
@@ -74,19 +75,23 @@ class StateFiles:
         )
 
     @torch.no_grad()
-    def move(self, owner: HostParam) -> None:
-        """Move a parameter's states into the file, except numbers and what is there already."""
-        for values in (owner.states, owner.unmade):
-            for key, value in values.items():
-                if not value.dim() or key in owner.in_file:
-                    continue
-                if (codes := getattr(value, "_memory", None)) is not None:  # of 8 bits
-                    values[key] = value._with_memory(self._copied(codes))  # type: ignore[attr-defined]
-                elif is_dtensor(type(value)):
-                    local_tensor(value).set_(self._copied(local_tensor(value)))  # type: ignore[call-overload]
-                else:
-                    values[key] = self._copied(value)
-                owner.in_file.add(key)
+    def move(self, owner: HostParam, keys: Iterable[str]) -> None:
+        """Move some of a parameter's states into the file, except numbers."""
+        for key in keys:
+            values = owner.states if key in owner.states else owner.unmade
+            value = values.get(key)
+            if value is not None and value.dim():
+                values.update({key: self._moved(value)})  # an assignment would write into it
+
+    def _moved(self, state: Tensor) -> Tensor:
+        if (codes := getattr(state, "_memory", None)) is not None:  # of 8 bits
+            moved: Tensor = state._with_memory(self._copied(codes))  # type: ignore[attr-defined]
+            return moved
+        if not is_dtensor(type(state)):
+            return self._copied(state)
+        local = local_tensor(state)
+        local.set_(self._copied(local))  # type: ignore[call-overload]
+        return state
 
     def _copied(self, tensor: Tensor) -> Tensor:
         """Return a copy of a contiguous tensor in the next bytes of the file."""
