@@ -91,7 +91,7 @@ test-frameworks: $(FRAMEWORKS)/installed ## with Hugging Face, Lightning, DeepSp
 # reported. Python's memory is the system's, so that the sanitizer sees when it is freed.
 TSAN_CXX ?= g++
 TSAN = LD_PRELOAD="$$($(TSAN_CXX) -print-file-name=libtsan.so)" DEVICE_FLAGS=-fsanitize=thread \
-	TSAN_OPTIONS=exitcode=66:suppressions=$(CURDIR)/tests/device/tsan.supp PYTHONMALLOC=malloc
+	TSAN_OPTIONS=handle_segv=0:exitcode=66:suppressions=$(CURDIR)/tests/device/tsan.supp PYTHONMALLOC=malloc
 test-tsan: $(VENV)/installed ## the simulated device under ThreadSanitizer, in its tests and in offloaded steps: CASES=
 	$(TSAN) $(BIN)/python -m pytest -q -p no:cacheprovider tests/device $(if $(CASES),-k "$(CASES)")
 	$(TSAN) $(BIN)/python -m pytest -q -p no:cacheprovider tests/offload/test_same_bits.py \

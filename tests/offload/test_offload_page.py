@@ -47,7 +47,13 @@ MEMORY: list[tuple[Any, dict[str, Any], str, float, float]] = [
         4,
         6.03,
     ),
-    ("adamw", {"state_dir": "."}, '`gradients="stay"`, 12 more bytes on a disk (`state_dir=`)', 4, 0),
+    (
+        "adamw",
+        {"state_dir": "."},
+        '`gradients="stay"`, 12 more bytes on a disk (`state_dir=`)',
+        4,
+        0,
+    ),
 ]
 SIZE = 512
 
