@@ -13,7 +13,7 @@ CUDA_VENV = $(ENVIRONMENTS)/cuda-torch-2.13.0-$(notdir $(PYTHON))
 export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE # dozens of processes load the same modules, from cached bytecode
 
-.PHONY: help demo test test-thorough check tests fuzz compositions verify evidence test-torch test-asan test-kernels test-cuda-host emulate-cuda test-frameworks format types bench docs \
+.PHONY: help demo test test-thorough check tests fuzz compositions verify evidence test-torch test-asan test-tsan test-kernels test-cuda-host emulate-cuda test-frameworks format types bench docs \
 	dist test-dist test-wheel publish clean
 
 help: ## this list
@@ -85,7 +85,18 @@ emulate-cuda: $(CUDA_VENV)/installed $(CUDA_HOST)/libcudart.so.13 ## a program o
 		$(CUDA_VENV)/bin/python $(RUN)
 
 test-frameworks: $(FRAMEWORKS)/installed ## with Hugging Face, Lightning, DeepSpeed, torchtitan
-	$(FRAMEWORKS)/bin/python -m pytest -q tests/frameworks
+	$(FRAMEWORKS)/bin/python -m pytest -q --ignore=tests/frameworks/test_offload.py tests/frameworks
+	$(FRAMEWORKS)/bin/python -m pytest -q tests/frameworks/test_offload.py
+
+# The simulated device is compiled with the sanitizer, and torch is not: what its threads do among themselves is not
+# reported. Python's memory is the system's, so that the sanitizer sees when it is freed.
+TSAN_CXX ?= g++
+TSAN = LD_PRELOAD="$$($(TSAN_CXX) -print-file-name=libtsan.so)" DEVICE_FLAGS=-fsanitize=thread \
+	TSAN_OPTIONS=handle_segv=0:exitcode=66:suppressions=$(CURDIR)/tests/device/tsan.supp PYTHONMALLOC=malloc
+test-tsan: $(VENV)/installed ## the simulated device under ThreadSanitizer, in its tests and in offloaded steps: CASES=
+	$(TSAN) $(BIN)/python -m pytest -q -p no:cacheprovider tests/device $(if $(CASES),-k "$(CASES)")
+	$(TSAN) $(BIN)/python -m pytest -q -p no:cacheprovider tests/offload/test_same_bits.py \
+		tests/offload/test_hidden_steps.py $(if $(CASES),-k "$(CASES)")
 
 format: $(VENV)/installed ## format, and fix lint where ruff can
 	$(BIN)/ruff format .

@@ -2,8 +2,14 @@
 
 python benchmarks/offload.py [kernel] [arrival] [overlap] [hidden]
 
-Delays of the device are sleeps, so overlap can be measured without a GPU. All figures are minima.
-The device says nothing about the speed of a GPU.
+Delays of the device are sleeps, so overlap can be measured without a GPU. All figures are minima,
+and of the kernel also medians of the ratios of rounds, in which all take turns. The device says
+nothing about the speed of a GPU.
+
+DeepSpeed's CPUAdam is measured if DeepSpeed is installed, and if ninja is on the PATH: it compiles
+for minutes, once. `make test-frameworks` makes such a virtual environment, .venv-frameworks. Of
+torchao's CPUOffloadOptimizer, which refuses the simulated device, its way is measured: an optimizer
+of torch for each tensor, on weights, gradients and moments in bfloat16. It moves half of the bytes.
 """
 
 from __future__ import annotations
@@ -11,7 +17,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -37,15 +45,20 @@ COPY_SECONDS = 0.04
 BUCKETS, BUCKET_ELEMENTS = 24, 1_000_000
 
 
-def minimum(*functions: Callable[[], object], rounds: int = ROUNDS) -> list[float]:
-    """Return the least time of each function, in seconds; they take turns."""
-    times = [float("inf")] * len(functions)
+def interleaved(*functions: Callable[[], object], rounds: int = ROUNDS) -> list[list[float]]:
+    """Return the times of each function, in seconds; they take turns."""
+    times: list[list[float]] = [[] for _ in functions]
     for _ in range(rounds):
         for index, function in enumerate(functions):
             began = time.perf_counter()
             function()
-            times[index] = min(times[index], time.perf_counter() - began)
+            times[index].append(time.perf_counter() - began)
     return times
+
+
+def minimum(*functions: Callable[[], object], rounds: int = ROUNDS) -> list[float]:
+    """Return the least time of each function, in seconds; they take turns."""
+    return list(map(min, interleaved(*functions, rounds=rounds)))
 
 
 def bf16_params(shapes: list[tuple[int, ...]]) -> list[nn.Parameter]:
@@ -73,14 +86,16 @@ def bucket_call(shapes: list[tuple[int, ...]], **options: Any) -> Callable[[], N
     return call
 
 
-def torch_with_casts(shapes: list[tuple[int, ...]]) -> Callable[[], None]:
-    """Return what people write by hand: casts around torch's fused optimizer."""
+def with_casts(
+    shapes: list[tuple[int, ...]], make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+) -> Callable[[], None]:
+    """Return what people write by hand: casts around an optimizer of float32 weights."""
     params = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
     arrived, weights = ([torch.zeros(s, dtype=torch.bfloat16) for s in shapes] for _ in range(2))
     grads = [torch.zeros_like(param) for param in params]
     for param, grad in zip(params, grads, strict=True):
         param.grad = grad
-    optimizer = torch.optim.AdamW(params, fused=True)
+    optimizer = make(params)
 
     def step() -> None:
         torch._foreach_copy_(grads, arrived)
@@ -90,18 +105,52 @@ def torch_with_casts(shapes: list[tuple[int, ...]]) -> Callable[[], None]:
     return step
 
 
+def torch_with_casts(shapes: list[tuple[int, ...]]) -> Callable[[], None]:
+    return with_casts(shapes, lambda params: torch.optim.AdamW(params, fused=True))
+
+
+def deepspeed_with_casts(shapes: list[tuple[int, ...]]) -> Callable[[], None]:
+    from deepspeed.ops.adam import (  # type: ignore[import-not-found,unused-ignore]
+        DeepSpeedCPUAdam,
+    )
+
+    return with_casts(shapes, lambda params: DeepSpeedCPUAdam(params, adamw_mode=True))
+
+
+def torchao_way(shapes: list[tuple[int, ...]]) -> Callable[[], None]:
+    """Return a step of an optimizer for each tensor, without float32 weights."""
+    params = [nn.Parameter(torch.zeros(shape, dtype=torch.bfloat16)) for shape in shapes]
+    optimizers = [torch.optim.AdamW([param], fused=True) for param in params]
+    for param in params:
+        param.grad = torch.zeros_like(param)
+
+    def step() -> None:
+        for optimizer in optimizers:
+            optimizer.step()
+
+    return step
+
+
+PEERS = {
+    "torch's fused step with casts": torch_with_casts,
+    "DeepSpeed's CPUAdam with casts": deepspeed_with_casts,
+    "torchao's way, all in bfloat16": torchao_way,
+}
+
+
 def measure_kernel() -> None:
+    peers = {**PEERS}
+    if find_spec("deepspeed") is None:
+        del peers["DeepSpeed's CPUAdam with casts"]
     for name, shapes in SHAPES.items():
-        ours, clipped, theirs = minimum(
-            bucket_call(shapes),
-            bucket_call(shapes, clip_norm=1.0),
-            torch_with_casts(shapes),
-            rounds=KERNEL_ROUNDS,
-        )
-        print(
-            f"{name}: {1e6 * ours:,.0f} us a call, {ours / theirs:.2f} of torch's fused step with "
-            f"casts; with a factor {clipped / ours:.2f} of that"
-        )
+        functions = [bucket_call(shapes), bucket_call(shapes, clip_norm=1.0)]
+        functions += [make(shapes) for make in peers.values()]
+        ours, clipped, *theirs = interleaved(*functions, rounds=KERNEL_ROUNDS)
+        factor = min(clipped) / min(ours)
+        print(f"{name}: {1e6 * min(ours):,.0f} us a call; with a factor {factor:.2f} of that")
+        for peer, times in zip(peers, theirs, strict=True):
+            ratio = median(a / b for a, b in zip(ours, times, strict=True))
+            print(f"    of {peer}: {min(ours) / min(times):.2f}, median {ratio:.2f}")
 
 
 def arrival(elements: int, clip_norm: float | None) -> Callable[[], None]:

@@ -59,7 +59,7 @@ def _guides() -> list[Any]:
         {"Bring your own optimizer": "bring-your-own.md"},
         {"What runs where": "what-runs-where.md"},
         {"Schedulers": ["schedulers.md", {"Gallery": "schedule-gallery.md"}]},
-        {"Offloaded optimizers": "offload.md"},
+        {"Offloaded optimizers": ["offload.md", {"In frameworks": "offload-frameworks.md"}]},
         {"On many machines": "distributed.md"},
         {"Hugging Face, Lightning, DeepSpeed, torchtitan": "frameworks.md"},
         {"Views: heads, experts, convolutions": "views.md"},

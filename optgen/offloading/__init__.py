@@ -9,6 +9,7 @@ the rule's C++ kernel once for each (`bucket_kernel.py`).
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -41,6 +42,7 @@ def offload(
     slots: int = 4,
     threads: int | None = None,
     keep_on_device: int = 4096,
+    state_dir: str | os.PathLike[str] | None = None,
     module: nn.Module | None = None,
     time_limit: float = 600.0,
     **hyper: Any,
@@ -73,6 +75,9 @@ def offload(
         threads: The threads of a kernel's call, apart from torch's. Default: the cores that this
             process may use, divided by LOCAL_WORLD_SIZE, less one.
         keep_on_device: Parameters of at most this many elements are stepped on the device.
+        state_dir: A folder. States that are not numbers are in files without names on its disk,
+            which are mapped into memory. The bits of all results are those of states in memory.
+            Default: states are in memory.
         module: The model, whose modules wait for their weights.
         time_limit: The seconds that one stage of a step may last until a wait for it is an error.
         **hyper: The arguments of the rule's class.
@@ -80,6 +85,7 @@ def offload(
     Raises:
         ValueError: The rule, a parameter or a choice is refused; the message says why.
         MemoryError: The host has no room; the message has a table of bytes.
+        OffloadError: The disk of `state_dir` has no room; the message has the bytes.
         CompositionError: The rule cannot keep its weights in float32.
     """
     options = Options(
@@ -91,6 +97,7 @@ def offload(
         slots,
         thread_count(threads),
         keep_on_device,
+        None if state_dir is None else Path(state_dir),
         module,
         time_limit,
     )

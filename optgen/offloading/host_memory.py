@@ -5,7 +5,7 @@ Nothing is allocated before it is known that there is room.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from optgen.offloading.layout import HostParam
+from optgen.offloading.state_files import StateFiles, padded
 from optgen.runtime.rule import Rule
 from optgen.runtime.state.create import create_missing, dtype_of, has_codes, state_keys
+from optgen.runtime.tensors.quantized import code_bytes
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _CGROUP_USED = Path("/sys/fs/cgroup/memory.current")
@@ -25,18 +27,43 @@ def bytes_by_state(
     rule: Rule, params: Iterable[Tensor], group: Mapping[str, Any]
 ) -> dict[str, int]:
     """Return the bytes that the states of a group's parameters take on the host, by their keys."""
-    keys, totals = set(state_keys(rule, dict(group))), dict[str, int]()
+    totals = dict[str, int]()
     for param in params:
-        for state in rule.states:
-            if state.key not in keys or state.shape == "scalar" or not state.suits(param):
-                continue
-            dtype = dtype_of(state, param.dtype) or param.dtype
-            size = dtype.itemsize
-            if state.is_quantized and has_codes(state, param):
-                size = 1
-            elements = prod(state.shape_for(param, rule.rank(group)))
-            totals[state.key] = totals.get(state.key, 0) + elements * size
+        for key, count in _state_bytes(rule, param, group):
+            totals[key] = totals.get(key, 0) + count
     return totals
+
+
+def largest_bytes(rule: Rule, params: Iterable[Tensor], group: Mapping[str, Any]) -> int:
+    """Return the bytes of all states of the parameter whose states take most."""
+    sizes = (sum(bytes_by_state(rule, [param], group).values()) for param in params)
+    return max(sizes, default=0)
+
+
+def missing_file_bytes(
+    rule: Rule, owners: Iterable[HostParam], groups: Sequence[Mapping[str, Any]]
+) -> int:
+    """Return the bytes that states which are not made yet will take in a file."""
+    return sum(
+        padded(count)
+        for owner in owners
+        for key, count in _state_bytes(rule, owner.local, groups[owner.group_index])
+        if owner.tensor(key) is None
+    )
+
+
+def _state_bytes(rule: Rule, param: Tensor, group: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yield the key and the bytes of each state of a parameter, except numbers."""
+    keys = set(state_keys(rule, dict(group)))
+    for state in rule.states:
+        if state.key not in keys or state.shape == "scalar" or not state.suits(param):
+            continue
+        elements = prod(state.shape_for(param, rule.rank(group)))
+        if state.is_quantized and has_codes(state, param):
+            yield state.key, code_bytes(elements, state.block)
+        else:
+            dtype = dtype_of(state, param.dtype) or param.dtype
+            yield state.key, elements * dtype.itemsize
 
 
 def available_bytes() -> int | None:
@@ -78,10 +105,12 @@ def create_states(
     owner: HostParam,
     groups: Sequence[Mapping[str, Any]],
     defaults: Mapping[str, Any],
+    files: StateFiles | None = None,
 ) -> None:
     """Create a parameter's missing states on the host; weights come from the device.
 
-    States that a first step treats specially are kept in `owner.unmade`.
+    States that a first step treats specially are kept in `owner.unmade`. All but numbers are moved
+    into `files` if there are any, which have room for them.
     """
     group = groups[owner.group_index]
     host = nn.Parameter(owner.param.detach().to("cpu").contiguous(), requires_grad=False)
@@ -92,9 +121,12 @@ def create_states(
         if rule.draws  # only random numbers depend on a parameter's place among all
     ]
     host_group = {**group, "params": [host]}
+    missing = [state.key for state in rule.states if owner.tensor(state.key) is None]
     created = create_missing(rule, states, host_group, [host], defaults, groups=host_groups)
     known = [*owner.order, *owner.states]
     keys = ["step", *(state.key for state in rule.states)]
     owner.order[:] = [key for key in keys if key in known]
     for values, key in created:
         owner.unmade[key] = values.pop(key)
+    if files is not None:
+        files.move(owner, missing)

@@ -12,10 +12,33 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from optgen.runtime.tensors.dtensor import to_local
+from optgen.runtime.tensors.dtensor import is_dtensor, to_local
 
 ALIGNMENT = 64
 """Pieces begin at multiples of this many bytes, a cache line."""
+
+
+class HostStates(dict[str, Tensor]):
+    """The states of a parameter on the host.
+
+    To replace a state by a tensor of its shape is to write into it, wherever the tensor is: some
+    frameworks move the states of every optimizer to the device of its parameters.
+    """
+
+    @torch.no_grad()
+    def __setitem__(self, key: str, value: Tensor) -> None:
+        """Write into the state if there is one that `value` fits, else set it."""
+        own = self.get(key)
+        if own is None or own is value or not _fits(value, own):
+            super().__setitem__(key, value)
+        else:
+            to_local(own).copy_(to_local(value))
+
+
+def _fits(value: object, own: Tensor) -> bool:
+    if not isinstance(value, Tensor) or value.shape != own.shape:
+        return False
+    return is_dtensor(type(value)) == is_dtensor(type(own))
 
 
 @dataclass(frozen=True, eq=False)

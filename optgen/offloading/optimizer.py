@@ -33,14 +33,21 @@ from optgen.offloading.checks import (
     check_states,
 )
 from optgen.offloading.clipping import clip_factor, gradient_norm
-from optgen.offloading.host_memory import bytes_by_state, check_room, create_states
+from optgen.offloading.host_memory import (
+    bytes_by_state,
+    check_room,
+    create_states,
+    largest_bytes,
+    missing_file_bytes,
+)
 from optgen.offloading.host_rule import FACTOR, OffloadRule
 from optgen.offloading.host_side import HostSide
-from optgen.offloading.layout import HostParam
+from optgen.offloading.layout import HostParam, HostStates
 from optgen.offloading.options import Options
 from optgen.offloading.report import Report, make_report
 from optgen.offloading.ring import pinned_slots
 from optgen.offloading.small_params import SmallParams
+from optgen.offloading.state_files import StateFiles
 from optgen.offloading.stepper import Stepper
 from optgen.offloading.worker import Worker
 from optgen.runtime.batch.hyperparameters import HyperConverter
@@ -70,6 +77,7 @@ class OffloadedOptimizer(LightOptimizer):
         self._host_params: dict[Tensor, HostParam] = {}
         self._backward_runs = False  # it stays true if a pass fails that takes steps
         self._is_built = False
+        self._files = StateFiles(options.state_dir) if options.state_dir is not None else None
         self._public_converter = HyperConverter(rule.public)
         self._host_converter = HyperConverter(rule.host)
         example = rule.public([nn.Parameter(torch.zeros(1))], **hyper)
@@ -150,8 +158,12 @@ class OffloadedOptimizer(LightOptimizer):
         chosen, rows = set(params), dict[str, int]()
         for group in self.param_groups:
             on_host = [to_local(p) for p in group["params"] if p in chosen and self._is_large(p)]
-            for key, count in bytes_by_state(self.rule, on_host, group).items():
-                rows[key] = rows.get(key, 0) + count
+            if self._files is None:
+                for key, count in bytes_by_state(self.rule, on_host, group).items():
+                    rows[key] = rows.get(key, 0) + count
+            else:  # a parameter's states are made in memory, then moved
+                key, most = "states of a parameter", largest_bytes(self.rule, on_host, group)
+                rows[key] = max(rows.get(key, 0), most)
             if self._options.stores_gradients:
                 sizes = [(self._options.stored_dtype or p.dtype).itemsize for p in on_host]
                 elements = [p.numel() for p in on_host]
@@ -170,8 +182,12 @@ class OffloadedOptimizer(LightOptimizer):
         for index, group in enumerate(self.param_groups):
             for param, name in zip(group["params"], self._names(index), strict=True):
                 if self._is_large(param) and param not in self._host_params:
-                    self._host_params[param] = HostParam(param, name, index, self.state[param])
+                    states = self.state[param] = HostStates(self.state.get(param, {}))
+                    self._host_params[param] = HostParam(param, name, index, states)
                     self._stepper.note_weights(param)
+        if self._files is not None:
+            owners = self._host_params.values()
+            self._files.reserve(missing_file_bytes(self.rule, owners, self.param_groups))
         # The worker touches the memory first, so it is near the cores that step.
         self._worker.call(self._create_states)
         self._small = SmallParams(
@@ -201,7 +217,7 @@ class OffloadedOptimizer(LightOptimizer):
     def _create_states(self) -> None:
         for owner in self._host_params.values():
             self._worker.enter("creation of states", owner.name)
-            create_states(self.rule, owner, self.param_groups, self.defaults)
+            create_states(self.rule, owner, self.param_groups, self.defaults, self._files)
 
     def _states_to_use(self) -> tuple[list[bool], list[int]]:
         """Return which states the options of groups ask for, and the identities of all states."""
@@ -375,6 +391,7 @@ class OffloadedOptimizer(LightOptimizer):
         return super().state_dict()
 
     def _portable_state_dict(self, packed: dict[str, Any]) -> dict[str, Any]:
+        packed["state"] = {index: {**states} for index, states in packed["state"].items()}
         packed = portable_state_dict(self, packed)  # type: ignore[arg-type]
         host = self._stepper.host
         if host.sums is not None and host.collector is not None:
@@ -464,7 +481,11 @@ class OffloadedOptimizer(LightOptimizer):
         """Return the bytes on each side, and what steps have taken, in milliseconds."""
         small = set(self._small.params)
         return make_report(
-            self.state, small, self._options.ring_bytes, self._stepper.host.ring.timings
+            self.state,
+            small,
+            self._options.ring_bytes,
+            self._stepper.host.ring.timings,
+            self._files is not None,
         )
 
     def close(self) -> None:

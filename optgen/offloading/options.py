@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import nn
 
 from optgen.offloading.layout import ALIGNMENT
+from optgen.offloading.state_files import check_folder
 
 Gradients = Literal["stay", "leave"]
 Hide = Literal["forward", "backward", "nothing"]
@@ -37,6 +39,7 @@ class Options:
     slots: int
     threads: int
     keep_on_device: int
+    state_dir: Path | None
     module: nn.Module | None
     time_limit: float
 
@@ -70,6 +73,8 @@ class Options:
             )
         if not self.time_limit > 0:
             raise ValueError(f"time_limit must be greater than 0, and is {self.time_limit}")
+        if self.state_dir is not None:
+            check_folder(self.state_dir)
 
     def _check_backward(self) -> None:
         """Raise a ValueError if steps cannot be taken while gradients come."""

@@ -19,7 +19,7 @@ class Report(NamedTuple):
 
     steps: int
     device_bytes: int  # of states of small parameters
-    host_bytes: int  # of states on the host
+    host_bytes: int  # of states in the memory of the host
     pinned_bytes: int
     to_host_bytes: int  # of a step
     to_device_bytes: int  # of a step
@@ -28,11 +28,13 @@ class Report(NamedTuple):
     copy_wait_ms: float
     caller_wait_ms: float
     hidden: float
+    file_bytes: int = 0  # of states in `state_dir`
 
     def __str__(self) -> str:
         """Return a text of three lines."""
         return (
-            f"states: {self.host_bytes:,} bytes on the host, {self.device_bytes:,} on the device; "
+            f"states: {self.host_bytes:,} bytes on the host, {self.device_bytes:,} on the device"
+            f"{f', {self.file_bytes:,} in files' if self.file_bytes else ''}; "
             f"pinned ring: {self.pinned_bytes:,} bytes\n"
             f"a step moves {self.to_host_bytes:,} bytes to the host and "
             f"{self.to_device_bytes:,} to the device\n"
@@ -43,17 +45,26 @@ class Report(NamedTuple):
 
 
 def make_report(
-    state: Mapping[Tensor, Any], small: Set[Tensor], pinned_bytes: int, timings: Timings
+    state: Mapping[Tensor, Any],
+    small: Set[Tensor],
+    pinned_bytes: int,
+    timings: Timings,
+    is_in_files: bool,
 ) -> Report:
-    """Return the report of an optimizer with this state; `small` are the device's parameters."""
+    """Return the report of an optimizer with this state.
+
+    `small` are the device's parameters. The states of all others, except numbers, may be in files.
+    """
     on_device = sum(_bytes(values) for param, values in state.items() if param in small)
-    on_host = sum(_bytes(values) for param, values in state.items() if param not in small)
+    host_states = [values for param, values in state.items() if param not in small]
+    on_host = sum(map(_bytes, host_states))
+    in_files = on_host - sum(map(_number_bytes, host_states)) if is_in_files else 0
     count = max(timings.passes, 1)
     hidden = 1 - timings.caller_wait_seconds / timings.pass_seconds if timings.pass_seconds else 0
     return Report(
         timings.passes,
         on_device,
-        on_host,
+        on_host - in_files,
         pinned_bytes,
         timings.to_host_bytes // count,
         timings.to_device_bytes // count,
@@ -62,9 +73,16 @@ def make_report(
         1e3 * timings.copy_wait_seconds / count,
         1e3 * timings.caller_wait_seconds / count,
         max(0.0, hidden),
+        in_files,
     )
 
 
 def _bytes(values: Mapping[str, Any]) -> int:
     tensors = [to_local(each) for each in values.values() if isinstance(each, Tensor)]
-    return sum(each.untyped_storage().nbytes() if each.dim() else each.nbytes for each in tensors)
+    sizes = [each.untyped_storage().nbytes() for each in tensors if each.dim()]
+    return sum(sizes) + _number_bytes(values)
+
+
+def _number_bytes(values: Mapping[str, Any]) -> int:
+    tensors = [to_local(each) for each in values.values() if isinstance(each, Tensor)]
+    return sum(each.nbytes for each in tensors if not each.dim())

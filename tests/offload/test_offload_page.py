@@ -47,6 +47,13 @@ MEMORY: list[tuple[Any, dict[str, Any], str, float, float]] = [
         4,
         6.03,
     ),
+    (
+        "adamw",
+        {"state_dir": "."},
+        '`gradients="stay"`, 12 more bytes on a disk (`state_dir=`)',
+        4,
+        0,
+    ),
 ]
 SIZE = 512
 
@@ -99,5 +106,7 @@ def test_the_memory_table(
 
     gigabytes = f"{8 * on_device:.0f} / {8 * on_host:.0f} GB"
     assert f"| {row} | {on_device} | {on_host} | {gigabytes} |" in PAGE
+    if "state_dir" in options:
+        assert f"{made.report().file_bytes / SIZE**2:.0f} more bytes on a disk" in row
     assert device_bytes / SIZE**2 == pytest.approx(on_device, abs=0.05)
     assert host_bytes / SIZE**2 == pytest.approx(on_host, abs=0.05)

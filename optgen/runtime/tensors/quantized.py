@@ -91,9 +91,7 @@ class QuantizedTensor(Tensor):
     @classmethod
     def zeros_like(cls, like: Tensor, block: int, code_map: str) -> QuantizedTensor:
         """Return zeros with the shape of a tensor, and with its strides if it is dense."""
-        count = like.numel()
-        num_scales = -(-count // block)
-        num_bytes = _padded(count) + 4 * num_scales if count else 0
+        num_bytes = code_bytes(like.numel(), block)
         memory = torch.zeros(num_bytes, dtype=torch.int8, device=like.device)
         stride = torch.empty_like(like, device="meta").stride()
         return cls._over(memory, like.shape, stride, block, code_map)
@@ -166,6 +164,11 @@ class QuantizedTensor(Tensor):
     ) -> Any:
         """Apply a function of torch to the numbers; to the memory if the function asks about it."""
         return apply_to_numbers(func, types, args, kwargs or {})
+
+
+def code_bytes(count: int, block: int) -> int:
+    """Return the bytes of the codes and scales of so many elements."""
+    return _padded(count) + 4 * -(-count // block) if count else 0
 
 
 def apply_to_numbers(
