@@ -75,9 +75,7 @@ class Explorer:
     shape: tuple[int, ...]
     is_fresh: bool
     nonnegative: frozenset[str] = frozenset()
-    paths: dict[tuple[tuple[str, bool], ...], tuple[Path, list[Event]]] = field(
-        default_factory=dict
-    )
+    paths: list[tuple[Record, Path, list[Event]]] = field(default_factory=list)
     conditions: dict[str, Value] = field(default_factory=dict)
     sites: dict[tuple[str, int, int], str] = field(default_factory=dict)
     has_new_sites: bool = False
@@ -88,20 +86,21 @@ class Explorer:
 
     def run(self, forced: Mapping[str, bool]) -> tuple[Path, list[Event]]:
         """Run with forced outcomes, or return the earlier run with them."""
-        key = tuple(sorted(forced.items()))
-        if key not in self.paths:
-            if len(self.paths) >= MAX_RUNS:
-                raise NotImportedError(f"more than {MAX_RUNS} paths", hint="--set some arguments")
-            record = Record(forced, self.nonnegative)
-            run = Run(self.subject, record, self.shape, self.owned, computed=self.computed)
-            path = run.take(is_fresh=self.is_fresh)
-            self.conditions |= {
-                event.condition.key: event.condition
-                for event in path.events
-                if not isinstance(event, Value)
-            }
-            self.paths[key] = path, self._events(path)
-        return self.paths[key]
+        for record, path, events in self.paths:
+            if record.equals_run_with(forced):
+                return path, events
+        if len(self.paths) >= MAX_RUNS:
+            raise NotImportedError(f"more than {MAX_RUNS} paths", hint="--set some arguments")
+        record = Record(forced, self.nonnegative)
+        run = Run(self.subject, record, self.shape, self.owned, computed=self.computed)
+        path = run.take(is_fresh=self.is_fresh)
+        self.conditions |= {
+            event.condition.key: event.condition
+            for event in path.events
+            if not isinstance(event, Value)
+        }
+        self.paths.append((record, path, self._events(path)))
+        return self.paths[-1][1:]
 
     def _events(self, path: Path) -> list[Event]:
         """Return a run's events, with names for values that are read after their own name's end."""
@@ -132,7 +131,7 @@ class Explorer:
 
     def _path_of(self, events: Sequence[Event]) -> Path:
         """Return the run that has these events."""
-        return next(path for path, each in self.paths.values() if each is events)
+        return next(path for _, path, each in self.paths if each is events)
 
     def code(self) -> list[Item]:
         """Return the merged code of all paths."""
@@ -173,7 +172,7 @@ class Explorer:
                 continue
             if event.key in known or (event.key, not event.outcome) in self.raising:
                 continue
-            self._turn(events, i, stop, known, items, spans)
+            self._turn(events, before, i, stop, known, items, spans)
         return items, spans
 
     def _other_side(self, choice: Choice, forced: Mapping[str, bool]) -> list[Event] | None:
@@ -200,6 +199,7 @@ class Explorer:
     def _turn(
         self,
         events: Sequence[Event],
+        before: Mapping[str, bool],
         i: int,
         stop: int,
         known: frozenset[str],
@@ -209,7 +209,7 @@ class Explorer:
         """Take the other side of a branch, and put an `if` in front of the items."""
         choice = events[i]
         assert isinstance(choice, Choice)
-        forced = _forced_to_turn(events, choice)
+        forced = {**before, **_forced_to_turn(events, choice)}
         other = self._other_side(choice, forced)
         if other is None:
             return
@@ -345,7 +345,7 @@ def find_rule(subject: Subject) -> Rule:
     items = without_copies(folded(with_wheres(items)), {a.name for a in subject.arguments})
     aliases: dict[str, str] = {}
     for each in explorers.values():
-        for path, _ in each.paths.values():
+        for _, path, _ in each.paths:
             aliases |= path.aliases
     runs = sum(len(each.paths) for each in explorers.values())
     if not (items := without_dead(items, live)):
@@ -411,7 +411,7 @@ def _states(
     """Return the states of all runs."""
     keys: dict[str, None] = {}
     for each in explorers.values():
-        for path, _ in each.paths.values():
+        for _, path, _ in each.paths:
             keys |= dict.fromkeys(path.states)
     return tuple(_state(key, subject, explorers) for key in keys)
 
@@ -423,7 +423,7 @@ def _state(
     init = "0"
     present: list[tuple[bool, dict[str, bool]]] = []
     for (shape, fresh), each in explorers.items():
-        for path, _ in each.paths.values():
+        for _, path, _ in each.paths:
             if key in path.states:
                 shapes[shape] = path.states[key][0]
             if fresh and key in path.inits:
@@ -438,7 +438,7 @@ def _state(
     dtypes = {
         path.states[key][1]
         for e in explorers.values()
-        for path, _ in e.paths.values()
+        for _, path, _ in e.paths
         if key in path.states
     }
     is_default = word == "scalar" and torch.get_default_dtype() in dtypes

@@ -43,7 +43,7 @@ class Proof:
         largest: the largest difference of an element, relative to the tensor's largest magnitude.
         keys: the state dicts were exchanged, in both directions. False: the original keeps numbers
             in the param group that are states here, so neither reads the other's.
-        num_refused: how many settings the original's constructor refused.
+        num_refused: how many settings the original's constructor or step refused.
     """
 
     num_settings: int
@@ -53,10 +53,11 @@ class Proof:
     num_refused: int = 0
 
 
-def settings_of(subject: Subject, rule: Rule) -> list[dict[str, Any]]:
-    """Return settings: the defaults, each argument changed, and mixtures.
+def settings_of(subject: Subject, rule: Rule) -> tuple[list[dict[str, Any]], int]:
+    """Return settings, and how many of them are to be compared.
 
-    There are at least 8, or all that the choices of the arguments allow.
+    The settings are the defaults, each argument changed, and mixtures. At least 8 are to be
+    compared. There are more mixtures than that, for settings that the original refuses.
     """
     asked = asked_names(rule.items)
     choices = {a.name: _choices(a, a.name in asked) for a in subject.arguments}
@@ -66,13 +67,13 @@ def settings_of(subject: Subject, rule: Rule) -> list[dict[str, Any]]:
     generator = random.Random(0)
     num_wanted = max(MIN_SETTINGS, len(found) + len(found) // 2)
     for _ in range(20 * num_wanted):
-        if len(found) >= num_wanted:
+        if len(found) >= 3 * num_wanted:
             break
         mixture = {name: generator.choice(values) for name, values in choices.items() if values}
         mixture = {k: v for k, v in mixture.items() if generator.random() < 0.7}
         if mixture not in found:
             found.append(mixture)
-    return found
+    return found, num_wanted
 
 
 def _choices(argument: Argument, is_asked: bool) -> list[Any]:
@@ -99,6 +100,14 @@ class DiffersError(NotImportedError):
     num_axes: int = 0
 
 
+class _OriginalFailsError(Exception):
+    """The original's constructor or step raises an error; `refusal` says which."""
+
+    def __init__(self, error: Exception, words: str) -> None:
+        super().__init__(str(error))
+        self.refusal = failed(error, words)
+
+
 def prove(
     subject: Subject, rule: Rule, ours: Any, shapes: tuple[tuple[int, ...], ...] = SHAPES
 ) -> Proof:
@@ -108,15 +117,17 @@ def prove(
         NotImportedError: they differ by more than 1e-12; the message says where it begins.
     """
     compared, refused, largest = 0, 0, 0.0
-    for setting in settings_of(subject, rule):
+    settings, num_wanted = settings_of(subject, rule)
+    for setting in settings:
+        if compared == num_wanted:
+            break
         try:
-            original = _Side(subject.cls, {**subject.settings, **setting}, shapes)
-        except Exception as error:
+            difference = _compare(subject, ours, setting, shapes)
+        except _OriginalFailsError as error:
             if not setting:
-                raise failed(error, " in the proof") from error
+                raise error.refusal from error
             refused += 1
             continue
-        difference = _compare(original, ours, setting, subject)
         if not difference.error <= BOUND:
             raise _differs(difference)
         compared += 1
@@ -176,15 +187,18 @@ class _Side:
 
 
 def _compare(
-    original: _Side, ours: Any, setting: Mapping[str, Any], subject: Subject
+    subject: Subject, ours: Any, setting: Mapping[str, Any], shapes: tuple[tuple[int, ...], ...]
 ) -> Difference:
     """Return the first difference above the bound, else the largest one.
 
     Raises:
-        NotImportedError: one of the classes fails, or a state of the original is not in the rule.
+        NotImportedError: the imported class fails, or a state of the original is not in the rule.
     """
-    shapes = [tuple(p.shape) for p in original.params]
     words = f" in the proof, with {_words(setting)}"
+    try:
+        original = _Side(subject.cls, {**subject.settings, **setting}, shapes)
+    except Exception as error:
+        raise _OriginalFailsError(error, words) from error
     try:
         mine = _Side(ours, _known(ours, setting), shapes)
     except Exception as error:
@@ -194,7 +208,7 @@ def _compare(
         try:
             original.step(number)
         except Exception as error:
-            raise failed(error, words) from error
+            raise _OriginalFailsError(error, words) from error
         try:
             mine.step(number)
         except Exception as error:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from optgen.importer.numbers import note, plain, recorded
+from optgen.importer.numbers import Size, note, plain, recorded
 from optgen.importer.recording import NotImportedError, Record, as_value, author_line
 from optgen.importer.torch_words import (
     BINARY,
@@ -113,10 +113,10 @@ class TensorRecorder(TorchFunctionMode):
         if tuple(args[0].shape) != self.shape or not isinstance(result, int):
             return result
         if name != "size" or len(self.shape) == 1:
-            return recorded(result, Value("numel", (p,)))
+            return _size_of(result, Value("numel", (p,)))
         axis = args[1] % len(self.shape) - len(self.shape)
         word = {-1: "cols", -2: "rows"}.get(axis)
-        return recorded(result, Value(word, (p,))) if word else result
+        return _size_of(result, Value(word, (p,))) if word else result
 
     def _set_item(self, func: Any, x: Tensor, mask: Any, new: Any) -> None:
         """Record `x[mask] = new`."""
@@ -138,8 +138,12 @@ class TensorRecorder(TorchFunctionMode):
 
     def _keep(self, tensor: Tensor, value: Value) -> Tensor:
         self.kept.append(tensor)
-        self.memories[_key(tensor)] = Memory(tensor, value)
+        self.memories[_key(tensor)] = Memory(tensor, value, is_copy=self._is_held(value))
         return tensor
+
+    def _is_held(self, value: Value) -> bool:
+        """Tell if a known tensor has the value, as the operand of `x + 0` has that of the sum."""
+        return any(each.value is value for each in self.memories.values())
 
     def _call(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         base, is_in_place = _base_name(name)
@@ -166,7 +170,7 @@ class TensorRecorder(TorchFunctionMode):
             existing = self.memory_of(result)
             if existing is not None:
                 return result
-            if value.op not in ("constant", "atom"):
+            if value.op not in ("constant", "atom") and not self._is_held(value):
                 self.record.add(value)
             return self._keep(result, value)
         self._assign(target, value)
@@ -302,6 +306,12 @@ class TensorRecorder(TorchFunctionMode):
             options["value"] = singles.pop()
         result = self._call(function, base + "_" * is_in_place, tuple(singles), options)
         return None if is_in_place else [result]
+
+
+def _size_of(size: int, value: Value) -> Size:
+    made = Size(size)
+    made.value = value
+    return made
 
 
 def _as_number(answer: Value) -> Value:
