@@ -215,7 +215,9 @@ class Explorer:
             return
         occurrence = sum(isinstance(e, Choice) and e.key == choice.key for e in events[:i])
         parts, other_parts = _parts(events, choice.key), _parts(other, choice.key)
-        if len(parts) == len(other_parts):
+        if occurrence == 0 and _is_asked_later(other, i, choice.key):
+            end, (b0, b1) = len(events), (i, len(other))
+        elif len(parts) == len(other_parts):
             end, (b0, b1) = parts[occurrence][1], other_parts[occurrence]
         elif occurrence == 0:
             end, (b0, b1) = len(events), (other_parts[0][0], len(other))
@@ -292,6 +294,16 @@ def _parts(events: Sequence[Event], key: str) -> list[tuple[int, int]]:
     """Return the parts of events after each occurrence of a branch."""
     at = [n for n, e in enumerate(events) if isinstance(e, Choice) and e.key == key]
     return [(a + 1, b) for a, b in itertools.pairwise([*at, len(events)])]
+
+
+def _is_asked_later(other: Sequence[Event], i: int, key: str) -> bool:
+    """Tell if a run asks for a condition later than at the place `i` where another run does.
+
+    One run of `if not state and momentum:` makes the state in an earlier step, and the other one
+    asks for the momentum in each step.
+    """
+    here = other[i] if i < len(other) else None
+    return not (isinstance(here, Choice) and here.key == key)
 
 
 def _common_end(a: Sequence[Event], b: Sequence[Event]) -> int:

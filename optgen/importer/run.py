@@ -6,7 +6,7 @@ import inspect
 import keyword
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -91,7 +91,7 @@ def find_subject(cls: Any, settings: Mapping[str, Any]) -> Subject:
             arguments.append(Argument(each.name, each.default))
     names = {each.name for each in arguments}
     try:
-        counters, numbers, step_state = _count(cls, fixed)
+        counters, numbers, step_state = _count(cls, arguments, fixed)
     except NotImportedError:
         raise
     except Exception as error:
@@ -108,10 +108,28 @@ def _is_number_like(default: Any) -> bool:
     return type(default) in (bool, int, float)
 
 
-def _count(cls: Any, settings: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, float], str]:
+def _count(
+    cls: Any, arguments: Sequence[Argument], settings: Mapping[str, Any]
+) -> tuple[dict[str, int], dict[str, float], str]:
     """Return the keys that count steps, the other numbers of the group that steps change, and
     the kind of the count `step` in a parameter's state.
+
+    What counts does so with other arguments too; a sum of weights, `t ** 0`, only seems to count.
     """
+    counters, changed, kind = _counted(cls, settings)
+    others = {a.name: a.default * 0.7 for a in arguments if type(a.default) is float}
+    others |= {a.name: a.default or 0.1 for a in arguments if a.default == 0}
+    try:
+        found = _counted(cls, {**settings, **others})
+    except Exception:
+        return counters, changed, kind  # the class does not take these arguments
+    lost = set(counters) - set(found[0])
+    changed |= {key: found[1][key] for key in lost & set(found[1])}
+    kind = "" if "step" in lost else kind
+    return {key: x for key, x in counters.items() if key not in lost}, changed, kind
+
+
+def _counted(cls: Any, settings: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, float], str]:
     p = torch.nn.Parameter(torch.ones(4, 3, dtype=torch.float64))
     optimizer = cls([p], **settings)
     first = _numbers(optimizer.param_groups[0])
