@@ -104,6 +104,8 @@ def _loaded(cls: type, text: str) -> type[LoadedOptimizer]:
 def _write(cls: type, settings: Mapping[str, Any]) -> tuple[str, Any, Any]:
     subject = find_subject(cls, settings)
     rule = find_rule(subject)
+    if lost := {a.name: a.default for a in subject.arguments if a.name in rule.lost}:
+        return _write(cls, {**settings, **lost})  # the length of a loop keeps its default
     return spec_text(subject, rule), rule, subject
 
 

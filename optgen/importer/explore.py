@@ -58,13 +58,16 @@ class FoundState:
 
 @dataclass(frozen=True)
 class Rule:
-    """The merged code, the states, the bounds, and how many runs it took."""
+    """The merged code, the states, the bounds, and how many runs it took. `lost`: the words whose
+    numbers the rule does not say, such as the length of a loop.
+    """
 
     items: tuple[Item, ...]
     states: tuple[FoundState, ...]
     bounds: tuple[Bound, ...]
     aliases: Mapping[str, str]
     num_runs: int
+    lost: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -365,7 +368,10 @@ def find_rule(subject: Subject) -> Rule:
             "the step changes no parameter",
             hint="the import gives it one matrix or one vector, without names",
         )
-    return Rule(items, states, bounds, aliases, runs)
+    lost = {
+        name for each in explorers.values() for record, _, _ in each.paths for name in record.lost
+    }
+    return Rule(items, states, bounds, aliases, runs, frozenset(lost))
 
 
 def _first_step(states: Sequence[FoundState], shape: tuple[int, ...]) -> str:

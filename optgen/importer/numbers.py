@@ -36,8 +36,8 @@ class Float(float):
 class Int(float):
     """A whole number that records.
 
-    It only looks like an int. Of `1.0 / step` with a subclass of int, Python computes a plain float,
-    and the record loses the quotient. torch takes a float wherever it takes a number.
+    It only looks like an int. Of `1.0 / step` with a subclass of int, Python computes a plain
+    float, and the record loses the quotient. torch takes a float wherever it takes a number.
     """
 
     value: Value
@@ -52,13 +52,17 @@ class Int(float):
         raise TypeError("a recorded number keeps its class")
 
     def __index__(self) -> int:
-        return int(float.__float__(self))
+        """Return the number for `range` and indices. The record notes that it is lost there."""
+        record = current()
+        if record is not None:
+            record.lost |= set(self.value.atoms())
+        return plain(self)
 
     def __repr__(self) -> str:
-        return repr(self.__index__())
+        return repr(plain(self))
 
     def __format__(self, spec: str) -> str:
-        return format(self.__index__(), spec)
+        return format(plain(self), spec)
 
 
 class Size(int):
@@ -102,7 +106,7 @@ def recorded(x: Any, value: Value) -> Any:
 def plain(x: Any) -> Any:
     """Return a number without its record."""
     if type(x) is Int:
-        return x.__index__()
+        return int(float.__float__(x))
     if isinstance(x, Float):
         return float.__float__(x)
     if isinstance(x, Size | Flag):
@@ -188,7 +192,11 @@ def _extremum(name: str, word: str) -> Callable[..., Any]:
     real = getattr(builtins, name)
 
     def function(*args: Any, **options: Any) -> Any:
-        if len(args) == 2 and not options and any(isinstance(a, Float | Size) or type(a) is Int for a in args):
+        if (
+            len(args) == 2
+            and not options
+            and any(isinstance(a, Float | Size) or type(a) is Int for a in args)
+        ):
             result = real(*map(plain, args))
             return note(result, apply(word, *map(as_value, args)))
         return real(*args, **options)

@@ -266,8 +266,8 @@ def _exchange(subject: Subject, ours: Any, shapes: tuple[tuple[int, ...], ...]) 
         return False
     saved = copy.deepcopy(theirs.optimizer.state_dict())
     mine_saved = copy.deepcopy(mine.optimizer.state_dict())
-    for group in mine_saved["param_groups"]:
-        for key, value in subject.settings.items():
+    for group, original in zip(mine_saved["param_groups"], saved["param_groups"], strict=True):
+        for key, value in original.items():
             group.setdefault(key, value)  # a fixed argument is no argument of the imported class
     try:
         mine.optimizer.load_state_dict(saved)

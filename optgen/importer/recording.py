@@ -58,6 +58,9 @@ class Record:
     answers: dict[str, tuple[bool, bool]] = field(default_factory=dict)
     """The side that each condition took, and the side that it takes unless it is forced."""
 
+    lost: set[str] = field(default_factory=set)
+    """Words whose numbers were used where nothing records, such as the length of a loop."""
+
     def add(self, value: Value) -> Value:
         """Record a value at the author's line."""
         value.place = author_line()

@@ -31,6 +31,8 @@ from optgen.spec.reserved_names import ADDED_ARGUMENTS, why_taken
 
 LETTERS = {"exp_avg": "m", "exp_avg_sq": "v", "max_exp_avg_sq": "v_max", "momentum_buffer": "m"}
 """Letters of papers for common keys of states."""
+NUM_COUNTED = 10
+"""How many steps are taken to see which numbers count them."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ def _counted(cls: Any, settings: Mapping[str, Any]) -> tuple[dict[str, int], dic
     optimizer = cls([p], **settings)
     first = _numbers(optimizer.param_groups[0])
     seen: dict[str, list[float]] = defaultdict(list)
-    for _ in range(3):
+    for _ in range(NUM_COUNTED):
         p.grad = torch.full_like(p, 0.5)
         optimizer.step()
         if any(not isinstance(key, Tensor) for key in optimizer.state):
@@ -145,9 +147,14 @@ def _counted(cls: Any, settings: Mapping[str, Any]) -> tuple[dict[str, int], dic
     counters = {
         key: int(values[0]) - 1
         for key, values in seen.items()
-        if values == [values[0], values[0] + 1, values[0] + 2] and values[0] in (0, 1, 2)
+        if values == [values[0] + n for n in range(NUM_COUNTED)] and values[0] in (0, 1, 2)
     }
-    changed = {key: x for key, x in first.items() if key not in counters and {x} != set(seen[key])}
+    of_group = _numbers(optimizer.param_groups[0])
+    changed = {
+        key: first.get(key, 0.0)
+        for key in of_group
+        if key not in counters and {first.get(key, seen[key][0])} != set(seen[key])
+    }
     kind = ""
     if "step" in counters and "step" in optimizer.state[p]:
         kind = "tensor" if isinstance(optimizer.state[p]["step"], Tensor) else "int"
