@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 
 from optgen.importer.recording import NotImportedError, Record, failed
-from optgen.importer.run import Path, Run, Subject, letter
+from optgen.importer.run import Path, Run, Subject
 from optgen.importer.statements import (
     Assign,
     Choice,
@@ -102,8 +102,16 @@ class Explorer:
             for event in path.events
             if not isinstance(event, Value)
         }
+        self._find_varying(path)
         self.paths.append((record, path, self._events(path)))
         return self.paths[-1][1:]
+
+    def _find_varying(self, path: Path) -> None:
+        """Let variables that are other numbers in other runs, `ratio = 1.0`, be computed ones."""
+        for _, other, _ in self.paths[:1]:
+            for variable in path.numbers.keys() & other.numbers.keys():
+                if path.numbers[variable] != other.numbers[variable]:
+                    self.computed.add(variable[1])
 
     def _events(self, path: Path) -> list[Event]:
         """Return a run's events, with names for values that are read after their own name's end."""
@@ -350,12 +358,12 @@ def find_rule(subject: Subject) -> Rule:
     for shape in (MATRIX, VECTOR):
         first, later = codes[shape, True], codes[shape, False]
         if first != later:
-            first = merged(_first_step(states, shape), first, later)
+            first = merged(_first_step(subject, states, shape), first, later)
         by_shape.append(first)
     items: Sequence[Item] = by_shape[0]
     if by_shape[0] != by_shape[1]:
         items = merged("factored(p)", by_shape[0], by_shape[1])
-    live = {"p", *(letter(each.key) for each in states)}
+    live = {"p", *(subject.letter(each.key) for each in states)}
     items = without_dead(items, set(live))
     items = without_copies(folded(with_wheres(items)), {a.name for a in subject.arguments})
     aliases: dict[str, str] = {}
@@ -374,12 +382,12 @@ def find_rule(subject: Subject) -> Rule:
     return Rule(items, states, bounds, aliases, runs, frozenset(lost))
 
 
-def _first_step(states: Sequence[FoundState], shape: tuple[int, ...]) -> str:
+def _first_step(subject: Subject, states: Sequence[FoundState], shape: tuple[int, ...]) -> str:
     """Return the condition of a parameter's first step."""
     own = "factored" if shape == MATRIX else "not factored"
     for each in states:
         if each.shape != "scalar" and each.when in ("", own):
-            return f"fresh({letter(each.key)})"
+            return f"fresh({subject.letter(each.key)})"
     return "t == 1"
 
 

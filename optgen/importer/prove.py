@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from optgen.importer.explore import Rule
+from optgen.importer.precision import precision
 from optgen.importer.recording import NotImportedError, failed
 from optgen.importer.run import Argument, Subject
 from optgen.importer.statements import asked_names
@@ -44,6 +45,8 @@ class Proof:
         keys: the state dicts were exchanged, in both directions. False: the original keeps numbers
             in the param group that are states here, so neither reads the other's.
         num_refused: how many settings the original's constructor or step refused.
+        rounding: the shortest dtype that the original rounds to inside a step, such as "bfloat16".
+            The proof leaves this rounding out of the original. "" if there is none.
     """
 
     num_settings: int
@@ -51,6 +54,7 @@ class Proof:
     largest: float
     keys: bool
     num_refused: int = 0
+    rounding: str = ""
 
 
 def settings_of(subject: Subject, rule: Rule) -> tuple[list[dict[str, Any]], int]:
@@ -132,7 +136,9 @@ def prove(
             raise _differs(difference)
         compared += 1
         largest = max(largest, difference.error)
-    return Proof(compared, shapes, largest, _exchange(subject, ours, shapes), refused)
+    rounding = _rounding(subject, ours, shapes)
+    keys = _exchange(subject, ours, shapes)
+    return Proof(compared, shapes, largest, keys, refused, rounding)
 
 
 def _differs(difference: Difference) -> DiffersError:
@@ -153,7 +159,13 @@ class _Side:
     """One optimizer with its parameters, which get gradients at their own values."""
 
     def __init__(
-        self, cls: Any, options: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]
+        self,
+        cls: Any,
+        options: Mapping[str, Any],
+        shapes: Sequence[tuple[int, ...]],
+        *,
+        is_wide: bool = False,
+        dtype: torch.dtype = torch.float64,
     ) -> None:
         generator = torch.Generator().manual_seed(7)
         self.params = [
@@ -163,16 +175,24 @@ class _Side:
         self.targets = [
             torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes
         ]
-        self.optimizer = cls(self.params, **options)
+        for p in self.params:
+            p.data = p.data.to(dtype)
+        self.is_wide = is_wide
+        self.replaced: set[torch.dtype] = set()
+        """The shorter dtypes that steps without roundings met."""
+        with precision(is_wide=is_wide):
+            self.optimizer = cls(self.params, **options)
 
     def step(self, number: int) -> None:
         """Take a step on a smooth function of each parameter, with noise of its own."""
         generator = torch.Generator().manual_seed(number)
         for p, target in zip(self.params, self.targets, strict=True):
             noise = torch.randn(p.shape, dtype=torch.float64, generator=generator)
-            p.grad = 0.3 * (p.detach() - target) + 0.1 * torch.sin(p.detach()) + 0.2 * noise
-        with torch.no_grad():
+            at = p.detach().double()
+            p.grad = (0.3 * (at - target) + 0.1 * torch.sin(at) + 0.2 * noise).to(p.dtype)
+        with torch.no_grad(), precision(is_wide=self.is_wide) as seen:
             self.optimizer.step()
+        self.replaced |= seen
 
     def tensors(self) -> Iterator[tuple[str, str, Tensor]]:
         """Yield the parameters and their states: the key or "", words, the numbers."""
@@ -186,6 +206,39 @@ class _Side:
                     yield key, what, torch.tensor(x, dtype=torch.float64)
 
 
+def _original(
+    subject: Subject, setting: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]
+) -> _Side:
+    """Return a side with the original class."""
+    options = {**subject.settings, **setting}
+    return _Side(subject.cls, options, shapes, is_wide=subject.is_wide)
+
+
+def _rounding(subject: Subject, ours: Any, shapes: tuple[tuple[int, ...], ...]) -> str:
+    """Return the shortest dtype that the original rounds to, or "".
+
+    Then the original with its roundings takes three steps in float32, too.
+
+    Raises:
+        NotImportedError: these steps differ by more than the dtype's precision.
+    """
+    if not subject.is_wide:
+        return ""
+    probe = _original(subject, {}, shapes)
+    probe.step(1)
+    dtype = max(probe.replaced, key=lambda each: torch.finfo(each).eps, default=torch.float32)
+    theirs = _Side(subject.cls, subject.settings, shapes, dtype=torch.float32)
+    mine = _Side(ours, {}, shapes, dtype=torch.float32)
+    bound = 4 * torch.finfo(dtype).eps
+    for number in range(1, 4):
+        theirs.step(number)
+        mine.step(number)
+        for a, b in zip(theirs.params, mine.params, strict=True):
+            if not (error := _error(b.detach(), a.detach())) <= bound:
+                raise NotImportedError(f"the rule differs from the original by {error:.1e}")
+    return str(dtype).removeprefix("torch.")
+
+
 def _compare(
     subject: Subject, ours: Any, setting: Mapping[str, Any], shapes: tuple[tuple[int, ...], ...]
 ) -> Difference:
@@ -196,7 +249,7 @@ def _compare(
     """
     words = f" in the proof, with {_words(setting)}"
     try:
-        original = _Side(subject.cls, {**subject.settings, **setting}, shapes)
+        original = _original(subject, setting, shapes)
     except Exception as error:
         raise _OriginalFailsError(error, words) from error
     try:
@@ -257,11 +310,12 @@ def _exchange(subject: Subject, ours: Any, shapes: tuple[tuple[int, ...], ...]) 
     Raises:
         NotImportedError: a state dict is not taken, or the steps after it differ.
     """
-    theirs = _Side(subject.cls, subject.settings, shapes)
+    theirs = _original(subject, {}, shapes)
     mine = _Side(ours, {}, shapes)
+    resumed, unbroken = (_original(subject, {}, shapes) for _ in range(2))
     for number in range(1, 4):
-        theirs.step(number)
-        mine.step(number)
+        for side in (theirs, mine, resumed, unbroken):
+            side.step(number)
     if {*subject.counters, *subject.group_numbers} & set(theirs.optimizer.param_groups[0]):
         return False
     saved = copy.deepcopy(theirs.optimizer.state_dict())
@@ -272,15 +326,18 @@ def _exchange(subject: Subject, ours: Any, shapes: tuple[tuple[int, ...], ...]) 
     try:
         mine.optimizer.load_state_dict(saved)
         theirs.optimizer.load_state_dict(mine_saved)
+        resumed.optimizer.load_state_dict(copy.deepcopy(saved))
         for number in range(4, 8):
-            theirs.step(number)
-            mine.step(number)
+            for side in (theirs, mine, resumed, unbroken):
+                side.step(number)
     except Exception as error:
         raise NotImportedError(
             f"the state dicts cannot be exchanged: {type(error).__name__}: {error}"
         ) from error
-    for a, b in zip(theirs.params, mine.params, strict=True):
-        if not (error_of_p := _error(b.detach(), a.detach())) <= BOUND:
+    for a, b, c, d in zip(theirs.params, mine.params, resumed.params, unbroken.params, strict=True):
+        # a float32 state of a float64 parameter is float64 once the original has loaded it
+        bound = max(BOUND, 2 * _error(c.detach(), d.detach()))
+        if not (error_of_p := _error(b.detach(), a.detach())) <= bound:
             raise NotImportedError(
                 f"the steps after an exchange of state dicts differ by {error_of_p:.1e}"
             )

@@ -8,13 +8,14 @@ import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from optgen.importer.numbers import Flag, Float, Int, plain, recorded, recording_functions
+from optgen.importer.numbers import Flag, Float, Int, Size, plain, recorded, recording_functions
+from optgen.importer.precision import precision
 from optgen.importer.recording import (
     Branch,
     NotImportedError,
@@ -31,6 +32,9 @@ from optgen.spec.reserved_names import ADDED_ARGUMENTS, why_taken
 
 LETTERS = {"exp_avg": "m", "exp_avg_sq": "v", "max_exp_avg_sq": "v_max", "momentum_buffer": "m"}
 """Letters of papers for common keys of states."""
+SIZES = ("rows", "cols", "numel", "ndim")
+OTHER_NAMES = ("atom", "constant", "copy", *SIZES)
+"""Values that a variable is only another name of."""
 NUM_COUNTED = 10
 """How many steps are taken to see which numbers count them."""
 
@@ -57,6 +61,16 @@ class Subject:
     step_state: str
     """The kind of the count in a parameter's state, "int" or "tensor"; "" if there is none. A state
     dict has it even if no rule reads it."""
+    is_wide: bool = False
+    """The class runs without its roundings to shorter dtypes."""
+    has_roundings: bool = False
+    """There are such roundings. Known of a subject that runs without them."""
+
+    def letter(self, key: str) -> str:
+        """Return the name of a state in the rule."""
+        name = letter(key)
+        is_taken = name in {each.name for each in self.arguments}
+        return f"{name}_state" if is_taken else name
 
 
 @dataclass
@@ -69,10 +83,14 @@ class Path:
     inits: dict[str, Value]
     aliases: dict[str, str]
     bindings: dict[str, Value]
+    numbers: dict[tuple[str, str], list[str]]
 
 
-def find_subject(cls: Any, settings: Mapping[str, Any]) -> Subject:
-    """Look at the constructor, and take three steps to see what counts them."""
+def find_subject(cls: Any, settings: Mapping[str, Any], *, is_wide: bool = False) -> Subject:
+    """Look at the constructor, and take some steps to see what counts them.
+
+    `is_wide`: the class runs without its roundings to shorter dtypes.
+    """
     if not (isinstance(cls, type) and hasattr(cls, "step")):
         raise NotImportedError(f"{cls!r} is no class with a step")
     fixed = dict(settings)
@@ -93,7 +111,8 @@ def find_subject(cls: Any, settings: Mapping[str, Any]) -> Subject:
             arguments.append(Argument(each.name, each.default))
     names = {each.name for each in arguments}
     try:
-        counters, numbers, step_state = _count(cls, arguments, fixed)
+        with precision(is_wide=is_wide) as replaced:
+            counters, numbers, step_state = _count(cls, arguments, fixed)
     except NotImportedError:
         raise
     except Exception as error:
@@ -101,7 +120,7 @@ def find_subject(cls: Any, settings: Mapping[str, Any]) -> Subject:
     if names & set(numbers):
         changed = ", ".join(sorted(names & set(numbers)))
         raise NotImportedError(f"steps change an argument of the constructor: {changed}")
-    return Subject(cls, tuple(arguments), fixed, counters, numbers, step_state)
+    return Subject(cls, tuple(arguments), fixed, counters, numbers, step_state, is_wide, bool(replaced))
 
 
 def _is_number_like(default: Any) -> bool:
@@ -195,6 +214,8 @@ class Run:
     computed: set[str] = field(default_factory=set)
     """Local variables that hold a computed value in some run. All runs share the set."""
     words: set[str] = field(default_factory=set)
+    numbers: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    """The numbers that local variables were other names of, by function and variable, in order."""
     param: Any = None
 
     def take(self, *, is_fresh: bool) -> Path:
@@ -206,7 +227,7 @@ class Run:
         )
         set_current(self.record)
         try:
-            with recording_functions():
+            with recording_functions(), precision(is_wide=self.subject.is_wide):
                 optimizer = self._construct()
                 for self.number in (1,) if is_fresh else (1, 2, 3, 4):
                     self.record.is_silent = not is_fresh and self.number < 4
@@ -223,7 +244,7 @@ class Run:
         }
         states |= dict.fromkeys(self.subject.group_numbers, ((), torch.float64))
         events, decided = self.record.events, self.record.decided
-        return Path(events, decided, states, self.inits, self.aliases, self.bindings)
+        return Path(events, decided, states, self.inits, self.aliases, self.bindings, self.numbers)
 
     def _construct(self) -> Any:
         arguments = {a.name: _argument(a) for a in self.subject.arguments}
@@ -272,14 +293,23 @@ class Run:
         if value is None:
             return
         self.bindings[self.local_name(name)] = value
-        if value.op not in ("atom", "constant", "copy") and value.name is None:
+        if value.op not in OTHER_NAMES and value.name is None:
             self.computed.add(name)
-        if value.op == "constant":
+        if value.op in ("constant", *SIZES):
             return
         if value.op == "atom":
             self.aliases.setdefault(str(value.name), name)
         elif value.name is None:
             value.name = self.local_name(name)
+
+    def note_number(self, code: CodeType, name: str, x: Any) -> None:
+        """Note the number that a variable is another name of; a parameter of a function is none."""
+        if name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+            return
+        key = as_value(x).key
+        seen = self.numbers.setdefault((code.co_name, name), [])
+        if key not in seen:
+            seen.append(key)
 
     def own_value(self, name: str, x: Any) -> Any:
         """Return a value of the variable's own for another name of a number, or for a constant.
@@ -292,7 +322,7 @@ class Run:
         if type(x) is int or (isinstance(x, Float | Int) and x.value.reads_tensors):
             return x
         value, own = as_value(x), self.local_name(name)
-        if value.name in (own, name) or value.op not in ("atom", "constant", "copy"):
+        if value.name in (own, name) or value.op not in OTHER_NAMES:
             return x
         copy = Value("copy", (value,), name=own)
         self.record.add(copy)
@@ -338,6 +368,8 @@ class _Naming:
     def _line(self, frame: FrameType, event: str, arg: object) -> Any:
         if event in ("line", "return"):
             for name, x in list(frame.f_locals.items()):
+                if isinstance(x, Float | Size) or type(x) in (float, Int):
+                    self.run.note_number(frame.f_code, name, x)
                 if isinstance(x, Tensor | float | int):
                     with torch._C.DisableTorchFunction():
                         self.run.see(name, x)
@@ -377,15 +409,16 @@ class _Holder(dict[Any, Any]):
             elif self.is_group and key not in self.run.subject.group_numbers:
                 continue
             elif self.is_group:
-                word = letter(key)
+                word = self.run.subject.letter(key)
                 self.run.words.add(word)
                 self.run.inits.setdefault(key, constant(self.run.subject.group_numbers[key]))
                 super().__setitem__(key, recorded(float(plain(x)), Value("atom", name=word)))
             elif isinstance(x, Tensor):
-                self.run.words.add(letter(key))
-                self.run.recorder.declare(x, letter(key), _state_atom(key, x))
+                word = self.run.subject.letter(key)
+                self.run.words.add(word)
+                self.run.recorder.declare(x, word, _state_atom(word, x))
             elif type(plain(x)) in (int, float):
-                atom = Value("atom", name=letter(key))
+                atom = Value("atom", name=self.run.subject.letter(key))
                 super().__setitem__(key, recorded(plain(x), atom))
 
     def __setitem__(self, key: Any, x: Any) -> None:
@@ -413,13 +446,13 @@ class _Holder(dict[Any, Any]):
 
     def _store(self, key: Any, x: Tensor) -> None:
         """Store a tensor: the first value of a state, or its next value."""
-        run, word = self.run, letter(key)
+        run, word = self.run, self.run.subject.letter(key)
         run.words.add(word)
         memory = run.recorder.memory_of(x)
         value = memory.value if memory else run.recorder.value_of(x)
         if key not in self and self._is_first_value(value):
             run.inits[key] = value
-            run.recorder.declare(x, word, _state_atom(key, x))
+            run.recorder.declare(x, word, _state_atom(word, x))
             return
         if memory is not None and memory.word == word:
             return
@@ -440,7 +473,7 @@ class _Holder(dict[Any, Any]):
         return is_constant(value) or (value.op == "atom" and value.name in {"p", *names})
 
     def _store_number(self, key: Any, x: Any) -> Any:
-        run, word = self.run, letter(key)
+        run, word = self.run, self.run.subject.letter(key)
         run.words.add(word)
         value = x.value if isinstance(x, Float | Int | Flag) else constant(x)
         if key not in self and self._is_first_value(value):
@@ -475,9 +508,9 @@ class _States(dict[Any, Any]):
         made.update(value)
 
 
-def _state_atom(key: Any, x: Tensor) -> Value:
+def _state_atom(word: str, x: Tensor) -> Value:
     """Return the value of a state before a step. A state of one number is a number."""
-    return Value("atom", name=letter(key), reads_tensors=x.ndim > 0)
+    return Value("atom", name=word, reads_tensors=x.ndim > 0)
 
 
 def _memory_key(run: Run, x: Tensor) -> Any:

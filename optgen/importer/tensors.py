@@ -134,7 +134,7 @@ class TensorRecorder(TorchFunctionMode):
             return self._size("shape", result)
         if isinstance(result, Tensor) and self.memory_of(result) is None:
             source = self.value_of(args[0])
-            is_turned = args[0].ndim == 2 and any(f"'{n}'" in repr(func) for n in ("T", "mT", "H"))
+            is_turned = args[0].ndim == 2 and func.__self__.__name__ in ("T", "mT", "H", "mH")
             self._keep(result, transposed(source) if is_turned else source)
         return result
 
@@ -180,7 +180,10 @@ class TensorRecorder(TorchFunctionMode):
 
     def _keep(self, tensor: Tensor, value: Value) -> Tensor:
         self.kept.append(tensor)
-        self.memories[_key(tensor)] = Memory(tensor, value, is_copy=self._is_held(value))
+        is_held = self._is_held(value)
+        if not (is_held or value.place[0] or value.op in ("constant", "atom")):
+            self.record.add(value)
+        self.memories[_key(tensor)] = Memory(tensor, value, is_copy=is_held)
         return tensor
 
     def _is_held(self, value: Value) -> bool:
@@ -212,8 +215,6 @@ class TensorRecorder(TorchFunctionMode):
             existing = self.memory_of(result)
             if existing is not None:
                 return result
-            if value.op not in ("constant", "atom") and not self._is_held(value):
-                self.record.add(value)
             return self._keep(result, value)
         self._assign(target, value)
         return result
