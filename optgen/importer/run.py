@@ -65,6 +65,8 @@ class Subject:
     """The class runs without its roundings to shorter dtypes."""
     has_roundings: bool = False
     """There are such roundings. Known of a subject that runs without them."""
+    is_split: bool = False
+    """The class takes groups that say `use_muon`; an import gives it matrices in such a group."""
 
     def letter(self, key: str) -> str:
         """Return the name of a state in the rule."""
@@ -112,7 +114,8 @@ def find_subject(cls: Any, settings: Mapping[str, Any], *, is_wide: bool = False
     names = {each.name for each in arguments}
     try:
         with precision(is_wide=is_wide) as replaced:
-            counters, numbers, step_state = _count(cls, arguments, fixed)
+            is_split = _takes_split_groups(cls, fixed)
+            counters, numbers, step_state = _count(cls, arguments, fixed, is_split=is_split)
     except NotImportedError:
         raise
     except Exception as error:
@@ -120,7 +123,17 @@ def find_subject(cls: Any, settings: Mapping[str, Any], *, is_wide: bool = False
     if names & set(numbers):
         changed = ", ".join(sorted(names & set(numbers)))
         raise NotImportedError(f"steps change an argument of the constructor: {changed}")
-    return Subject(cls, tuple(arguments), fixed, counters, numbers, step_state, is_wide, bool(replaced))
+    return Subject(
+        cls,
+        tuple(arguments),
+        fixed,
+        counters,
+        numbers,
+        step_state,
+        is_wide,
+        bool(replaced),
+        is_split,
+    )
 
 
 def _is_number_like(default: Any) -> bool:
@@ -129,19 +142,53 @@ def _is_number_like(default: Any) -> bool:
     return type(default) in (bool, int, float)
 
 
+def groups_of(params: Sequence[Any], is_split: bool) -> list[Any]:
+    """Return the first argument of a constructor: the parameters, or groups of them.
+
+    `is_split`: the class takes groups that say `use_muon`, which is true for matrices.
+    """
+    if not is_split:
+        return list(params)
+    return [
+        {"params": part, "use_muon": use_muon}
+        for use_muon in (True, False)
+        if (part := [p for p in params if (p.ndim >= 2) == use_muon])
+    ]
+
+
+def _takes_split_groups(cls: Any, settings: Mapping[str, Any]) -> bool:
+    """Tell if the class asks its groups for `use_muon`."""
+    asked: list[Any] = []
+
+    class Probe(dict[Any, Any]):
+        def __contains__(self, key: object) -> bool:
+            asked.append(key)
+            return super().__contains__(key)
+
+        def get(self, key: Any, default: Any = None) -> Any:
+            asked.append(key)
+            return super().get(key, default)
+
+    try:
+        cls([Probe(params=[torch.nn.Parameter(torch.ones(4, 3))])], **settings)
+    except Exception:
+        return "use_muon" in asked
+    return False
+
+
 def _count(
-    cls: Any, arguments: Sequence[Argument], settings: Mapping[str, Any]
+    cls: Any, arguments: Sequence[Argument], settings: Mapping[str, Any], *, is_split: bool
 ) -> tuple[dict[str, int], dict[str, float], str]:
     """Return the keys that count steps, the other numbers of the group that steps change, and
     the kind of the count `step` in a parameter's state.
 
     What counts does so with other arguments too; a sum of weights, `t ** 0`, only seems to count.
     """
-    counters, changed, kind = _counted(cls, settings)
+    counters, changed, kind = _counted(cls, settings, is_split=is_split)
     others = {a.name: a.default * 0.7 for a in arguments if type(a.default) is float}
     others |= {a.name: a.default or 0.1 for a in arguments if a.default == 0}
     try:
-        found = _counted(cls, {**settings, **others})
+        found = _counted(cls, {**settings, **others}, is_split=is_split)
     except Exception:
         return counters, changed, kind  # the class does not take these arguments
     lost = set(counters) - set(found[0])
@@ -150,9 +197,11 @@ def _count(
     return {key: x for key, x in counters.items() if key not in lost}, changed, kind
 
 
-def _counted(cls: Any, settings: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, float], str]:
+def _counted(
+    cls: Any, settings: Mapping[str, Any], *, is_split: bool
+) -> tuple[dict[str, int], dict[str, float], str]:
     p = torch.nn.Parameter(torch.ones(4, 3, dtype=torch.float64))
-    optimizer = cls([p], **settings)
+    optimizer = cls(groups_of([p], is_split), **settings)
     first = _numbers(optimizer.param_groups[0])
     seen: dict[str, list[float]] = defaultdict(list)
     for _ in range(NUM_COUNTED):
@@ -251,7 +300,8 @@ class Run:
         self.recorder = TensorRecorder(self.record, self.shape)
         self.recorder.declare(self.param, "p")
         with self._naming(), self.recorder:
-            optimizer = self.subject.cls([self.param], **arguments, **self.subject.settings)
+            groups = groups_of([self.param], self.subject.is_split)
+            optimizer = self.subject.cls(groups, **arguments, **self.subject.settings)
         created = optimizer.state.get(self.param, {})
         optimizer.param_groups[:] = [_Group(self, each) for each in optimizer.param_groups]
         try:
