@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from optgen.importer.explore import Bound, FoundState, Rule
-from optgen.importer.run import Argument, Subject, letter
+from optgen.importer.run import Argument, Subject
 from optgen.importer.statements import printed, renamed
 from optgen.ir.ops import OPS
 
@@ -34,10 +34,12 @@ def spec_text(subject: Subject, rule: Rule, *, is_for_matrices: bool = False) ->
     used = {
         node.id for node in ast.walk(ast.parse("def f():\n" + body)) if isinstance(node, ast.Name)
     }
-    states = [s for s in rule.states if letter(s.key) in used]
+    states = [s for s in rule.states if subject.letter(s.key) in used]
     arguments = [a for a in subject.arguments if _is_used(a, used, states)]
     has_count = "t" in used or bool(subject.step_state)
-    declarations = [f"    {line}" for line in _signature(rule, states, arguments, has_count)]
+    declarations = [
+        f"    {line}" for line in _signature(subject, rule, states, arguments, has_count)
+    ]
     words = {"optimizer"} | {w for w in used if w in OPS or w == "require"}
     words |= {re.split(r"[=(]", line)[1] for line in declarations if "(" in line}
     module = subject.cls.__module__
@@ -63,7 +65,11 @@ def _is_used(argument: Argument, used: set[str], states: list[FoundState]) -> bo
 
 
 def _signature(
-    rule: Rule, states: list[FoundState], arguments: list[Argument], has_count: bool
+    subject: Subject,
+    rule: Rule,
+    states: list[FoundState],
+    arguments: list[Argument],
+    has_count: bool,
 ) -> Iterator[str]:
     """Yield the declarations of a spec, one a line."""
     yield "p,"
@@ -83,7 +89,7 @@ def _signature(
             options.append(f'dtype="{each.dtype}"')
         if each.when:
             options.append(f'when="{each.when}"')
-        yield f"{letter(each.key)}=state({', '.join(options)}),"
+        yield f"{subject.letter(each.key)}=state({', '.join(options)}),"
     if arguments:
         yield "*,"
     for argument in arguments:
