@@ -7,8 +7,11 @@ import re
 from collections.abc import Iterator
 
 from optgen.importer.explore import Bound, FoundState, Rule
+from optgen.importer.layout import number
 from optgen.importer.run import Argument, Subject, letter
+from optgen.importer.source_of import provenance
 from optgen.importer.statements import printed, renamed
+from optgen.importer.tidy import tidied
 from optgen.ir.ops import OPS
 
 
@@ -16,6 +19,8 @@ def spec_text(subject: Subject, rule: Rule, *, is_for_matrices: bool = False) ->
     """Return the text of a spec file. `is_for_matrices`: parameters have two axes at most."""
     items = list(rule.items)
     unpacked: list[str] = []
+    numbers = {"t", *(a.name for a in subject.arguments)}
+    numbers |= {letter(each.key) for each in rule.states if each.shape == "scalar"}
     for argument in subject.arguments:
         if not isinstance(argument.default, tuple):
             continue
@@ -26,10 +31,14 @@ def spec_text(subject: Subject, rule: Rule, *, is_for_matrices: bool = False) ->
             for element, name in zip(elements, names, strict=True):
                 items = renamed(items, element, name)
             unpacked.append(f"    {', '.join(names)} = {argument.name}")
+            numbers |= set(names)
     if is_for_matrices:
         unpacked.insert(
             0, '    require(ndim(p) <= 2, "a parameter has more than two axes: {shape}")'
         )
+    items = tidied(items, numbers, {"p", *(letter(each.key) for each in rule.states)})
+    if unpacked:
+        unpacked.append("")
     body = "\n".join([*unpacked, *printed(items)])
     used = {
         node.id for node in ast.walk(ast.parse("def f():\n" + body)) if isinstance(node, ast.Name)
@@ -40,8 +49,9 @@ def spec_text(subject: Subject, rule: Rule, *, is_for_matrices: bool = False) ->
     declarations = [f"    {line}" for line in _signature(rule, states, arguments, has_count)]
     words = {"optimizer"} | {w for w in used if w in OPS or w == "require"}
     words |= {re.split(r"[=(]", line)[1] for line in declarations if "(" in line}
-    module = subject.cls.__module__
     lines = [
+        f'"""{provenance(subject.cls)}"""',
+        "",
         f"from optgen.spec import {', '.join(sorted(words))}",
         "",
         "",
@@ -49,7 +59,7 @@ def spec_text(subject: Subject, rule: Rule, *, is_for_matrices: bool = False) ->
         f"def {subject.cls.__name__}(",
         *declarations,
         "):",
-        f'    """{subject.cls.__name__}, imported from {module}."""',
+        f'    """{subject.cls.__name__}, as {subject.cls.__module__} has it."""',
         body,
         "",
     ]
@@ -90,7 +100,7 @@ def _signature(
         if isinstance(argument.default, bool):
             yield f"{argument.name}=flag({argument.default}),"
             continue
-        options = [repr(argument.default), *_bounds(argument, rule.bounds)]
+        options = [number(argument.default), *_bounds(argument, rule.bounds)]
         yield f"{argument.name}=hyper({', '.join(options)}),"
 
 
@@ -102,4 +112,4 @@ def _bounds(argument: Argument, bounds: tuple[Bound, ...]) -> list[str]:
     common = set.intersection(
         *({(b.kind, b.number) for b in bounds if b.name == name} for name in names)
     )
-    return [f"{kind}={number:g}" for kind, number in sorted(common)]
+    return [f"{kind}={x:g}" for kind, x in sorted(common)]
