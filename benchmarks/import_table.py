@@ -56,7 +56,7 @@ def _answer(cls: Any, specs: Path | None, pipe: Connection) -> None:
     """Import a class, and send the verdict and the reason."""
     warnings.filterwarnings("ignore")
     try:
-        made = import_optimizer(cls, out=specs and specs / f"{cls.__name__}.py")
+        made = import_optimizer(cls, out=specs and specs / f"{cls.__name__.lower()}.py")
         pipe.send(("proven", f"{made.proof.largest:.0e}, {made.proof.num_settings} settings"))
     except NotImportedError as error:
         pipe.send(("refused", str(error)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 WIDTH = 100
 
@@ -47,51 +47,62 @@ def number(x: object) -> str:
 
 
 def assignment(indent: str, name: str, value: str) -> Iterator[str]:
-    """Yield the lines of `name = value`. A value that is too long for a line stands in brackets."""
+    """Yield the lines of `name = value`. A value that is too long for a line is divided."""
     node = ast.parse(value, mode="eval").body
     line = f"{indent}{name} = {source(node)}"
-    if len(line) <= WIDTH:
-        yield line
-    elif isinstance(node, ast.Call):
-        yield f"{indent}{name} = {source(node.func)}("
-        yield from _split(indent + "    ", [source(each) for each in node.args], ", ")
-        yield f"{indent})"
+    if len(line) <= WIDTH or isinstance(node, ast.Call):
+        yield from _divided(indent, f"{name} = ", node, "")
     else:
         yield f"{indent}{name} = ("
-        yield from _split(indent + "    ", list(_parts(node, WIDTH - len(indent) - 4)), " ")
+        yield from _divided(indent + "    ", "", node, "")
         yield f"{indent})"
 
 
-def _split(indent: str, parts: Sequence[str], between: str) -> Iterator[str]:
-    """Yield parts in one line if they fit, else in a line each."""
-    line = indent + between.join(parts)
+def _divided(indent: str, before: str, node: ast.expr, after: str) -> Iterator[str]:
+    """Yield an expression, with texts before and after it, in as many lines as it needs."""
+    line = f"{indent}{before}{source(node)}{after}"
     if len(line) <= WIDTH:
         yield line
         return
-    yield from (indent + part + between.rstrip() for part in parts)
+    if isinstance(node, ast.Call):
+        yield f"{indent}{before}{source(node.func)}("
+        inner = indent + "    "
+        arguments = inner + ", ".join(source(each) for each in node.args)
+        if len(arguments) <= WIDTH:
+            yield arguments
+        else:
+            for each in node.args:
+                yield from _divided(inner, "", each, ",")
+        yield f"{indent}){after}"
+        return
+    parts = list(_parts(node, WIDTH - len(indent)))
+    for sign, part, level in parts:
+        end = after if part is parts[-1][1] else ""
+        if isinstance(part, ast.Call):
+            yield from _divided(indent, before + sign, part, end)
+        else:
+            yield f"{indent}{before}{sign}{_text(part, level)}{end}"
+        before = ""
 
 
-def _parts(node: ast.expr, width: int) -> Iterator[str]:
-    """Yield the operands of a sum or a product, each with the sign before it.
+def _parts(node: ast.expr, width: int) -> Iterator[tuple[str, ast.expr, int]]:
+    """Yield the operands of a sum or a product: the sign before each, and how strongly it binds.
 
     An operand that is a longer product than `width` is divided too.
     """
-    if not isinstance(node, ast.BinOp) or isinstance(node.op, ast.Pow):
-        yield source(node)
-        return
     level = _level(node)
     chain: list[tuple[str, ast.expr]] = []
     left: ast.expr = node
-    while isinstance(left, ast.BinOp) and _level(left) == level:
+    while isinstance(left, ast.BinOp) and _level(left) == level != _POWER:
         chain.insert(0, (_SIGNS[type(left.op)] + " ", left.right))
         left = left.left
     for sign, each in [("", left), *chain]:
-        text = sign + _text(each, level + 1 if sign else level)
-        if len(text) > width and level < _level(each) == _PRODUCT:
-            first, *others = _parts(each, width)
-            yield from [sign + first, *others]
+        inner = level + 1 if sign else level
+        if len(sign + _text(each, inner)) > width and level < _level(each) == _PRODUCT:
+            (_, first, place), *others = _parts(each, width)
+            yield from [(sign, first, place), *others]
         else:
-            yield text
+            yield sign, each, inner
 
 
 def _level(node: ast.expr) -> int:

@@ -16,13 +16,15 @@ from optgen.importer.statements import (
     assigned,
     folded,
     names_in,
+    names_read,
+    negated,
     num_reads,
     printed,
     substituted,
 )
 from optgen.importer.values import positive
 
-SHORT = 76
+SHORT = 88
 """The columns of a statement that may take in another one."""
 
 
@@ -36,10 +38,10 @@ def tidied(items: Sequence[Item], numbers: set[str], lasting: set[str]) -> list[
     """
     numbers = numbers | _local_numbers(items, numbers)
     order = _Order(numbers)
-    made = _each_source(_pruned(items, {}), order.rewritten)
+    made = _pruned(_each_source(items, order.rewritten), {})
     while (shorter := _with_one_inlined(made, lasting)) is not None:
-        made = _each_source(folded(shorter), order.rewritten)
-    return made
+        made = _pruned(_each_source(folded(shorter), order.rewritten), {})
+    return _with_joined_conditions(made)
 
 
 def _pruned(items: Sequence[Item], known: Mapping[str, bool]) -> list[Item]:
@@ -78,6 +80,37 @@ def _with_common_ends_outside(item: If) -> list[Item]:
         other.pop(0)
     middle = [replace(item, then=tuple(then), other=tuple(other))] if then or other else []
     return [*before, *middle, *after]
+
+
+def _with_joined_conditions(items: Sequence[Item]) -> list[Item]:
+    """Return code with `if a and b` for an `if b` that is all of an `if a`."""
+    made: list[Item] = []
+    for item in items:
+        if isinstance(item, If):
+            outer = _positive(item)
+            if len(outer.then) == 1 and isinstance(inner := outer.then[0], If) and not outer.other:
+                inner = _positive(inner)
+                if not inner.other:
+                    both = ast.BoolOp(
+                        ast.And(), [*map(_parsed, (outer.condition, inner.condition))]
+                    )
+                    outer = replace(inner, condition=source(both))
+            then, other = map(_with_joined_conditions, (outer.then, outer.other))
+            made.append(replace(outer, then=tuple(then), other=tuple(other)))
+        else:
+            made.append(item)
+    return made
+
+
+def _positive(item: If) -> If:
+    """Return an `if` whose code is not in its `else` alone."""
+    if item.then:
+        return item
+    return replace(item, condition=negated(item.condition), then=item.other, other=())
+
+
+def _parsed(value: str) -> ast.expr:
+    return ast.parse(value, mode="eval").body
 
 
 def _local_numbers(items: Sequence[Item], numbers: set[str]) -> set[str]:
@@ -202,45 +235,64 @@ def _shrunk(node: ast.expr) -> ast.expr:
 
 
 def _with_one_inlined(items: Sequence[Item], lasting: set[str]) -> list[Item] | None:
-    """Return code without one variable that is read once, in a short statement; None if none."""
-    found = _assignments(items)
-    names = [name for name, _ in found]
+    """Return code without one value that is read once, in a short statement; None if none."""
     for at, item in enumerate(items):
+        rest = items[at + 1 :]
+        changed: list[Item] | None = None
         if isinstance(item, If):
-            later = lasting | _read_in(items[at + 1 :])
+            later = lasting | names_read(rest)
             then = _with_one_inlined(item.then, later)
             other = _with_one_inlined(item.other, later) if then is None else None
-            if then is not None or other is not None:
-                sides = item.then if then is None else then, item.other if other is None else other
-                changed = replace(item, then=tuple(sides[0]), other=tuple(sides[1]))
-                return [*items[:at], changed, *items[at + 1 :]]
-            continue
-        if item.name in lasting or item.name == "g" or names.count(item.name) > 1:
-            continue
-        rest = _replaced_once(items[at + 1 :], item.name, item.source)
-        if rest is not None:
-            return [*items[:at], *rest]
+            if then is not None:
+                changed = [replace(item, then=tuple(then)), *rest]
+            elif other is not None:
+                changed = [replace(item, other=tuple(other)), *rest]
+        elif item.name not in ("p", "g"):
+            changed = _replaced_once(rest, item.name, item.source, lasting)
+        if changed is not None:
+            return [*items[:at], *changed]
     return None
 
 
-def _read_in(items: Sequence[Item]) -> set[str]:
-    found: set[str] = set()
-    for item in items:
-        if isinstance(item, If):
-            found |= names_in(item.condition) | _read_in(item.then + item.other)
-        else:
-            found |= names_in(item.source)
-    return found
-
-
-def _replaced_once(items: Sequence[Item], name: str, value: str) -> list[Item] | None:
-    """Return code with a variable's only use replaced by its value; None if that cannot be."""
-    uses = [n for n, item in enumerate(items) if name in _read_in([item])]
-    if len(uses) != 1 or isinstance(user := items[uses[0]], If):
+def _replaced_once(
+    items: Sequence[Item], name: str, value: str, lasting: set[str]
+) -> list[Item] | None:
+    """Return code with the only use of a variable's value in its place; None if that cannot be."""
+    at = _only_use(items, name, names_in(value))
+    if at is None or isinstance(user := items[at], If):
         return None
-    if assigned(items[: uses[0]]) & names_in(value) or num_reads(user.source, name) > 1:
+    later = items[at + 1 :]
+    if user.name != name and (
+        _is_read(later, name) or (name in lasting and not _is_set(later, name))
+    ):
         return None
     changed = replace(user, source=substituted(user.source, name, value))
-    if any(len(line) > SHORT for line in printed([changed])):
+    lines = list(printed([changed]))
+    if len(lines) > 1 or len(lines[0]) > SHORT:
         return None
-    return [*items[: uses[0]], changed, *items[uses[0] + 1 :]]
+    return [*items[:at], changed, *later]
+
+
+def _only_use(items: Sequence[Item], name: str, sources: set[str]) -> int | None:
+    """Return where a value is used first, while its sources are as they were; None if nowhere."""
+    for at, user in enumerate(items):
+        if name in names_read([user]):
+            is_once = not isinstance(user, If) and num_reads(user.source, name) == 1
+            return at if is_once else None
+        if assigned([user]) & {name, *sources}:
+            return None
+    return None
+
+
+def _is_read(items: Sequence[Item], name: str) -> bool:
+    """Tell if code may read a name before it sets it."""
+    for item in items:
+        if name in names_read([item]):
+            return True
+        if not isinstance(item, If) and item.name == name:
+            return False
+    return False
+
+
+def _is_set(items: Sequence[Item], name: str) -> bool:
+    return any(not isinstance(item, If) and item.name == name for item in items)

@@ -10,7 +10,7 @@ from optgen.importer.explore import Bound, FoundState, Rule
 from optgen.importer.layout import number
 from optgen.importer.run import Argument, Subject, letter
 from optgen.importer.source_of import provenance
-from optgen.importer.statements import printed, renamed
+from optgen.importer.statements import Item, assigned, names_read, printed, renamed
 from optgen.importer.tidy import tidied
 from optgen.ir.ops import OPS
 
@@ -18,18 +18,14 @@ from optgen.ir.ops import OPS
 def spec_text(subject: Subject, rule: Rule, *, is_for_matrices: bool = False) -> str:
     """Return the text of a spec file. `is_for_matrices`: parameters have two axes at most."""
     items = list(rule.items)
-    unpacked: list[str] = []
     numbers = {"t", *(a.name for a in subject.arguments)}
     numbers |= {letter(each.key) for each in rule.states if each.shape == "scalar"}
+    unpacked: list[str] = []
     for argument in subject.arguments:
-        if not isinstance(argument.default, tuple):
-            continue
-        elements = [f"{argument.name}[{i}]" for i in range(len(argument.default))]
-        names = [rule.aliases.get(each, "") for each in elements]
-        body = "\n".join(printed(items))
-        if all(names) and len(set(names)) == len(names) and all(e in body for e in elements):
-            for element, name in zip(elements, names, strict=True):
-                items = renamed(items, element, name)
+        names = _names_of_elements(argument, rule, items)
+        for n, name in enumerate(names):
+            items = renamed(items, f"{argument.name}[{n}]", name)
+        if names:
             unpacked.append(f"    {', '.join(names)} = {argument.name}")
             numbers |= set(names)
     if is_for_matrices:
@@ -64,6 +60,24 @@ def spec_text(subject: Subject, rule: Rule, *, is_for_matrices: bool = False) ->
         "",
     ]
     return "\n".join(lines)
+
+
+def _names_of_elements(argument: Argument, rule: Rule, items: list[Item]) -> list[str]:
+    """Return names for the numbers of a tuple: the author's, or beta1, beta2 for `betas`.
+
+    There are none if the code does not read all of them.
+    """
+    if not isinstance(argument.default, tuple):
+        return []
+    elements = [f"{argument.name}[{n}]" for n in range(len(argument.default))]
+    body = "\n".join(printed(items))
+    if not all(each in body for each in elements):
+        return []
+    names = [rule.aliases.get(each, "") for each in elements]
+    if all(names) and len(set(names)) == len(names):
+        return names
+    names = [f"{argument.name.removesuffix('s')}{n}" for n in range(1, len(elements) + 1)]
+    return [] if set(names) & (assigned(items) | names_read(items)) else names
 
 
 def _is_used(argument: Argument, used: set[str], states: list[FoundState]) -> bool:
