@@ -1,8 +1,10 @@
 """Import every optimizer class of a package, and print what became of each.
 
     python benchmarks/import_table.py pytorch_optimizer [NAME ...] [--seconds 60] [--markdown]
+        [--specs DIR]
 
-Each class is imported in a fork of this process: name, verdict, reason, seconds.
+Each class is imported in a fork of this process: name, verdict, reason, seconds. `--specs` writes
+the specs of the proven classes into a folder.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import traceback
 import warnings
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -49,11 +52,11 @@ def classes(package: str) -> dict[str, Any]:
     }
 
 
-def _answer(cls: Any, pipe: Connection) -> None:
+def _answer(cls: Any, specs: Path | None, pipe: Connection) -> None:
     """Import a class, and send the verdict and the reason."""
     warnings.filterwarnings("ignore")
     try:
-        made = import_optimizer(cls)
+        made = import_optimizer(cls, out=specs and specs / f"{cls.__name__.lower()}.py")
         pipe.send(("proven", f"{made.proof.largest:.0e}, {made.proof.num_settings} settings"))
     except NotImportedError as error:
         pipe.send(("refused", str(error)))
@@ -63,12 +66,12 @@ def _answer(cls: Any, pipe: Connection) -> None:
         pipe.send(("DEFECT", f"{type(error).__name__}: {error} ({where})"))
 
 
-def row(name: str, cls: Any, seconds: float) -> Row:
+def row(name: str, cls: Any, seconds: float, specs: Path | None) -> Row:
     """Import a class in a fork, which is ended after some seconds."""
     began = time.perf_counter()
     fork = multiprocessing.get_context("fork")
     receiver, sender = fork.Pipe(duplex=False)
-    child = fork.Process(target=_answer, args=(cls, sender))
+    child = fork.Process(target=_answer, args=(cls, specs, sender))
     child.start()
     sender.close()
     try:
@@ -94,14 +97,17 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--specs", type=Path)
     options = parser.parse_args()
+    if options.specs:
+        options.specs.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     import_optimizer(torch.optim.AdamW)  # what torch imports late is imported once
     counts: collections.Counter[str] = collections.Counter()
     for name, cls in classes(options.package).items():
         if options.names and name not in options.names:
             continue
-        each = row(name, cls, options.seconds)
+        each = row(name, cls, options.seconds, options.specs)
         counts[each.verdict] += 1
         reason = _short(each.reason)
         if options.markdown:

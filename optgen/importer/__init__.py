@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from optgen import jit
 from optgen.importer.explore import find_rule
 from optgen.importer.prove import SHAPES, DiffersError, Proof, prove
-from optgen.importer.recording import NotImportedError, defect
+from optgen.importer.recording import NotImportedError, defect, failed, is_author_file
 from optgen.importer.run import find_subject
 from optgen.importer.write import spec_text
 from optgen.spec.declare import Spec
@@ -73,6 +74,9 @@ def import_optimizer(
     except NotImportedError:
         raise
     except Exception as error:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        if is_author_file(frame.f_code.co_filename) and "/optgen/" not in frame.f_code.co_filename:
+            raise failed(error) from error
         raise defect(error, getattr(cls, "__name__", repr(cls))) from error
     if out is not None:
         Path(out).write_text(imported.text, encoding="utf-8")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 
+from optgen.importer import layout
 from optgen.importer.recording import Branch, NotImportedError
 from optgen.importer.values import Value, expression, text
 
@@ -191,9 +192,9 @@ def folded(items: Sequence[Item]) -> list[Item]:
         if (
             isinstance(before, Assign)
             and before.name == item.name
-            and _reads(item.source, item.name) == 1
+            and num_reads(item.source, item.name) == 1
         ):
-            made[-1] = replace(item, source=_substitute(item.source, item.name, before.source))
+            made[-1] = replace(item, source=substituted(item.source, item.name, before.source))
             continue
         made.append(item)
     return made
@@ -230,11 +231,11 @@ def _with_name_replaced(items: Sequence[Item], name: str, by: str) -> list[Item]
     for item in items:
         if isinstance(item, Assign):
             if item.name != name:
-                made.append(replace(item, source=_substitute(item.source, name, by)))
+                made.append(replace(item, source=substituted(item.source, name, by)))
             continue
         then = tuple(_with_name_replaced(item.then, name, by))
         other = tuple(_with_name_replaced(item.other, name, by))
-        made.append(If(_substitute(item.condition, name, by), then, other, item.is_tensor))
+        made.append(If(substituted(item.condition, name, by), then, other, item.is_tensor))
     return made
 
 
@@ -310,7 +311,7 @@ def _both_sides(condition: str, then: Sequence[Item], other: Sequence[Item]) -> 
                 )
             source = item.source
             for name, by in last.items():
-                source = _substitute(source, name, by)
+                source = substituted(source, name, by)
             later = side[number + 1 :]
             if any(isinstance(x, If) or item.name in names_in(x.source) for x in later):
                 yield Assign(f"{item.name}_{ending}", source, item.place)
@@ -334,12 +335,15 @@ def _is_answer(condition: str) -> bool:
     )
 
 
-def _reads(source: str, name: str) -> int:
+def num_reads(source: str, name: str) -> int:
+    """Return how often an expression reads a name."""
     nodes = ast.walk(ast.parse(source))
     return sum(isinstance(node, ast.Name) and node.id == name for node in nodes)
 
 
-def _substitute(source: str, name: str, by: str) -> str:
+def substituted(source: str, name: str, by: str) -> str:
+    """Return an expression with an expression in place of a name."""
+
     class Substitution(ast.NodeTransformer):
         def visit_Name(self, node: ast.Name) -> ast.expr:
             return ast.parse(by, mode="eval").body if node.id == name else node
@@ -359,18 +363,20 @@ def renamed(items: Sequence[Item], name: str, by: str) -> list[Item]:
     return made
 
 
-def printed(items: Sequence[Item], indent: str = "    ") -> Iterator[str]:
-    """Yield the lines of code."""
+def printed(items: Sequence[Item], indent: str = "    ", word: str = "if") -> Iterator[str]:
+    """Yield the lines of code. `word`: "elif" for a single `if` in an `else`."""
     for item in items:
         if isinstance(item, Assign):
-            yield f"{indent}{item.name} = {item.source}"
+            yield from layout.assignment(indent, item.name, item.source)
             continue
         then, other, condition = item.then, item.other, item.condition
         if not then:
             then, other, condition = other, (), negated(condition)
-        yield f"{indent}if {condition}:"
+        yield f"{indent}{word} {layout.source(ast.parse(condition, mode='eval').body)}:"
         yield from printed(then, indent + "    ")
-        if other:
+        if len(other) == 1 and isinstance(other[0], If):
+            yield from printed(other, indent, "elif")
+        elif other:
             yield f"{indent}else:"
             yield from printed(other, indent + "    ")
 

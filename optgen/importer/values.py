@@ -131,7 +131,7 @@ def expression(value: Value, *, is_definition: bool = False) -> ast.expr:
     if value.op in COMPARISONS:
         return ast.Compare(args[0], [COMPARISONS[value.op]()], [args[1]])
     if value.op == "neg":
-        return _negative(args[0]) or ast.UnaryOp(ast.USub(), args[0])
+        return positive(args[0]) or ast.UnaryOp(ast.USub(), args[0])
     if value.op == "not":
         return ast.UnaryOp(ast.Not(), args[0])
     if value.op in ("and", "or"):
@@ -146,12 +146,12 @@ def text(value: Value) -> str:
 
 def _binary(op: str, left: ast.expr, right: ast.expr) -> ast.expr:
     """Return an operation; `a + -b * c` is written as `a - b * c`."""
-    if op in ("add", "sub") and (positive := _negative(right)) is not None:
-        return ast.BinOp(left, ast.Sub() if op == "add" else ast.Add(), positive)
+    if op in ("add", "sub") and (other := positive(right)) is not None:
+        return ast.BinOp(left, ast.Sub() if op == "add" else ast.Add(), other)
     return ast.BinOp(left, BINARY[op](), right)
 
 
-def _negative(node: ast.expr) -> ast.expr | None:
+def positive(node: ast.expr) -> ast.expr | None:
     """Return `b * c` of `-b * c`; None if a product does not begin with a minus."""
     match node:
         case ast.UnaryOp(op=ast.USub(), operand=operand):
@@ -159,8 +159,8 @@ def _negative(node: ast.expr) -> ast.expr | None:
         case ast.Constant(value=int() | float() as number) if number < 0:
             return ast.Constant(-number)
         case ast.BinOp(left=left, op=ast.Mult() | ast.Div() as op, right=right):
-            positive = _negative(left)
-            if isinstance(positive, ast.Constant) and positive.value == 1:
-                return right if isinstance(op, ast.Mult) else ast.BinOp(positive, op, right)
-            return None if positive is None else ast.BinOp(positive, op, right)
+            inner = positive(left)
+            if isinstance(inner, ast.Constant) and inner.value == 1:
+                return right if isinstance(op, ast.Mult) else ast.BinOp(inner, op, right)
+            return None if inner is None else ast.BinOp(inner, op, right)
     return None

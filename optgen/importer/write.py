@@ -7,29 +7,34 @@ import re
 from collections.abc import Iterator
 
 from optgen.importer.explore import Bound, FoundState, Rule
+from optgen.importer.layout import number
 from optgen.importer.run import Argument, Subject
-from optgen.importer.statements import printed, renamed
+from optgen.importer.source_of import provenance
+from optgen.importer.statements import Item, assigned, names_read, printed, renamed
+from optgen.importer.tidy import tidied
 from optgen.ir.ops import OPS
 
 
 def spec_text(subject: Subject, rule: Rule, *, is_for_matrices: bool = False) -> str:
     """Return the text of a spec file. `is_for_matrices`: parameters have two axes at most."""
     items = list(rule.items)
+    numbers = {"t", *(a.name for a in subject.arguments)}
+    numbers |= {letter(each.key) for each in rule.states if each.shape == "scalar"}
     unpacked: list[str] = []
     for argument in subject.arguments:
-        if not isinstance(argument.default, tuple):
-            continue
-        elements = [f"{argument.name}[{i}]" for i in range(len(argument.default))]
-        names = [rule.aliases.get(each, "") for each in elements]
-        body = "\n".join(printed(items))
-        if all(names) and len(set(names)) == len(names) and all(e in body for e in elements):
-            for element, name in zip(elements, names, strict=True):
-                items = renamed(items, element, name)
+        names = _names_of_elements(argument, rule, items)
+        for n, name in enumerate(names):
+            items = renamed(items, f"{argument.name}[{n}]", name)
+        if names:
             unpacked.append(f"    {', '.join(names)} = {argument.name}")
+            numbers |= set(names)
     if is_for_matrices:
         unpacked.insert(
             0, '    require(ndim(p) <= 2, "a parameter has more than two axes: {shape}")'
         )
+    items = tidied(items, numbers, {"p", *(letter(each.key) for each in rule.states)})
+    if unpacked:
+        unpacked.append("")
     body = "\n".join([*unpacked, *printed(items)])
     used = {
         node.id for node in ast.walk(ast.parse("def f():\n" + body)) if isinstance(node, ast.Name)
@@ -42,8 +47,9 @@ def spec_text(subject: Subject, rule: Rule, *, is_for_matrices: bool = False) ->
     ]
     words = {"optimizer"} | {w for w in used if w in OPS or w == "require"}
     words |= {re.split(r"[=(]", line)[1] for line in declarations if "(" in line}
-    module = subject.cls.__module__
     lines = [
+        f'"""{provenance(subject.cls)}"""',
+        "",
         f"from optgen.spec import {', '.join(sorted(words))}",
         "",
         "",
@@ -51,11 +57,29 @@ def spec_text(subject: Subject, rule: Rule, *, is_for_matrices: bool = False) ->
         f"def {subject.cls.__name__}(",
         *declarations,
         "):",
-        f'    """{subject.cls.__name__}, imported from {module}."""',
+        f'    """{subject.cls.__name__}, as {subject.cls.__module__} has it."""',
         body,
         "",
     ]
     return "\n".join(lines)
+
+
+def _names_of_elements(argument: Argument, rule: Rule, items: list[Item]) -> list[str]:
+    """Return names for the numbers of a tuple: the author's, or beta1, beta2 for `betas`.
+
+    There are none if the code does not read all of them.
+    """
+    if not isinstance(argument.default, tuple):
+        return []
+    elements = [f"{argument.name}[{n}]" for n in range(len(argument.default))]
+    body = "\n".join(printed(items))
+    if not all(each in body for each in elements):
+        return []
+    names = [rule.aliases.get(each, "") for each in elements]
+    if all(names) and len(set(names)) == len(names):
+        return names
+    names = [f"{argument.name.removesuffix('s')}{n}" for n in range(1, len(elements) + 1)]
+    return [] if set(names) & (assigned(items) | names_read(items)) else names
 
 
 def _is_used(argument: Argument, used: set[str], states: list[FoundState]) -> bool:
@@ -96,7 +120,7 @@ def _signature(
         if isinstance(argument.default, bool):
             yield f"{argument.name}=flag({argument.default}),"
             continue
-        options = [repr(argument.default), *_bounds(argument, rule.bounds)]
+        options = [number(argument.default), *_bounds(argument, rule.bounds)]
         yield f"{argument.name}=hyper({', '.join(options)}),"
 
 
@@ -108,4 +132,4 @@ def _bounds(argument: Argument, bounds: tuple[Bound, ...]) -> list[str]:
     common = set.intersection(
         *({(b.kind, b.number) for b in bounds if b.name == name} for name in names)
     )
-    return [f"{kind}={number:g}" for kind, number in sorted(common)]
+    return [f"{kind}={x:g}" for kind, x in sorted(common)]

@@ -1,0 +1,298 @@
+"""Rewrite a found rule's code as a person writes it: factors in order, short steps in one line.
+
+Each rewriting is equal in the reals. The proof compares the written spec, so it checks them too.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from optgen.importer.layout import source
+from optgen.importer.statements import (
+    If,
+    Item,
+    assigned,
+    folded,
+    names_in,
+    names_read,
+    negated,
+    num_reads,
+    printed,
+    substituted,
+)
+from optgen.importer.values import positive
+
+SHORT = 88
+"""The columns of a statement that may take in another one."""
+
+
+def tidied(items: Sequence[Item], numbers: set[str], lasting: set[str]) -> list[Item]:
+    """Return code as a person writes it.
+
+    Args:
+        items: the code.
+        numbers: the names that are numbers: arguments and the step count.
+        lasting: the names that are read later: the parameter and the states.
+    """
+    numbers = numbers | _local_numbers(items, numbers)
+    order = _Order(numbers)
+    made = _pruned(_each_source(items, order.rewritten), {})
+    while (shorter := _with_one_inlined(made, lasting)) is not None:
+        made = _pruned(_each_source(folded(shorter), order.rewritten), {})
+    return _with_joined_conditions(made)
+
+
+def _pruned(items: Sequence[Item], known: Mapping[str, bool]) -> list[Item]:
+    """Return code without conditions that an outer one answers, and with common ends outside.
+
+    `known`: the conditions that are answered here.
+    """
+    made: list[Item] = []
+    for item in items:
+        if not isinstance(item, If):
+            made.append(item)
+        elif item.condition in known:
+            made += _pruned(item.then if known[item.condition] else item.other, known)
+        else:
+            then, other = (
+                _pruned(side, {**known, item.condition: answer})
+                for side, answer in ((item.then, True), (item.other, False))
+            )
+            made += _with_common_ends_outside(replace(item, then=tuple(then), other=tuple(other)))
+        changed = assigned(made[-1:])
+        known = {c: answer for c, answer in known.items() if not names_in(c) & changed}
+    return made
+
+
+def _with_common_ends_outside(item: If) -> list[Item]:
+    """Return an `if` with what both sides begin or end with before or after it."""
+    then, other = list(item.then), list(item.other)
+    before: list[Item] = []
+    after: list[Item] = []
+    while then and other and then[-1] == other[-1]:
+        after.insert(0, then.pop())
+        other.pop()
+    asked = names_in(item.condition)
+    while then and other and then[0] == other[0] and not assigned(then[:1]) & asked:
+        before.append(then.pop(0))
+        other.pop(0)
+    middle = [replace(item, then=tuple(then), other=tuple(other))] if then or other else []
+    return [*before, *middle, *after]
+
+
+def _with_joined_conditions(items: Sequence[Item]) -> list[Item]:
+    """Return code with `if a and b` for an `if b` that is all of an `if a`."""
+    made: list[Item] = []
+    for item in items:
+        if isinstance(item, If):
+            outer = _positive(item)
+            if len(outer.then) == 1 and isinstance(inner := outer.then[0], If) and not outer.other:
+                inner = _positive(inner)
+                if not inner.other:
+                    both = ast.BoolOp(
+                        ast.And(), [*map(_parsed, (outer.condition, inner.condition))]
+                    )
+                    outer = replace(inner, condition=source(both))
+            then, other = map(_with_joined_conditions, (outer.then, outer.other))
+            made.append(replace(outer, then=tuple(then), other=tuple(other)))
+        else:
+            made.append(item)
+    return made
+
+
+def _positive(item: If) -> If:
+    """Return an `if` whose code is not in its `else` alone."""
+    if item.then:
+        return item
+    return replace(item, condition=negated(item.condition), then=item.other, other=())
+
+
+def _parsed(value: str) -> ast.expr:
+    return ast.parse(value, mode="eval").body
+
+
+def _local_numbers(items: Sequence[Item], numbers: set[str]) -> set[str]:
+    """Return the variables whose every value is computed from numbers."""
+    sources: list[tuple[str, str]] = list(_assignments(items))
+    found = {name for name, _ in sources} - {"p", "g"}
+    while True:
+        tensors = {n for n, value in sources if names_in(value) - _words(value) - numbers - found}
+        if not tensors & found:
+            return found
+        found -= tensors
+
+
+def _words(value: str) -> set[str]:
+    """Return the functions that an expression calls."""
+    calls = (n.func for n in ast.walk(ast.parse(value)) if isinstance(n, ast.Call))
+    return {func.id for func in calls if isinstance(func, ast.Name)}
+
+
+def _assignments(items: Sequence[Item]) -> list[tuple[str, str]]:
+    made: list[tuple[str, str]] = []
+    for item in items:
+        if isinstance(item, If):
+            made += _assignments(item.then) + _assignments(item.other)
+        else:
+            made.append((item.name, item.source))
+    return made
+
+
+def _each_source(items: Sequence[Item], change: Callable[[str, str], str]) -> list[Item]:
+    """Return code whose expressions are changed. `change` gets an expression and its name."""
+    made: list[Item] = []
+    for item in items:
+        if isinstance(item, If):
+            then = tuple(_each_source(item.then, change))
+            other = tuple(_each_source(item.other, change))
+            made.append(If(change(item.condition, ""), then, other, item.is_tensor))
+        else:
+            made.append(replace(item, source=change(item.source, item.name)))
+    return made
+
+
+class _Order(ast.NodeTransformer):
+    """Writes numbers before tensors, and folds what a paper writes shorter."""
+
+    def __init__(self, numbers: set[str]) -> None:
+        self.numbers = numbers
+
+    def rewritten(self, value: str, name: str) -> str:
+        """Return an expression in order. `name` is the variable that gets it, or ""."""
+        node = self.visit(ast.parse(value, mode="eval").body)
+        return source(_shrunk(node) if name == "p" else node)
+
+    def visit_Constant(self, node: ast.Constant) -> ast.expr:
+        x = node.value
+        is_whole = isinstance(x, float) and x.is_integer() and abs(x) < 1e6
+        return ast.Constant(int(x)) if is_whole and isinstance(x, float) else node
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        node.args = [self.visit(each) for each in node.args]
+        match node:
+            case ast.Call(
+                func=ast.Name("lerp"),
+                args=[a, b, ast.BinOp(left=ast.Constant(1), op=ast.Sub(), right=kept) as new],
+            ):
+                return ast.BinOp(_product(kept, a), ast.Add(), self.visit(_product(new, b)))
+        return node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        left, right = self.visit(node.left), self.visit(node.right)
+        match node.op, left, right:
+            case ast.Pow(), _, ast.Constant(0.5):
+                return ast.Call(ast.Name("sqrt"), [left], [])
+            case ast.Mult(), _, ast.BinOp(left=ast.Constant(1), op=ast.Div(), right=divisor):
+                return ast.BinOp(left, ast.Div(), divisor)
+            case ast.Mult(), _, _ if ast.dump(left) == ast.dump(right) and _is_name(left):
+                return ast.BinOp(left, ast.Pow(), ast.Constant(2))
+            case ast.Mult(), _, _:
+                return self._ordered(ast.BinOp(left, node.op, right))
+            case (ast.Add(), _, _) if (other := positive(right)) is not None:
+                return ast.BinOp(left, ast.Sub(), other)
+            case (ast.Sub(), _, _) if (other := positive(right)) is not None:
+                return ast.BinOp(left, ast.Add(), other)
+        return ast.BinOp(left, node.op, right)
+
+    def _ordered(self, node: ast.BinOp) -> ast.expr:
+        """Return a product with its constants first, then its numbers, then its tensors."""
+        factors: list[ast.expr] = [node]
+        while isinstance(first := factors[0], ast.BinOp) and isinstance(first.op, ast.Mult):
+            factors[:1] = [first.left, first.right]
+        factors.sort(key=self._rank)
+        product = factors[0]
+        for each in factors[1:]:
+            product = _product(product, each)
+        return product
+
+    def _rank(self, node: ast.expr) -> int:
+        if isinstance(node, ast.Constant):
+            return 0
+        text = ast.unparse(node)
+        return 1 if names_in(text) - _words(text) <= self.numbers else 2
+
+
+def _product(left: ast.expr, right: ast.expr) -> ast.expr:
+    return ast.BinOp(left, ast.Mult(), right)
+
+
+def _is_name(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name)
+
+
+def _shrunk(node: ast.expr) -> ast.expr:
+    """Return `p - a * p` for `(1 - a) * p`: papers write weight decay so."""
+    match node:
+        case ast.BinOp(
+            left=ast.BinOp(left=ast.Constant(1), op=ast.Sub(), right=part),
+            op=ast.Mult(),
+            right=ast.Name("p") as p,
+        ):
+            return ast.BinOp(p, ast.Sub(), _product(part, p))
+    return node
+
+
+def _with_one_inlined(items: Sequence[Item], lasting: set[str]) -> list[Item] | None:
+    """Return code without one value that is read once, in a short statement; None if none."""
+    for at, item in enumerate(items):
+        rest = items[at + 1 :]
+        changed: list[Item] | None = None
+        if isinstance(item, If):
+            later = lasting | names_read(rest)
+            then = _with_one_inlined(item.then, later)
+            other = _with_one_inlined(item.other, later) if then is None else None
+            if then is not None:
+                changed = [replace(item, then=tuple(then)), *rest]
+            elif other is not None:
+                changed = [replace(item, other=tuple(other)), *rest]
+        elif item.name not in ("p", "g"):
+            changed = _replaced_once(rest, item.name, item.source, lasting)
+        if changed is not None:
+            return [*items[:at], *changed]
+    return None
+
+
+def _replaced_once(
+    items: Sequence[Item], name: str, value: str, lasting: set[str]
+) -> list[Item] | None:
+    """Return code with the only use of a variable's value in its place; None if that cannot be."""
+    at = _only_use(items, name, names_in(value))
+    if at is None or isinstance(user := items[at], If):
+        return None
+    later = items[at + 1 :]
+    if user.name != name and (
+        _is_read(later, name) or (name in lasting and not _is_set(later, name))
+    ):
+        return None
+    changed = replace(user, source=substituted(user.source, name, value))
+    lines = list(printed([changed]))
+    if len(lines) > 1 or len(lines[0]) > SHORT:
+        return None
+    return [*items[:at], changed, *later]
+
+
+def _only_use(items: Sequence[Item], name: str, sources: set[str]) -> int | None:
+    """Return where a value is used first, while its sources are as they were; None if nowhere."""
+    for at, user in enumerate(items):
+        if name in names_read([user]):
+            is_once = not isinstance(user, If) and num_reads(user.source, name) == 1
+            return at if is_once else None
+        if assigned([user]) & {name, *sources}:
+            return None
+    return None
+
+
+def _is_read(items: Sequence[Item], name: str) -> bool:
+    """Tell if code may read a name before it sets it."""
+    for item in items:
+        if name in names_read([item]):
+            return True
+        if not isinstance(item, If) and item.name == name:
+            return False
+    return False
+
+
+def _is_set(items: Sequence[Item], name: str) -> bool:
+    return any(not isinstance(item, If) and item.name == name for item in items)

@@ -1,0 +1,119 @@
+"""Test that a found rule's code is written as a person writes it."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+import torch
+
+from optgen.importer import layout
+from optgen.importer.source_of import provenance
+from optgen.importer.statements import Assign, If, Item, printed
+from optgen.importer.tidy import tidied
+
+
+def written(*items: Item) -> list[str]:
+    """Return the lines of tidied code, whose numbers are lr, beta, eps and t."""
+    return list(printed(tidied(items, {"lr", "beta", "eps", "t"}, {"p", "m", "v"}), ""))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("m", "lerp(m, g, 1 - beta)", "m = beta * m + (1 - beta) * g"),
+        ("m", "m * beta + g * (1 - beta)", "m = beta * m + (1 - beta) * g"),
+        ("p", "p * (1 - lr * eps)", "p = p - lr * eps * p"),
+        ("p", "p + -lr * m", "p = p - lr * m"),
+        ("p", "p - g * 2.0 * lr", "p = p - 2 * lr * g"),
+        ("p", "p - lr * (m * (1 / v))", "p = p - lr * (m / v)"),
+        ("v", "v + g * g", "v = v + g**2"),
+        ("v", "(v + g) ** 0.5", "v = sqrt(v + g)"),
+        ("v", "(v + g) ** -1.5", "v = (v + g) ** -1.5"),
+        ("p", "p - (m - (v - g))", "p = p - (m - (v - g))"),
+        ("p", "p / (m / v) * g", "p = p / (m / v) * g"),
+        ("p", "(-m) ** 2 - -(m ** 2)", "p = (-m) ** 2 + m**2"),
+        ("p", "where(m > 0 and not v == 1, p, g)", "p = where(m > 0 and not v == 1, p, g)"),
+    ],
+)
+def test_an_expression_is_written_in_order(name: str, value: str, expected: str) -> None:
+    assert written(Assign(name, value)) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("x", "text"),
+    [
+        (0.001, "1e-3"),
+        (1e-08, "1e-8"),
+        (2.5e-7, "2.5e-7"),
+        (0.05, "0.05"),
+        (0.9, "0.9"),
+        (1.0, "1.0"),
+        (0, "0"),
+        ((0.9, 0.999), "(0.9, 0.999)"),
+        ((1,), "(1,)"),
+        (1e300, "1e300"),
+    ],
+)
+def test_a_number_keeps_its_value(x: object, text: str) -> None:
+    assert layout.number(x) == text
+    assert ast.literal_eval(text) == x
+
+
+def test_a_variable_that_is_read_once_stands_in_its_place() -> None:
+    lines = written(Assign("step_size", "lr / (1 - beta ** t)"), Assign("p", "p - step_size * m"))
+
+    assert lines == ["p = p - lr / (1 - beta**t) * m"]
+
+
+def test_a_variable_stays_whose_value_would_change_before_it_is_read() -> None:
+    code = Assign("old", "m * 2"), Assign("m", "g"), Assign("p", "p - old")
+
+    assert written(*code) == ["old = 2 * m", "m = g", "p = p - old"]
+
+
+def test_an_answered_condition_is_not_asked_again() -> None:
+    inner = If("lr", (Assign("m", "g"),), (Assign("m", "-g"),))
+    code = If("lr", (Assign("v", "g"), inner), (inner, Assign("p", "m")))
+
+    assert written(code) == ["if lr:", "    v = g", "    m = g", "else:", "    m = -g", "    p = m"]
+
+
+def test_a_condition_on_a_changed_name_is_asked_again() -> None:
+    inner = If("a > 0", (Assign("m", "g"),), (Assign("m", "-g"),))
+    code = If("a > 0", (Assign("a", "a - lr"), inner), (Assign("m", "v"),))
+
+    assert written(Assign("a", "v"), code).count("    if a > 0:") == 1
+
+
+def test_common_ends_of_both_sides_stand_outside() -> None:
+    first, last = Assign("m", "g"), Assign("p", "p - m")
+    code = If("lr", (first, Assign("v", "g"), last), (first, Assign("v", "-g"), last))
+
+    assert written(code) == ["m = g", "if lr:", "    v = g", "else:", "    v = -g", "p = p - m"]
+
+
+def test_a_long_line_is_divided_at_its_operators() -> None:
+    value = "p - " + " * ".join(f"a_long_name_{n}" for n in range(8))
+
+    lines = list(layout.assignment("    ", "p", value))
+
+    assert lines[:4] == [
+        "    p = (",
+        "        p",
+        "        - a_long_name_0",
+        "        * a_long_name_1",
+    ]
+    assert max(map(len, lines)) <= 100
+    assert ast.dump(ast.parse("".join(lines).strip())) == ast.dump(ast.parse(f"p = {value}"))
+
+
+def test_the_head_names_the_source_and_its_licence() -> None:
+    text = provenance(torch.optim.SGD)
+
+    assert text.startswith("SGD, imported from torch.optim.sgd.\n\nThe licence of torch 2")
+    assert "BSD-3-Clause" in text
+
+
+def test_a_class_without_a_package_has_no_licence() -> None:
+    assert provenance(type("Mine", (), {})) == f"Mine, imported from {__name__}."
