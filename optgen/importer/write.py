@@ -19,7 +19,7 @@ def spec_text(subject: Subject, rule: Rule, *, is_for_matrices: bool = False) ->
     """Return the text of a spec file. `is_for_matrices`: parameters have two axes at most."""
     items = list(rule.items)
     numbers = {"t", *(a.name for a in subject.arguments)}
-    numbers |= {letter(each.key) for each in rule.states if each.shape == "scalar"}
+    numbers |= {subject.letter(each.key) for each in rule.states if each.shape == "scalar"}
     unpacked: list[str] = []
     for argument in subject.arguments:
         names = _names_of_elements(argument, rule, items)
@@ -32,7 +32,7 @@ def spec_text(subject: Subject, rule: Rule, *, is_for_matrices: bool = False) ->
         unpacked.insert(
             0, '    require(ndim(p) <= 2, "a parameter has more than two axes: {shape}")'
         )
-    items = tidied(items, numbers, {"p", *(letter(each.key) for each in rule.states)})
+    items = tidied(items, numbers, {"p", *(subject.letter(each.key) for each in rule.states)})
     if unpacked:
         unpacked.append("")
     body = "\n".join([*unpacked, *printed(items)])
