@@ -94,6 +94,7 @@ def may_import(part: str, name: str) -> bool:
 
 
 LAYERS: tuple[tuple[str, ...], ...] = (
+    ("newton_schulz",),
     ("torch_private", "rule", "lowerings", "matrix_ops", "cache"),
     ("light_optimizer", "tensors"),
     ("state",),

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from optgen.runtime import newton_schulz
+
 
 def orthogonalize(
     tensors: Sequence[Tensor], coefficients: Sequence[float], steps: float, eps: float
@@ -26,31 +28,12 @@ def orthogonalize(
     for index, tensor in enumerate(tensors):
         by_shape.setdefault(tensor.shape, []).append(index)
     for indices in by_shape.values():
-        matrices = [tensors[index].bfloat16() for index in indices]
-        stacked = torch.stack(matrices) if len(matrices) > 1 else matrices[0].unsqueeze(0)
-        orthogonal = _newton_schulz(stacked, coefficients, steps, eps)
-        for index, matrix in zip(indices, orthogonal, strict=True):
+        matrices = [tensors[index] for index in indices]
+        for index, matrix in zip(
+            indices, newton_schulz.iterate(matrices, coefficients, int(steps), eps), strict=True
+        ):
             results[index] = matrix
     return [matrix for matrix in results if matrix is not None]
-
-
-def _newton_schulz(
-    stacked: Tensor, coefficients: Sequence[float], steps: float, eps: float
-) -> Tensor:
-    """Run the iterations on matrices in the last two axes, transposed if they are tall."""
-    shape = stacked.shape
-    x = stacked.flatten(0, -3)
-    is_tall = x.size(-2) > x.size(-1)
-    x = x.mT if is_tall else x
-    # In float64 no square of a bfloat16 underflows or overflows.
-    norm = torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True, dtype=torch.float64)
-    x = x / norm.clamp(min=max(eps, torch.finfo(x.dtype).tiny)).to(x.dtype)
-    for iteration in range(int(steps)):
-        first = min(3 * iteration, len(coefficients) - 3)
-        a, b, c = coefficients[first : first + 3]
-        gram = torch.bmm(x, x.mT)
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return (x.mT if is_tall else x).reshape(shape)
 
 
 def rows(param: Tensor) -> int:

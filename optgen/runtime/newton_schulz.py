@@ -1,0 +1,302 @@
+"""Newton-Schulz iterations of a matrix, by the cheapest of several ways.
+
+A matrix x has m rows and n >= m columns here; a taller one is transposed. An iteration maps x to
+a x + b (x x') x + c (x x')^2 x. The ways:
+
+- "batched": products of a whole batch, as torch has them. It is for small matrices, for devices
+  other than the CPU, and where autograd follows.
+- "plain": the same matrix by matrix; only the lower half of a symmetric product is computed.
+- "square": the iteration of a square matrix. If x x' = l l', with a lower triangular l, then
+  x = l q, where q has orthonormal rows, and every iterate is z q, where z is the iterate of l. So
+  the long side takes part in two products instead of two for each iteration. These two are in
+  float32, because l is as ill-conditioned as x. The iterates z are in bfloat16.
+
+"plain" and "square" round x x' - s I instead of x x', where s is near the mean of the diagonal: the
+diagonal is where rounding hurts most. `choose_way` is the cost model. Decision 0111 has errors and
+times; the square factor is that of the Cholesky QR decomposition (Fukaya et al., 2020, with a
+shift).
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+WAYS = ("batched", "plain", "square")
+_FORCED: ContextVar[str | None] = ContextVar("forced way", default=None)
+
+_SHIFT = 2.0**-22  # of trace(x x'), added before the decomposition: rounding may lose as much
+_BAND = 128  # rows of a symmetric product that are computed at once
+_BAND_LOSS = 0.15  # the time that bands lose, as a share of the whole product
+_SAMPLE = 4  # one row of so many tells the mean of a diagonal
+_SAFE = (2.0**-40, 2.0**60)  # norms whose squares are far from the limits of float32
+_GOLDEN_ANGLE = 2.399963
+_TINY = torch.finfo(torch.bfloat16).tiny
+
+
+@contextmanager
+def force_way(way: str | None) -> Iterator[None]:
+    """Take one way for all matrices on the CPU, for tests and measurements.
+
+    Args:
+        way: one of `WAYS`; None lets the cost model choose.
+
+    Raises:
+        ValueError: there is no such way.
+    """
+    if way is not None and way not in WAYS:
+        raise ValueError(f"unknown way {way!r}; there are {', '.join(WAYS)}")
+    token = _FORCED.set(way)
+    try:
+        yield
+    finally:
+        _FORCED.reset(token)
+
+
+class Rates(NamedTuple):
+    """Speeds of one CPU core, in units of 1e9 per second. Only their ratios choose a way."""
+
+    low: float  # floating-point operations of a product in bfloat16
+    single: float  # of a product in float32
+    solve: float  # of decompositions and triangular systems in float32
+    bytes: float  # read or written outside of products
+    calls: float = 1e-4  # calls of torch
+
+
+@cache
+def rates() -> Rates:
+    """Return the rates of this CPU, by its instructions for bfloat16.
+
+    Those of a CPU with AVX512_BF16 are measured (benchmarks/results/matrices.md). The peak of AMX
+    is 8 times that. A CPU with neither converts to float32 first.
+    """
+    if torch.cpu._is_amx_tile_supported():
+        return Rates(low=1600, single=97, solve=50, bytes=6)
+    if torch.cpu._is_avx512_bf16_supported():
+        return Rates(low=200, single=97, solve=50, bytes=6)
+    return Rates(low=80, single=97, solve=50, bytes=6)
+
+
+class Cost(NamedTuple):
+    """Work of a way: floating-point operations by kind, bytes outside of products, and calls."""
+
+    low: float = 0
+    single: float = 0
+    solve: float = 0
+    bytes: float = 0
+    calls: float = 0
+
+    def seconds(self, by: Rates) -> float:
+        """Return the time on one core."""
+        return sum(work / rate for work, rate in zip(self, by, strict=True)) / 1e9
+
+
+def cost_of(way: str, rows: int, cols: int, steps: int) -> Cost:
+    """Return the work of one matrix with rows <= cols."""
+    square, wide = 2.0 * rows**3, 2.0 * rows**2 * cols
+    if way == "batched":
+        return Cost(low=steps * (2 * wide + square), bytes=steps * 4 * rows * cols, calls=6 * steps)
+    bands = -(-rows // _BAND)
+    # Bands of few rows are slower than a whole product. The other half is copied.
+    share = (bands + 1) / (2 * bands) + _BAND_LOSS if bands > 1 else 1.0
+    products = share * (wide + square) + wide
+    moved, calls = 12 * rows**2 + 4 * rows * cols, 8 * bands + 12
+    if way == "plain":
+        return Cost(low=steps * products, bytes=steps * moved, calls=steps * calls)
+    products, moved = (2 * share + 1) * square, 16 * rows**2
+    return Cost(
+        low=steps * products - share * square,
+        single=(share + 1) * wide,
+        solve=square / 6 + square / 2,
+        bytes=steps * moved + 12 * rows * cols + 40 * rows**2,
+        calls=steps * calls + 20,
+    )
+
+
+def choose_way(rows: int, cols: int, steps: int, by: Rates) -> str:
+    """Return the cheapest way for a matrix of the CPU, with rows <= cols."""
+    return min(WAYS, key=lambda way: cost_of(way, rows, cols, steps).seconds(by))
+
+
+def iterate(
+    tensors: Sequence[Tensor], coefficients: Sequence[float], steps: int, eps: float
+) -> Sequence[Tensor]:
+    """Run the iterations on tensors of one shape.
+
+    Args:
+        tensors: matrices in the last two axes, of any dtype; not changed.
+        coefficients: a, b, c of the polynomial, or three numbers for each iteration in turn.
+        steps: the number of iterations.
+        eps: a lower bound of the norm by which a matrix is divided.
+
+    Returns:
+        A bfloat16 tensor of the same shape for each tensor.
+    """
+    first = tensors[0]
+    rows, cols = sorted(first.shape[-2:])
+    way = "batched"
+    if first.numel() and all(map(_is_plain_memory, tensors)):
+        way = _FORCED.get() or choose_way(rows, cols, steps, rates())
+    if way == "batched":
+        matrices = [x.bfloat16() for x in tensors]
+        stacked = torch.stack(matrices) if len(matrices) > 1 else matrices[0].unsqueeze(0)
+        return _batched(stacked, coefficients, steps, eps).unbind()
+    run = _plain if way == "plain" else _square
+    triples = [_triple(coefficients, step) for step in range(steps)]
+    results = [torch.empty_like(x, dtype=torch.bfloat16) for x in tensors]
+    for tensor, result in zip(tensors, results, strict=True):
+        for index in range(tensor.shape[:-2].numel()):
+            place = torch.unravel_index(torch.tensor(index), tensor.shape[:-2])
+            x, y = tensor[place], result[place]
+            is_tall = x.size(0) > x.size(1)
+            run(x.mT if is_tall else x, triples, eps, y.mT if is_tall else y)
+    return results
+
+
+def _is_plain_memory(x: Tensor) -> bool:
+    """Tell whether a tensor is an ordinary one of the CPU, which autograd does not follow."""
+    followed = x.requires_grad and torch.is_grad_enabled()
+    return x.device.type == "cpu" and type(x.detach()) is Tensor and not followed
+
+
+def _triple(coefficients: Sequence[float], step: int) -> Sequence[float]:
+    """Return a, b and c of an iteration."""
+    first = min(3 * step, len(coefficients) - 3)
+    return coefficients[first : first + 3]
+
+
+def _batched(stacked: Tensor, coefficients: Sequence[float], steps: int, eps: float) -> Tensor:
+    """Return the last iterates of matrices in the last two axes, by products of the batch."""
+    shape = stacked.shape
+    x = stacked.flatten(0, -3)
+    is_tall = x.size(-2) > x.size(-1)
+    x = x.mT if is_tall else x
+    x = x / _norm(x).clamp(min=max(eps, _TINY)).to(x.dtype)
+    for step in range(steps):
+        a, b, c = _triple(coefficients, step)
+        gram = torch.bmm(x, x.mT)
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return (x.mT if is_tall else x).reshape(shape)
+
+
+def _plain(x: Tensor, triples: Sequence[Sequence[float]], eps: float, result: Tensor) -> None:
+    """Write the last iterate of a matrix, with rows <= columns, to `result`."""
+    scale = _norm(x).clamp(min=max(eps, _TINY)).item()
+    result.copy_(_chain((x / scale).to(result.dtype), triples, None))
+
+
+def _square(x: Tensor, triples: Sequence[Sequence[float]], eps: float, result: Tensor) -> None:
+    """Write the last iterate of a matrix, by those of a square matrix, to `result`."""
+    y = x.float()
+    gram = y.new_empty(2 * [y.size(0)])
+    _symmetric(y, y.mT, gram)
+    trace = gram.trace().item()
+    if not _SAFE[0] ** 2 < trace < _SAFE[1] ** 2:
+        return _plain(x, triples, eps, result)
+    scale = max(trace**0.5, eps)
+    gram /= scale * scale
+    mean = trace / scale**2 / y.size(0)
+    gram.diagonal().add_(_SHIFT * mean * y.size(0))
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    if failed:
+        return _plain(x, triples, eps, result)
+    gram.diagonal().sub_(mean)
+    first = _rotate(factor, 1).to(result.dtype)
+    last = _rotate(_chain(first, triples, (mean, gram.to(result.dtype))).float(), -1)
+    combine = torch.linalg.solve_triangular(factor, last, upper=False, left=False) / scale
+    if result.stride(0) < result.stride(1):
+        result.mT.copy_(y.mT @ combine.mT)
+    else:
+        result.copy_(combine @ y)
+
+
+def _chain(
+    x: Tensor, triples: Sequence[Sequence[float]], first: tuple[float, Tensor] | None
+) -> Tensor:
+    """Return the last iterate of a matrix of norm 1; its memory is used again.
+
+    Args:
+        x: a matrix with rows <= columns.
+        triples: a, b, c of each iteration.
+        first: a number s, and x x' - s I; None if they are not known yet.
+    """
+    rows = x.size(0)
+    other, mean, gram = torch.empty_like(x), x.new_zeros(rows, rows), x.new_empty(rows, rows)
+    polynomial = torch.empty_like(gram)
+    for a, b, c in triples:
+        if first:
+            (s, gram), first = first, None
+        else:
+            sample = x[::_SAMPLE]
+            norm = torch.linalg.vector_norm(sample, dtype=_at_least_float32(x))
+            mean.diagonal().copy_(norm * norm / sample.size(0))
+            s = mean[0, 0].item()
+            _symmetric(x, x.mT, gram, mean, beta=-1)
+        # a I + b (s I + E) + c (s I + E)^2, for E = x x' - s I
+        _symmetric(gram, gram, polynomial, gram, beta=b + 2 * c * s, alpha=c)
+        torch.addmm(x, polynomial, x, beta=a + b * s + c * s * s, out=other)
+        x, other = other, x
+    return x
+
+
+def _rotate(x: Tensor, sign: int) -> Tensor:
+    """Return x with each column and its partner rotated; the sign -1 undoes it.
+
+    Equal singular values give a triangular factor of equal diagonal elements, which all round in
+    one direction. Angles that differ make their errors differ, so that these do not add up.
+    """
+    half = x.size(1) // 2
+    angles = torch.arange(half, dtype=x.dtype, device=x.device) * (sign * _GOLDEN_ANGLE)
+    cos, sin, left, right = angles.cos(), angles.sin(), x[:, :half], x[:, half : 2 * half]
+    return torch.cat((left * cos + right * sin, right * cos - left * sin, x[:, 2 * half :]), 1)
+
+
+def _symmetric(
+    left: Tensor,
+    right: Tensor,
+    out: Tensor,
+    source: Tensor | None = None,
+    *,
+    beta: float = 0,
+    alpha: float = 1,
+) -> None:
+    """Write beta source + alpha left @ right, which is symmetric, to `out`, by its lower half."""
+    rows = out.size(0)
+    source = out if source is None else source
+    for top in range(0, rows, _BAND):
+        end = min(top + _BAND, rows)
+        torch.addmm(
+            source[top:end, :end],
+            left[top:end],
+            right[:, :end],
+            beta=beta,
+            alpha=alpha,
+            out=out[top:end, :end],
+        )
+    if rows > _BAND:
+        mirrored = out.mT.contiguous()
+        for top in range(_BAND, rows, _BAND):
+            end = min(top + _BAND, rows)
+            out[:top, top:end] = mirrored[:top, top:end]
+
+
+def _norm(x: Tensor) -> Tensor:
+    """Return the norm of each matrix.
+
+    It is in float64 where a square could underflow or overflow. On a device, nothing waits for the
+    numbers that would tell, so it is always in float64 there.
+    """
+    dims = (-2, -1)
+    if x.device.type == "cpu" and x.dtype != torch.float64:
+        norm = torch.linalg.vector_norm(x, dim=dims, keepdim=True, dtype=torch.float32)
+        if not norm.numel() or _SAFE[0] < norm.min().item() <= norm.max().item() < _SAFE[1]:
+            return norm
+    return torch.linalg.vector_norm(x, dim=dims, keepdim=True, dtype=torch.float64)
+
+
+def _at_least_float32(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)

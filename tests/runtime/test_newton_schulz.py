@@ -1,0 +1,190 @@
+"""Test each way to run Newton-Schulz iterations against the iteration in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from optgen.ir.meanings import MEANINGS
+from optgen.runtime import newton_schulz
+from optgen.runtime.matrix_ops import orthogonalize
+
+QUINTIC = (3.4445, -4.775, 2.0315)
+# Polar Express (Amsel et al., 2025) for five iterations, with its safety factor of 1.01.
+POLAR_EXPRESS = tuple(
+    number / 1.01**power
+    for triple in (
+        (8.28721201814563, -23.595886519098837, 17.300387312530933),
+        (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
+        (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
+        (3.3184196573706015, -2.488488024314874, 0.51004894012372),
+        (2.300652019954817, -1.6689039845749493, 0.4188073119525673),
+    )
+    for number, power in zip(triple, (1, 3, 5), strict=True)
+)
+COEFFICIENTS = {"quintic": QUINTIC, "Polar Express": POLAR_EXPRESS}
+NEW_WAYS = ("plain", "square")
+
+
+def logarithmic(rank: int, condition: float) -> Tensor:
+    return torch.logspace(0, -math.log10(condition), rank, dtype=torch.float64)
+
+
+def linear(rank: int, condition: float) -> Tensor:
+    return torch.linspace(1, 1 / condition, rank, dtype=torch.float64)
+
+
+def two_values(rank: int, condition: float) -> Tensor:
+    return torch.where(torch.arange(rank) < rank // 2, 1.0, 1 / condition).double()
+
+
+def three_large(rank: int, condition: float) -> Tensor:
+    return torch.where(torch.arange(rank) < 3, 1.0, 1 / condition).double()
+
+
+def of_lower_rank(rank: int, condition: float) -> Tensor:
+    return torch.where(torch.arange(rank) < rank // 4, 1.0, 0.0).double()
+
+
+SPECTRA = (logarithmic, linear, two_values, three_large, of_lower_rank)
+
+
+def matrix_of(singular_values: Tensor, rows: int, cols: int) -> Tensor:
+    """Return a matrix of these singular values, and of random singular vectors."""
+    generator = torch.Generator().manual_seed(1)
+    rank = len(singular_values)
+    left, right = (
+        torch.linalg.qr(torch.randn(size, rank, generator=generator, dtype=torch.float64)).Q
+        for size in (rows, cols)
+    )
+    return (left * singular_values) @ right.mT
+
+
+def run(way: str | None, x: Tensor, coefficients: Sequence[float] = QUINTIC) -> Tensor:
+    with newton_schulz.force_way(way):
+        (result,) = orthogonalize([x], coefficients, 5, 1e-30)
+    return result
+
+
+def error(result: Tensor, x: Tensor, coefficients: Sequence[float]) -> float:
+    """Return the distance to the iteration in float64, in units of its length."""
+    least = torch.tensor(1e-30, dtype=torch.float64)
+    exact = MEANINGS["orthogonalize"](x.double(), coefficients, 5, least)
+    return float((result.double() - exact).norm() / exact.norm())
+
+
+@pytest.mark.one_case_in(4)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("coefficients", COEFFICIENTS.values(), ids=COEFFICIENTS)
+@pytest.mark.parametrize("shape", [(140, 300), (300, 140)], ids=str)
+@pytest.mark.parametrize("spectrum", SPECTRA)
+def test_errors_are_at_most_1_5_times_those_of_the_iteration_in_bfloat16(
+    spectrum: object, shape: tuple[int, int], coefficients: Sequence[float], dtype: torch.dtype
+) -> None:
+    assert callable(spectrum)
+    for condition in (10, 1e2, 1e6):
+        x = matrix_of(spectrum(min(shape), condition), *shape).to(dtype)
+        plain = error(run("batched", x, coefficients), x, coefficients)
+        for way in NEW_WAYS:
+            assert error(run(way, x, coefficients), x, coefficients) <= 1.5 * plain, condition
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("coefficients", COEFFICIENTS.values(), ids=COEFFICIENTS)
+@pytest.mark.parametrize("spectrum", SPECTRA)
+def test_errors_of_larger_matrices_have_the_same_bound(
+    spectrum: object, coefficients: Sequence[float]
+) -> None:
+    assert callable(spectrum)
+    for condition in (8, 10, 20, 1e3, 1e6):
+        x = matrix_of(spectrum(384, condition), 384, 1152).bfloat16()
+        plain = error(run("batched", x, coefficients), x, coefficients)
+        for way in NEW_WAYS:
+            assert error(run(way, x, coefficients), x, coefficients) <= 1.5 * plain, condition
+
+
+@pytest.mark.parametrize("way", NEW_WAYS)
+@pytest.mark.parametrize("exponent", [-100, -67, 67, 100])
+def test_huge_and_tiny_matrices_have_the_same_bound(way: str, exponent: int) -> None:
+    x = torch.randn(40, 90, generator=torch.Generator().manual_seed(0)) * 2.0**exponent
+    assert error(run(way, x), x, QUINTIC) <= 1.5 * error(run("batched", x), x, QUINTIC)
+
+
+@pytest.mark.parametrize("way", NEW_WAYS)
+def test_zeros_stay_zeros_and_what_is_not_finite_becomes_nan(way: str) -> None:
+    zeros = torch.zeros(20, 30)
+    assert not run(way, zeros).any()
+    for number in (math.nan, math.inf):
+        x = torch.ones(20, 30)
+        x[3, 4] = number
+        assert run(way, x).isnan().all() == run("batched", x).isnan().all()
+
+
+@pytest.mark.parametrize("way", NEW_WAYS)
+def test_a_matrix_below_eps_shrinks(way: str) -> None:
+    x = torch.randn(20, 30, generator=torch.Generator().manual_seed(0)) * 1e-12
+    with newton_schulz.force_way(way):
+        (result,) = orthogonalize([x], QUINTIC, 5, 1e-7)
+    least = torch.tensor(1e-7, dtype=torch.float64)
+    exact = MEANINGS["orthogonalize"](x.double(), QUINTIC, 5, least)
+    assert (result.double() - exact).norm() <= 0.02 * exact.norm()
+    assert 0 < exact.norm() < 0.2
+
+
+@pytest.mark.parametrize("way", newton_schulz.WAYS)
+def test_batches_and_transposed_memory_give_the_matrices_of_each_alone(way: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 3, 30, 20, generator=generator)
+    transposed = x.mT.contiguous().mT
+    before = transposed.clone()
+    for stack in (x, transposed):
+        result = run(way, stack)
+        assert result.shape == x.shape
+        assert result.dtype == torch.bfloat16
+        for place in ((0, 0), (1, 2)):
+            torch.testing.assert_close(result[place], run(way, x[place]), rtol=0.02, atol=0.02)
+    assert torch.equal(transposed, before)
+
+
+def test_a_gradient_flows_through_the_iteration_of_any_size() -> None:
+    """Autograd follows products, but no writes into a result."""
+    x = torch.randn(4, 6, requires_grad=True)
+    with newton_schulz.force_way("plain"):
+        (result,) = orthogonalize([x], QUINTIC, 5, 1e-7)
+    result.float().sum().backward()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+
+
+AVX512_BF16 = newton_schulz.Rates(low=200, single=97, solve=50, bytes=6)
+AMX = newton_schulz.Rates(low=1600, single=97, solve=50, bytes=6)
+
+
+@pytest.mark.parametrize(
+    ("rates", "shape", "way"),
+    [
+        (AVX512_BF16, (64, 64), "batched"),
+        (AVX512_BF16, (768, 768), "plain"),
+        (AVX512_BF16, (768, 2304), "square"),
+        (AVX512_BF16, (128, 4096), "square"),
+        (AMX, (64, 64), "batched"),
+        (AMX, (1024, 4096), "batched"),
+    ],
+)
+def test_the_cheapest_way_is_taken(
+    rates: newton_schulz.Rates, shape: tuple[int, int], way: str
+) -> None:
+    """On AVX512_BF16 the ways are the fastest ones of benchmarks/matrices.py."""
+    assert newton_schulz.choose_way(*shape, 5, rates) == way
+
+
+def test_an_unknown_way_is_refused() -> None:
+    with (
+        pytest.raises(ValueError, match="unknown way 'gram'; there are batched, plain, square"),
+        newton_schulz.force_way("gram"),
+    ):
+        pass
