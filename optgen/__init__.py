@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from optgen.jit import load
     from optgen.offloading import offload
     from optgen.runtime import GeneratedOptimizer
+    from optgen.runtime.backend_table import use_lowering
     from optgen.runtime.explain import explain
-    from optgen.runtime.lowerings import use_lowering
 
 __version__ = "0.1.0"
 __all__ = [
@@ -43,7 +43,7 @@ _MODULE_OF_NAME = {
     "import_optimizer": "optgen.importer",
     "load": "optgen.jit",
     "offload": "optgen.offloading",
-    "use_lowering": "optgen.runtime.lowerings",
+    "use_lowering": "optgen.runtime.backend_table",
 }
 _SUBMODULES = ("amp", "keyed", "modifiers", "optim", "spec")
 
