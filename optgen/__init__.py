@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from optgen.kernels import build_kernels
     from optgen.offloading import offload
     from optgen.runtime import GeneratedOptimizer
+    from optgen.runtime.backend_table import use_lowering
     from optgen.runtime.explain import explain
-    from optgen.runtime.lowerings import use_lowering
 
 __version__ = "0.1.0"
 __all__ = [
@@ -46,7 +46,7 @@ _MODULE_OF_NAME = {
     "import_optimizer": "optgen.importer",
     "load": "optgen.jit",
     "offload": "optgen.offloading",
-    "use_lowering": "optgen.runtime.lowerings",
+    "use_lowering": "optgen.runtime.backend_table",
 }
 _SUBMODULES = ("amp", "keyed", "modifiers", "optim", "spec")
 

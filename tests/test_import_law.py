@@ -95,7 +95,7 @@ def may_import(part: str, name: str) -> bool:
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("newton_schulz",),
-    ("torch_private", "rule", "lowerings", "matrix_ops", "cache"),
+    ("torch_private", "rule", "backend_table", "matrix_ops", "cache"),
     ("light_optimizer", "tensors"),
     ("state",),
     ("batch",),

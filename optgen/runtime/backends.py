@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias, cast
 import torch
 from torch import Tensor
 
+from optgen.runtime.backend_table import BACKENDS, FUSED, current_forced_lowering
 from optgen.runtime.batch.batch import (
     OPTIONS,
     Batch,
@@ -19,7 +20,6 @@ from optgen.runtime.batch.batch import (
     why_forloop_only,
 )
 from optgen.runtime.batch.context import CachedStep, OptimizerWithContext
-from optgen.runtime.lowerings import BACKENDS, FUSED, current_forced_lowering
 from optgen.runtime.rule import HasLowerings, Rule
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update

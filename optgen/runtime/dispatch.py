@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from optgen.runtime.backend_table import BACKENDS, FUSED, current_forced_lowering
 from optgen.runtime.backends import PreparedUpdate, backend, backend_of, choose
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import CachedStep, OptimizerWithContext, Refusal
@@ -20,7 +21,6 @@ from optgen.runtime.batch.grad_scaler import is_skipped, must_unscale, unscale
 from optgen.runtime.batch.gradients import zero_gradients
 from optgen.runtime.batch.group_states import store_group_states
 from optgen.runtime.batch.sparse_rows import check_rows
-from optgen.runtime.lowerings import BACKENDS, FUSED, current_forced_lowering
 from optgen.runtime.rule import Group, OptimizerLike, Rule
 from optgen.runtime.rule import number as python_number
 from optgen.runtime.sharded.consensus import (

@@ -2,6 +2,7 @@
 
 import torch
 
+from optgen.runtime.backend_table import BACKENDS
 from optgen.runtime.backends import choose
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import OptimizerWithContext
@@ -10,7 +11,6 @@ from optgen.runtime.batch.gradients import checked_gradients, params_and_gradien
 from optgen.runtime.batch.params import check_views
 from optgen.runtime.eager.owner_step import travelling_axes
 from optgen.runtime.light_optimizer import LightOptimizer
-from optgen.runtime.lowerings import BACKENDS
 from optgen.runtime.members import OptimizerOfMembers
 from optgen.runtime.optimizer import GeneratedOptimizer
 from optgen.runtime.rule import Group, Rule

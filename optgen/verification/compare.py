@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from optgen.runtime import matrix_ops
-from optgen.runtime.lowerings import BACKENDS, use_lowering
+from optgen.runtime.backend_table import BACKENDS, use_lowering
 from optgen.runtime.toolchain import compiler
 from optgen.verification.case import Case, Inputs, LibraryReference, Reference
 from optgen.verification.patch_attribute import patch_attribute

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from optgen import __version__
-from optgen.runtime.lowerings import BACKENDS
+from optgen.runtime.backend_table import BACKENDS
 from optgen.verification.case import Case
 from optgen.verification.compare import BY_HAND, larger_error, run_case, runnable_lowerings
 from optgen.verification.packages import LIBRARIES, TORCH, Package, class_of

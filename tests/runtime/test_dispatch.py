@@ -9,9 +9,9 @@ from torch.testing._internal.two_tensor import TwoTensor
 import optgen
 import optgen.optim
 from optgen.optim import Adam
+from optgen.runtime.backend_table import FORCED_LOWERING, FUSED
 from optgen.runtime.fused_cpu.backend import FusedCpuBackend
 from optgen.runtime.fused_triton import backend as fused_triton
-from optgen.runtime.lowerings import FORCED_LOWERING, FUSED
 
 
 @pytest.fixture

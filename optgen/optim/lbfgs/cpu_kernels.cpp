@@ -8,7 +8,7 @@
 
 extern "C" {
 
-// `_Job` of cpu_kernels.py, field by field. Rows are `stride` elements apart, in a ring of `slots`
+// `Job` of history.py, field by field. Rows are `stride` elements apart, in a ring of `slots`
 // rows. The row after the newest pair is free.
 struct Job {
     i64 elements, stride, slots, oldest_row, pair_count;

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from optgen.runtime.backend_table import current_forced_lowering
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import OptimizerWithContext
 from optgen.runtime.batch.params import (
@@ -35,7 +36,6 @@ from optgen.runtime.fused_cpu.kernel import (
     Table,
     thread_pool,
 )
-from optgen.runtime.lowerings import current_forced_lowering
 from optgen.runtime.reader import tensor_reader
 from optgen.runtime.reader.step_reader import StepReader, can_read, first_dtensor, specs_of
 from optgen.runtime.reader.streams import shifted_to_stream

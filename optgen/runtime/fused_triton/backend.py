@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from optgen.runtime.backend_table import current_forced_lowering
 from optgen.runtime.batch.batch import Batch, codes_obstacle
 from optgen.runtime.batch.context import CachedStep, OptimizerWithContext, Refusal
 from optgen.runtime.batch.gather import snapshot
@@ -28,7 +29,6 @@ from optgen.runtime.batch.sparse_rows import gather_rows
 from optgen.runtime.fused_triton.cached_launches import CachedCalls, CachedLaunches
 from optgen.runtime.fused_triton.launch_plan import KeptPlans, LaunchPlan, workspaces
 from optgen.runtime.fused_triton.shards import why_not_shards
-from optgen.runtime.lowerings import current_forced_lowering
 from optgen.runtime.rule import HasLowerings
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update, run

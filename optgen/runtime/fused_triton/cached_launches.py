@@ -19,12 +19,12 @@ from weakref import ref
 import torch
 from torch import Tensor
 
+from optgen.runtime.backend_table import current_forced_lowering
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.hyperparameters import converter_of
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.launch_options import Shape
 from optgen.runtime.fused_triton.launch_plan import KeptPlans, LaunchPlan
-from optgen.runtime.lowerings import current_forced_lowering
 from optgen.runtime.reader.object_layout import UnknownLayoutError
 from optgen.runtime.reader.step_reader import StepReader, can_read
 from optgen.runtime.reader.streams import (

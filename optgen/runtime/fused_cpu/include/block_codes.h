@@ -23,7 +23,7 @@ constexpr bool HAS_CODES = [] {
     return false;
 }();
 
-// The fourth root of a share is computed from the share's bits, as in block_codes.py: a quarter of
+// The fourth root of a share is computed from the share's bits, as in quantized.py: a quarter of
 // these bits, plus this number, are the bits of 128 times the root.
 constexpr int FOURTH_ROOT = 0x3f800000 - (0x3f800000 >> 2) + (7 << 23);
 // Blocks with scales below SMALLEST_SCALE become zeros, and from TOO_LARGE_SCALE on NaN.

@@ -1,4 +1,4 @@
-"""The table of lowerings, and `use_lowering`, which forces one of them for the next steps."""
+"""The table of backends, and `use_lowering`, which forces the lowering of the next steps."""
 
 from collections.abc import Callable
 from contextlib import ContextDecorator
