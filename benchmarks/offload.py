@@ -168,11 +168,11 @@ def arrival(elements: int, clip_norm: float | None) -> Callable[[], None]:
     host = optimizer._stepper.host
     (bucket,), (kernel,) = host.buckets, host.pipeline._kernels
     (gradient,) = host.ring.gradients[0][0]
-    stored, hypers, pool = host.stored, optimizer._packed_hypers(0.5), thread_pool(1)
-    assert stored is not None
+    sums, hypers, pool = host.sums, optimizer._packed_hypers(0.5), thread_pool(1)
+    assert sums is not None
 
     def call(kept: Any = optimizer) -> None:  # the table points into its memory
-        stored.add(bucket, 0, gradient, True)
+        sums.add(bucket, 0, gradient, True)
         kernel.run(0, -1, range(1), hypers, pool)
 
     return call

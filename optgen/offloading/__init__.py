@@ -16,10 +16,12 @@ from torch import nn
 from torch.optim.optimizer import ParamsT
 
 from optgen.offloading.host_rule import offload_rule
+from optgen.offloading.modes import OffloadedModeOptimizer
 from optgen.offloading.optimizer import OffloadedOptimizer
 from optgen.offloading.options import UNSAID, Gradients, Hide, Options, Unsaid, thread_count
 from optgen.offloading.report import Report
 from optgen.offloading.worker import OffloadError
+from optgen.runtime.programs import ModeOptimizer
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
@@ -100,4 +102,6 @@ def offload(
         time_limit,
     )
     chosen = offload_rule(rule, clips=options.max_norm is not None)
-    return OffloadedOptimizer(params, chosen, options, hyper)
+    has_modes = issubclass(chosen.public, ModeOptimizer)
+    cls = OffloadedModeOptimizer if has_modes else OffloadedOptimizer
+    return cls(params, chosen, options, hyper)

@@ -30,6 +30,16 @@ def loaded_by(
 
     Its parameters are in the order of `groups`.
     """
+    loaded = public_class(stand_in_groups(groups, host_params), **hyper)
+    loaded.load_state_dict(state_dict)
+    return loaded
+
+
+def stand_in_groups(groups: list[Group], host_params: Mapping[Tensor, HostParam]) -> list[Group]:
+    """Return groups for another optimizer: parameters on the CPU stand for those on the host.
+
+    Nobody has written into the memory of these parameters.
+    """
     stand_ins = [
         {**group, "params": [_stand_in(param, host_params) for param in group["params"]]}
         for group in groups
@@ -38,9 +48,7 @@ def loaded_by(
     for group, group_names in zip(stand_ins, names, strict=True):
         if group_names is not None:
             group["params"] = list(zip(group_names, group["params"], strict=True))
-    loaded = public_class(stand_ins, **hyper)
-    loaded.load_state_dict(state_dict)
-    return loaded
+    return stand_ins
 
 
 def _stand_in(param: Tensor, host_params: Mapping[Tensor, HostParam]) -> Tensor:

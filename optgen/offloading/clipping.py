@@ -7,7 +7,7 @@ hidden. It is a hyperparameter of the host's kernel: no pass over the gradients 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ def gradient_norm(
     grads: Sequence[Tensor],
     kept_squares: Mapping[Tensor, float] = MappingProxyType({}),
     params: Iterable[Tensor] = (),
+    wait: Callable[[torch.device], None] = lambda device: None,
 ) -> float:
     """Return the 2-norm of all gradients, computed in float32 on their devices.
 
@@ -37,14 +38,17 @@ def gradient_norm(
         kept_squares: The squares of norms of gradients that are on the host: of this rank's parts,
             by their parameters.
         params: All parameters. They say which collectives every rank must enter, in which order.
+        wait: Waits until a device has computed the norm, before it is read.
     """
     sums: dict[_Sharding | None, float] = {_sharding(each): 0.0 for each in (*params, *grads)}
     by_kind: dict[tuple[torch.device, _Sharding | None], list[Tensor]] = {}
     for grad in grads:
         norm = torch.linalg.vector_norm(to_local(grad), dtype=torch.float32)
         by_kind.setdefault((norm.device, _sharding(grad)), []).append(norm)
-    for (_, sharding), norms in by_kind.items():
-        sums[sharding] += float(torch.linalg.vector_norm(torch.stack(norms))) ** 2
+    for (device, sharding), norms in by_kind.items():
+        norm = torch.linalg.vector_norm(torch.stack(norms))
+        wait(device)
+        sums[sharding] += float(norm) ** 2
     for param, square in kept_squares.items():
         sums[_sharding(param)] += square
     totals = [each.completed(sum_) if each else sum_ for each, sum_ in sums.items()]

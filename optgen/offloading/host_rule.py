@@ -24,7 +24,6 @@ from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, children, expressi
 from optgen.ir.ops import PROPERTIES
 from optgen.jit import data_folder, load
 from optgen.runtime.optimizer import GeneratedOptimizer
-from optgen.runtime.programs import ModeOptimizer
 from optgen.runtime.rule import Rule
 from optgen.spec.declare import Modifier, Spec
 from optgen.spec.read_spec import read_spec
@@ -82,10 +81,6 @@ def offload_rule(
     factor = [_own_modifier("gradient_factor")] if clips else []
     public = compose(spec, *others, modifier(MASTER), name=f"Offloaded{name}")
     _check(public.rule, name)
-    if issubclass(public, ModeOptimizer):
-        raise ValueError(
-            f"offload cannot step {name}: its train() and eval() change weights on the device"
-        )
     device = (
         compose(spec, *others, *factor, modifier(MASTER), name=f"Device{name}") if clips else public
     )

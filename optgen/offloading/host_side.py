@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from optgen.offloading.gradient_sums import GradientSums
 from optgen.offloading.host_rule import OffloadRule
 from optgen.offloading.layout import HostParam, divide
-from optgen.offloading.leaving import Collector, Load, StoredGradients
+from optgen.offloading.leaving import Collector, Load
 from optgen.offloading.options import Options
 from optgen.offloading.pipeline import BucketWork, Pipeline
 from optgen.offloading.ring import Ring
@@ -32,6 +33,8 @@ class HostSide:
         options: Its choices.
         owners: The parameters on the host, with all their states.
         group_count: The number of groups.
+        earlier: What stepped another set of parameters: the sums of gradients go on, and its passes
+            count.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class HostSide:
         options: Options,
         owners: Mapping[Tensor, HostParam],
         group_count: int,
+        earlier: HostSide | None = None,
     ) -> None:
         public_rule, self._options = rule.public.rule, options
         may_split = public_rule.elementwise and not (
@@ -51,20 +55,28 @@ class HostSide:
         self.ring = Ring(worker, self.buckets, slots)
         dtypes = {owner.local.dtype for owner in owners.values()}
         kernel = load_kernel(rule.host, bits_of_dtypes({*dtypes, torch.float32}))
-        self.stored: StoredGradients | None = None
+        self.sums: GradientSums | None = None
         if options.stores_gradients:
             wants_norm = options.max_norm is not None
-            self.stored = StoredGradients(self.buckets, options.stored_dtype, wants_norm)
+            self.sums = GradientSums(
+                self.buckets,
+                options.stored_dtype,
+                wants_norm,
+                options.threads,
+                earlier.sums if earlier else None,
+            )
         self.pipeline = Pipeline(
             worker,
             self.ring,
             kernel,
             self.buckets,
-            self.stored.pieces if self.stored else [],
+            self.sums.pieces if self.sums else [],
             options.threads,
             group_count,
             rule.host_reads_weights,
         )
+        if earlier is not None:
+            self.pipeline.ended_pass = earlier.pipeline.ended_pass
         self.buckets_of: dict[Tensor, list[int]] = {}
         for bucket in self.buckets:
             for piece in bucket.pieces:
@@ -75,6 +87,10 @@ class HostSide:
             self.collector = Collector(
                 worker, self.ring, self.buckets, owners, options.accumulation, self._use
             )
+            if earlier is not None and earlier.collector is not None:
+                self.collector.go_on(earlier.collector.counts)
+                if self.sums is not None:
+                    self.sums.square(self.collector.counts)
 
     def set_hypers(self, hypers: Sequence[array[float]]) -> None:
         """Set the hyperparameters of the steps that are taken during the backward pass."""
@@ -83,10 +99,10 @@ class HostSide:
     def _use(self, load: Load) -> None:
         """Add gradients that have arrived to those on the host, or step them at once."""
         bucket = load.bucket
-        if self.stored is not None:
+        if self.sums is not None:
             for row, begins in load.begins.items():
                 gradient = self.ring.gradients[bucket.index][load.slot][row]
-                self.stored.add(bucket, row, gradient, begins)
+                self.sums.add(bucket, row, gradient, begins)
             return
         # The weights are sent after the backward pass, which may still read the present ones.
         work = BucketWork(bucket, frozenset(load.begins))
@@ -94,7 +110,10 @@ class HostSide:
         self.pipeline.show_made(work)
 
     def begin_anew(self, number: int) -> None:
-        """Forget what is under way: pass `number` counts as ended. No job runs."""
+        """Forget what is under way: pass `number` counts as ended.
+
+        The worker's thread calls this.
+        """
         self.pipeline.ended_pass = number
         if self.collector is not None:
             self.collector.abandon()
@@ -102,7 +121,7 @@ class HostSide:
 
     def squares(self, params: Container[Tensor]) -> dict[Tensor, float]:
         """Return the squares of norms of the gradients of these parameters that are on the host."""
-        return self.stored.squares(self.buckets, params) if self.stored else {}
+        return self.sums.squares(params) if self.sums else {}
 
     def remove(self) -> None:
         """Remove the hooks of parameters."""

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
@@ -24,8 +23,7 @@ from optgen.offloading.layout import Bucket, HostParam
 from optgen.offloading.ring import Ring
 from optgen.offloading.worker import Worker
 from optgen.runtime.tensors.dtensor import to_local
-
-_CHUNK = 1 << 18  # elements that stay in the cache between their sum and their square
+from optgen.runtime.torch_private import outside_dynamo
 
 
 @dataclass(eq=False)
@@ -38,54 +36,6 @@ class Load:
     bucket: Bucket
     slot: int
     begins: dict[int, bool] = field(default_factory=dict)
-
-
-class StoredGradients:
-    """Gradients that are kept on the host until the step, and the squares of their norms.
-
-    Args:
-        buckets: All buckets.
-        dtype: The dtype in which they are kept; None for that of the parameters.
-        wants_norm: Whether squares are summed as gradients arrive.
-    """
-
-    def __init__(
-        self, buckets: Sequence[Bucket], dtype: torch.dtype | None, wants_norm: bool
-    ) -> None:
-        self._wants_norm = wants_norm
-        self.pieces = [
-            [torch.zeros(piece.count, dtype=dtype or piece.owner.local.dtype) for piece in b.pieces]
-            for b in buckets
-        ]
-        self._chunk = torch.zeros(_CHUNK, dtype=dtype)
-        self._squares = [[0.0] * len(bucket.pieces) for bucket in buckets]
-
-    def add(self, bucket: Bucket, row: int, gradient: Tensor, begins: bool) -> None:
-        """Add a gradient that has arrived; its square is summed while it is in the cache."""
-        total, new = self.pieces[bucket.index][row], gradient.reshape(-1)
-        square = 0.0
-        for part, added in zip(total.split(_CHUNK), new.split(_CHUNK), strict=True):
-            if begins:
-                part.copy_(added)
-            else:
-                # torch adds tensors of two dtypes several times slower than a copy and a sum.
-                part.add_(self._chunk[: part.numel()].copy_(added))
-            if self._wants_norm:
-                square += float(torch.linalg.vector_norm(part, dtype=torch.float32)) ** 2
-        self._squares[bucket.index][row] = square
-
-    def squares(self, buckets: Sequence[Bucket], params: Container[Tensor]) -> dict[Tensor, float]:
-        """Return the squares of norms of the gradients of some parameters.
-
-        Their order is that of the buckets, whatever arrived first.
-        """
-        found: dict[Tensor, float] = {}
-        for bucket, squares in zip(buckets, self._squares, strict=True):
-            for piece, square in zip(bucket.pieces, squares, strict=True):
-                param = piece.owner.param
-                if param in params:
-                    found[param] = found.get(param, 0.0) + square
-        return found
 
 
 class Collector:
@@ -194,11 +144,20 @@ class Collector:
         counts, self.counts = self.counts, {}
         return counts
 
+    def go_on(self, counts: Mapping[Tensor, int]) -> None:
+        """Let gradients since the last step be those, which are on the host."""
+        self.counts = dict(counts)
+
     def abandon(self) -> None:
         """Forget all gradients, also those in slots."""
         with self._lock:
             self._open.clear()
             self.counts = {}
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether the optimizer is closed, or was let go before its hooks were."""
+        return self._worker.is_closed
 
     def remove(self) -> None:
         """Remove the hooks."""
@@ -213,9 +172,10 @@ def _weak_hook(collector: Collector) -> Any:
     """
     reference = weakref.ref(collector)
 
+    @outside_dynamo  # compiled autograd would trace it
     def hook(param: Tensor) -> None:
         found = reference()
-        if found is not None:
+        if found is not None and not found.is_over:
             found.take(param)
 
     return hook

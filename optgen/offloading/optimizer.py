@@ -12,7 +12,18 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from optgen.keyed.apply_optimizer_in_backward import after_backward, backward_pass
+from optgen.keyed.apply_optimizer_in_backward import (
+    after_backward,
+    backward_is_compiled,
+    backward_pass,
+)
+from optgen.offloading.accumulation import (
+    LoadedSum,
+    add_sums,
+    check_sums,
+    sums_by_param,
+    without_sums,
+)
 from optgen.offloading.checkpoint import check_loaded, copy_loaded, loaded_by
 from optgen.offloading.checks import (
     check_any_on_device,
@@ -23,17 +34,16 @@ from optgen.offloading.checks import (
 )
 from optgen.offloading.clipping import clip_factor, gradient_norm
 from optgen.offloading.host_memory import (
-    bytes_by_state,
     check_room,
     create_states,
-    largest_bytes,
     missing_file_bytes,
+    needed_bytes,
 )
 from optgen.offloading.host_rule import FACTOR, OffloadRule
 from optgen.offloading.host_side import HostSide
 from optgen.offloading.layout import HostParam, HostStates
 from optgen.offloading.options import Options
-from optgen.offloading.report import Report, make_report
+from optgen.offloading.report import Report, group_lines, make_report
 from optgen.offloading.ring import pinned_slots
 from optgen.offloading.small_params import SmallParams
 from optgen.offloading.state_files import StateFiles
@@ -101,7 +111,7 @@ class OffloadedOptimizer(LightOptimizer):
         if not self._is_built:  # the constructor checks all groups together
             super().add_param_group(param_group)
             return
-        self.synchronize()
+        self._collect()
         super().add_param_group(param_group)
         try:
             self._check_group(len(self.param_groups) - 1)
@@ -139,25 +149,14 @@ class OffloadedOptimizer(LightOptimizer):
         ]
         return list(group.get("param_names") or numbered)
 
-    def _name(self, index: int, number: int) -> str:
-        return self._names(index)[number]
-
     def _check_room(self, params: Sequence[Tensor]) -> None:
         """Raise a MemoryError unless the host has room for the states of parameters."""
-        chosen, rows = set(params), dict[str, int]()
-        for group in self.param_groups:
-            on_host = [to_local(p) for p in group["params"] if p in chosen and self._is_large(p)]
-            if self._files is None:
-                for key, count in bytes_by_state(self.rule, on_host, group).items():
-                    rows[key] = rows.get(key, 0) + count
-            else:  # a parameter's states are made in memory, then moved
-                key, most = "states of a parameter", largest_bytes(self.rule, on_host, group)
-                rows[key] = max(rows.get(key, 0), most)
-            if self._options.stores_gradients:
-                sizes = [(self._options.stored_dtype or p.dtype).itemsize for p in on_host]
-                elements = [p.numel() for p in on_host]
-                stored = sum(map(int.__mul__, sizes, elements))
-                rows["gradients"] = rows.get("gradients", 0) + stored
+        chosen = set(params)
+        on_host = [
+            (group, [to_local(p) for p in group["params"] if p in chosen and self._is_large(p)])
+            for group in self.param_groups
+        ]
+        rows = needed_bytes(self.rule, on_host, self._options)
         check_room(rows, 0 if self._is_built else self._options.ring_bytes)
 
     def _is_large(self, param: Tensor) -> bool:
@@ -196,6 +195,7 @@ class OffloadedOptimizer(LightOptimizer):
             self._options,
             self._host_params,
             len(self.param_groups),
+            self._stepper.host if self._is_built else None,
         )
         if self._options.hide == "backward":
             assert host.collector is not None
@@ -233,7 +233,7 @@ class OffloadedOptimizer(LightOptimizer):
             ValueError: A hyperparameter is invalid.
         """
         self._worker.check()
-        self._check_backward()
+        self._check_may_step()
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -270,13 +270,20 @@ class OffloadedOptimizer(LightOptimizer):
         sends_only = self._options.hide == "backward"
         self._stepper.submit(works, None if sends_only else hypers, is_hidden)
 
+    def _collect(self) -> None:
+        """Wait until all steps have ended, and all gradients that have left are on the host."""
+        if (collector := self._stepper.host.collector) is not None:
+            collector.flush()
+        self.synchronize()
+
     def _checked_gradients(self) -> dict[Tensor, Tensor]:
         """Return the gradients on the device by their parameters, after all checks."""
         grads = {}
         for index, group in enumerate(self.param_groups):
             for number, param in enumerate(group["params"]):
                 if param.grad is not None:
-                    check_gradient(param, param.grad, partial(self._name, index, number))
+                    name_of = partial(lambda i, n: self._names(i)[n], index, number)
+                    check_gradient(param, param.grad, name_of)
                     grads[param] = param.grad
         return grads
 
@@ -289,8 +296,15 @@ class OffloadedOptimizer(LightOptimizer):
             self.synchronize()
             squares = self._stepper.host.squares(counts)
         params = [param for group in self.param_groups for param in group["params"]]
-        norm = self.grad_norm = gradient_norm(list(grads.values()), squares, params)
+        norm = self.grad_norm = gradient_norm(
+            list(grads.values()), squares, params, self._wait_for_norm
+        )
         return clip_factor(norm, self._options.max_norm)
+
+    def _wait_for_norm(self, device: torch.device) -> None:
+        event = torch.Event(device=device)
+        event.record(torch.accelerator.current_stream(device))
+        self._worker.wait_for(event, "norm of gradients", f"all parameters on {device}")
 
     def _packed_hypers(self, factor: float) -> list[array[float]]:
         """Return the groups' hyperparameters as the kernel takes them; raise if one is invalid."""
@@ -299,6 +313,12 @@ class OffloadedOptimizer(LightOptimizer):
 
     def _begin_backward(self) -> None:
         """Prepare steps during a backward pass, before its first gradient is taken."""
+        self._check_may_step()
+        if backward_is_compiled():
+            raise RuntimeError(
+                'hide="backward" cannot tell when a backward pass of compiled autograd ends: take '
+                'hide="forward", or leave compiled autograd out'
+            )
         self._stepper.follow_weights(only_changed=True)
         self._stepper.host.set_hypers(self._packed_hypers(1.0))
         if backward_pass() != -1:  # else `step` found a gradient that no hook has taken
@@ -308,7 +328,7 @@ class OffloadedOptimizer(LightOptimizer):
     def _end_backward(self) -> None:
         self._backward_runs = False
 
-    def _check_backward(self) -> None:
+    def _check_may_step(self) -> None:
         """Raise the error of a backward pass that failed after it had begun to step."""
         if self._backward_runs:
             self._worker.refuse(
@@ -352,14 +372,20 @@ class OffloadedOptimizer(LightOptimizer):
     def state_dict(self) -> dict[str, Any]:
         """Return the state in torch's format, after the last step has ended.
 
-        The tensors are those that later steps change, as in torch.
+        The tensors are those that later steps change, as in torch. Between the backward passes of
+        a step with gradients="leave", it has the gradients until now, too: "gradient_sum" and
+        "gradient_count" of each parameter that has some.
         """
-        self.synchronize()
+        self._collect()
         return super().state_dict()
 
     def _portable_state_dict(self, packed: dict[str, Any]) -> dict[str, Any]:
         packed["state"] = {index: {**states} for index, states in packed["state"].items()}
-        return portable_state_dict(self, packed)  # type: ignore[arg-type]
+        packed = portable_state_dict(self, packed)  # type: ignore[arg-type]
+        host = self._stepper.host
+        if host.sums is not None and host.collector is not None:
+            add_sums(packed, self.param_groups, host.sums.by_param, host.collector.counts)
+        return packed
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state dict of this class, of the plain class, or of torch's.
@@ -368,7 +394,8 @@ class OffloadedOptimizer(LightOptimizer):
         nothing. After an `OffloadError`, a load lets the optimizer step again.
 
         Raises:
-            ValueError: The groups or the shapes of states differ.
+            ValueError: The groups or the shapes of states differ, or the dict has gradients of an
+                unfinished accumulation, and this optimizer keeps none on the host.
         """
         if self._worker.recover() or self._backward_runs:
             self._backward_runs = False
@@ -376,10 +403,15 @@ class OffloadedOptimizer(LightOptimizer):
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             replacement = hook(self, state_dict)
             state_dict = state_dict if replacement is None else replacement
+        state_dict, packed_sums = without_sums(state_dict)
         loaded = loaded_by(
             self._rule.public, self.param_groups, self._host_params, self._hyper, state_dict
         )
+        sums = sums_by_param(packed_sums, state_dict, self.param_groups)
+        check_sums(sums, self._options.stores_gradients)
         self._take_over(loaded)
+        if sums:
+            self._take_over_sums(sums)
         for post_hook in self._optimizer_load_state_dict_post_hooks.values():
             post_hook(self)
 
@@ -409,6 +441,20 @@ class OffloadedOptimizer(LightOptimizer):
         if self._states_to_use() != self._used_states:
             self._build()
         self._stepper.host.pipeline.copy_cells()
+
+    def _take_over_sums(self, sums: Mapping[Tensor, LoadedSum]) -> None:
+        """Go on with an accumulation: gradients from before the load count no more."""
+        self.zero_grad()
+        self.synchronize()
+        host = self._stepper.host
+        assert host.sums is not None
+        assert host.collector is not None
+        on_host = {param: each for param, each in sums.items() if param in self._host_params}
+        host.sums.load({param: to_local(each.total) for param, each in on_host.items()})
+        host.collector.go_on({param: each.count for param, each in on_host.items()})
+        for param, each in sums.items():
+            if param not in on_host:
+                param.grad = each.total.to(param.device, param.dtype)
 
     def _begin_anew(self, owner: HostParam, keys: Sequence[str]) -> None:
         """Give states that a checkpoint lacks the values that they begin with."""
@@ -444,17 +490,7 @@ class OffloadedOptimizer(LightOptimizer):
 
     def explained(self, first_index: int) -> list[str]:
         """Return what `optgen.explain` says about each group."""
-        lines, threads = [], self._options.threads
-        for index, group in enumerate(self.param_groups, first_index):
-            on_host = sum(param in self._host_params for param in group["params"])
-            on_device = len(group["params"]) - on_host
-            parts = [
-                f"{on_host} parameters by a fused C++ kernel on the host, in "
-                f"{threads} {'thread' if threads == 1 else 'threads'}"
-            ] * bool(on_host)
-            parts += [f"{on_device} small ones on the device"] * bool(on_device)
-            lines.append(f"group {index}: offloaded: {'; '.join(parts) or 'no parameters'}")
-        return lines
+        return group_lines(self.param_groups, self._host_params, self._options.threads, first_index)
 
     def __getstate__(self) -> NoReturn:
         raise TypeError(

@@ -54,6 +54,10 @@ class Pass:
     versions: Mapping[Tensor, int] = field(default_factory=dict)
 
 
+Rows = Sequence[tuple[Bucket, Sequence[int]]]
+"""Buckets, each with some of its rows."""
+
+
 class Pipeline:
     """The kernels of all buckets, and the passes over them.
 
@@ -96,17 +100,22 @@ class Pipeline:
 
     def has_sent(self, index: int, number: int) -> bool:
         """Tell whether the weights of a bucket are on their way in this pass, or in a later one."""
-        return self._sent_pass[index] >= number
+        return max(self._sent_pass[index], self.ended_pass) >= number
 
-    def wait_for_weights(self, index: int, on_host: bool) -> None:
-        """Wait for weights of a bucket that are on their way: on the host, or in its device's
-        current stream.
+    def wait_for_weights(self, index: int) -> None:
+        """Let the current stream of a bucket's device wait for weights that are on their way."""
+        device = self.buckets[index].device
+        self._sent[index].wait(torch.accelerator.current_stream(device))
+
+    def wait_on_host(self, index: int, waiter: Worker) -> None:
+        """Wait on the host for weights of a bucket that are on their way.
+
+        Raises:
+            OffloadError: They do not arrive within the waiter's time limit.
         """
-        if on_host:
-            self._sent[index].synchronize()
-        else:
-            device = self.buckets[index].device
-            self._sent[index].wait(torch.accelerator.current_stream(device))
+        waiter.wait_for(
+            self._sent[index], "copy of weights to the device", self.buckets[index].name
+        )
 
     def run(self, current: Pass) -> None:
         """Run a pass; the worker's thread calls this."""
@@ -178,6 +187,26 @@ class Pipeline:
             master, weights = _master(piece), views[row]
             is_same = master.to(weights.dtype) == weights
             master.copy_(torch.where(is_same, master, weights.to(master.dtype)))
+
+    def fetch_weights(self, rows: Rows, into: Mapping[Tensor, Tensor]) -> None:
+        """Copy the device's weights of some rows into tensors on the host, by parameters."""
+        for bucket, chosen in rows:
+            views = self.ring.fetch_weights(bucket, chosen)
+            for row in chosen:
+                piece = bucket.pieces[row]
+                piece.of(into[piece.owner.param]).copy_(views[row])
+
+    def send_weights(self, rows: Rows, values: Mapping[Tensor, Tensor]) -> None:
+        """Copy tensors on the host, by parameters, into the device's weights of some rows."""
+        for bucket, chosen in rows:
+            slot = self.ring.weight_slot(bucket)
+            for row in chosen:
+                piece = bucket.pieces[row]
+                self.ring.weights[bucket.index][slot][row].copy_(
+                    piece.of(values[piece.owner.param])
+                )
+            self.ring.send(bucket, slot, chosen, self._sent[bucket.index])
+        self.ring.wait_all_sent()
 
     def _check_unchanged(self, work: BucketWork, versions: Mapping[Tensor, int]) -> None:
         """Raise a RuntimeError if a gradient was changed in place while it was copied."""

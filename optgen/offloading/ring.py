@@ -92,13 +92,14 @@ class Ring:
         }
 
     def empty(self) -> None:
-        """Make all slots free, after an error and when no job runs; wait for copies to end."""
-        self.free.clear()
-        self.free.extend(range(self._count))
-        for lane in self.lanes.values():
+        """Wait for copies to end, and make all slots free; the worker's thread calls this."""
+        for device, lane in self.lanes.items():
+            self._worker.enter("end of copies after an error", str(device))
             lane.to_host.synchronize()
             lane.to_device.synchronize()
             lane.sending.clear()
+        self.free.clear()
+        self.free.extend(range(self._count))
 
     def copies_wait(self, device: torch.device) -> None:
         """Let copies from and to a device wait for its current stream."""

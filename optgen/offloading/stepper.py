@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -14,8 +15,9 @@ from optgen.offloading.forward_waits import ForwardWaits
 from optgen.offloading.host_side import HostSide
 from optgen.offloading.layout import Bucket, HostParam
 from optgen.offloading.pipeline import BucketWork, Pass
-from optgen.offloading.worker import Worker
+from optgen.offloading.worker import OffloadError, Worker
 from optgen.runtime.tensors.dtensor import memory_version, to_local
+from optgen.runtime.torch_private import fsdp_gathers_with
 
 
 class Stepper:
@@ -34,10 +36,14 @@ class Stepper:
         self._needed_pass: dict[Tensor, int] = {}  # the last pass that steps each parameter
         self._is_hidden = False  # whether nobody has waited for the end of the last step
         self._waits: ForwardWaits | None = None
+        self._waiter: Worker | None = None  # it waits on the host while the worker goes on
 
     def hide_behind(self, module: nn.Module) -> None:
         """Let each module of a model wait for its own weights."""
         self._waits = ForwardWaits(module, self._wait_for)
+        if any(fsdp_gathers_with(each) for each in module.modules()):
+            self._waiter = Worker(self.worker.time_limit)
+            self._finalizer = weakref.finalize(self, self._waiter.close)
 
     def note_weights(self, param: Tensor) -> None:
         """Note that a parameter's float32 weights round to it now."""
@@ -160,8 +166,20 @@ class Stepper:
             for index in host.buckets_of.get(param, ()):
                 number = self._needed_pass.get(param, 0)
                 self.worker.wait(partial(host.pipeline.has_sent, index, number))
-                host.pipeline.wait_for_weights(index, on_host)
+                if on_host:
+                    self._wait_on_host(index)
+                else:
+                    host.pipeline.wait_for_weights(index)
         host.ring.timings.caller_wait_seconds += time.perf_counter() - began
+
+    def _wait_on_host(self, index: int) -> None:
+        """Wait on the host for weights of a bucket; if they do not come, no later call goes on."""
+        assert self._waiter is not None
+        try:
+            self.host.pipeline.wait_on_host(index, self._waiter)
+        except OffloadError as error:
+            self.worker.refuse(str(error))
+            raise
 
     def synchronize(self) -> None:
         """Wait until all jobs have ended."""
@@ -173,11 +191,15 @@ class Stepper:
     def begin_anew(self) -> None:
         """Forget what is under way, after an error; no job runs."""
         self._is_hidden = False
-        self.host.begin_anew(self._pass_number)
+        if self._waiter is not None:
+            self._waiter.recover()
+        self.worker.call(partial(self.host.begin_anew, self._pass_number))
 
     def close(self) -> None:
         """Remove all hooks."""
         if self._waits is not None:
             self._waits.remove()
+        if self._waiter is not None:
+            self._waiter.close()
         if hasattr(self, "host"):
             self.host.remove()

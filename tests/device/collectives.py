@@ -18,15 +18,17 @@ NAME = "sim_collectives"
 Tensors = Any  # a tensor, or a list of tensors, or a list of lists
 
 
-def new_group() -> Any:
-    """Return a new group of all ranks for tensors on the device.
+def new_group(ranks: Sequence[int] | None = None) -> Any:
+    """Return a new group of some ranks, by default all, for tensors on the device.
+
+    All ranks call this, also those that are not in the group.
 
     The default process group must have been initialized.
     """
     device.load()
     if NAME not in distributed.Backend.backend_list:
         distributed.Backend.register_backend(NAME, _Collectives, devices=[device.NAME])
-    return distributed.new_group(backend=NAME)
+    return distributed.new_group(ranks, backend=NAME)
 
 
 class _Done(distributed._Work):

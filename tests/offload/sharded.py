@@ -14,6 +14,8 @@ from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import optgen
+from optgen.offloading import OffloadError
+from optgen.offloading.bucket_kernel import BucketKernel
 from optgen.offloading.clipping import clip_factor
 from optgen.offloading.host_rule import FACTOR, offload_rule
 from optgen.offloading.pipeline import Pipeline
@@ -24,10 +26,24 @@ WIDTH = 24
 
 @cache
 def mesh(kind: str) -> DeviceMesh:
-    """Return the mesh of both ranks."""
+    """Return the mesh of both ranks; of four ranks, two replicas of two shards."""
+    if distributed.get_world_size() == 4:
+        return replicated_mesh(kind)
     if kind == "cpu":
         return init_device_mesh("cpu", (2,))
     return DeviceMesh.from_group(collectives.new_group(), kind, mesh=[0, 1])
+
+
+def replicated_mesh(kind: str) -> DeviceMesh:
+    names = ("replicas", "shards")
+    if kind == "cpu":
+        return init_device_mesh("cpu", (2, 2), mesh_dim_names=names)
+    groups = []
+    for sets in (((0, 2), (1, 3)), ((0, 1), (2, 3))):
+        made = {ranks: collectives.new_group(ranks) for ranks in sets}
+        groups += [group for ranks, group in made.items() if distributed.get_rank() in ranks]
+    layout = [[0, 1], [2, 3]]
+    return DeviceMesh.from_group(groups, kind, mesh=layout, mesh_dim_names=names)
 
 
 def network(
@@ -127,23 +143,74 @@ def bits(
     return differ, norms, own_norms, kinds
 
 
+def bits_of_modes(rank: int) -> list[bool]:
+    """Return whether the weights are those of the plain composition, in eval and train mode."""
+    device.load()
+    device.configure(latency=1e-3, jitter=5e-3)
+    found: dict[str, list[Tensor]] = {"sim": [], "cpu": []}
+    rule = "schedule_free_adamw"
+    for kind, left in found.items():
+        model = network(kind)
+        cls: Any = offload_rule(rule, False).public
+        optimizer = offloaded(model, rule) if kind == "sim" else cls(model.parameters(), lr=1e-2)
+        for first in (0, 2):
+            train(model, optimizer, rank, range(first, first + 2))
+            for change in (optimizer.eval, optimizer.train):
+                change()
+                left += local_weights(model)
+        if kind == "sim":
+            optimizer.close()
+    return [torch.equal(*pair) for pair in zip(found["sim"], found["cpu"], strict=True)]
+
+
 def bits_without_waits(rank: int, schedules: int) -> int:
     """Return how many of some hidden trainings differ if forward passes wait on no host.
 
     The current stream waits instead, as for modules of a whole model.
     """
-    original = Pipeline.wait_for_weights
     settings = {"latency": 1e-3, "jitter": 5e-3}
     differing = 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            Pipeline, "wait_for_weights", lambda own, index, on_host: original(own, index, False)
+            Pipeline, "wait_on_host", lambda own, index, waiter: own.wait_for_weights(index)
         )
         for seed in range(schedules):
             schedule = {**settings, "seed": seed}
             differ, *_ = bits(rank, "adamw", schedule, {"hide": "forward"}, (0, 2, 4))
             differing += bool(differ)
     return differing
+
+
+def error_of_a_stalled_forward(rank: int) -> str:
+    """Return the error of a forward pass whose weights do not arrive, as the device stalls.
+
+    Both ranks have parts of the first weights that the pass gathers.
+    """
+    device.load()
+    model = network("sim", gathered_alone=(0, 2, 4))
+    optimizer = offloaded(model, "adamw", hide="forward", time_limit=0.5, bucket_bytes=1 << 14)
+    train(model, optimizer, rank, range(1))
+    run = BucketKernel.run
+    batch = torch.ones(8, WIDTH).bfloat16().to("sim")
+    model(batch).float().square().mean().backward()
+    torch.accelerator.synchronize()
+
+    def stall(kernel: BucketKernel, *args: Any) -> None:
+        run(kernel, *args)
+        device.configure(stalled=True)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BucketKernel, "run", stall)
+        optimizer.step()
+        try:
+            model(batch)
+        except OffloadError as error:
+            return str(error)
+        finally:
+            device.configure(stalled=False)
+            torch.accelerator.synchronize()
+            optimizer.close()
+    return ""
 
 
 def refusal(rank: int, rule: str) -> str:

@@ -8,12 +8,29 @@ from typing import Any
 import pytest
 import torch
 from offload.scripts import network
-from offload.training import OPTIONS, backward, offloaded, one_param
+from offload.training import (
+    OPTIONS,
+    assert_equal,
+    backward,
+    master,
+    offloaded,
+    one_param,
+    train,
+    weights,
+)
 from torch import nn
 
 import optgen
 from optgen import compose, modifiers, offload
 from optgen.offloading import host_memory
+from optgen.offloading.checks import check_gradient
+
+MODES: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "forward": {"hide": "forward"},
+    "leave": {"gradients": "leave", "clip_norm": None},
+    "backward": {"gradients": "leave", "clip_norm": None, "hide": "backward"},
+}
 
 
 def wrong_params() -> list[Any]:
@@ -55,7 +72,6 @@ def test_a_parameter_twice_in_a_group(sim: Any) -> None:
         ("prodigy", "reduces over all parameters"),
         ("adahessian", "takes further inputs"),
         ("sparse_adam", "takes sparse gradients only"),
-        ("schedule_free_adamw", r"train\(\) and eval\(\)"),
     ],
 )
 def test_rules_that_are_refused(rule: str, message: str, sim: Any) -> None:
@@ -173,3 +189,71 @@ def test_an_invalid_rate_changes_nothing(sim: Any) -> None:
             optimizer.step()
 
         assert float(optimizer.state[next(model.parameters())]["step"]) == 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_closure_runs_once_in_every_mode(mode: str, sim: Any) -> None:
+    """Lightning calls step with a closure, which resets gradients and runs both passes."""
+    ours, theirs = network("sim"), network()
+    module = {"module": ours} if mode == "forward" else {}
+    pairs = [
+        (ours, offloaded(ours, **MODES[mode], **module)),
+        (theirs, master("adamw")(theirs.parameters(), lr=1e-2)),
+    ]
+    calls = []
+    for model, optimizer in pairs:
+        for index in range(3):
+
+            def closure(model: Any = model, index: int = index, own: Any = optimizer) -> float:
+                calls.append(index)
+                own.zero_grad()
+                backward(model, index)
+                return 0.5
+
+            assert optimizer.step(closure) == 0.5
+    pairs[0][1].synchronize()
+    assert calls == [0, 1, 2] * 2
+    assert_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_closure_that_fails_changes_nothing(mode: str, sim: Any) -> None:
+    model = network("sim")
+    module = {"module": model} if mode == "forward" else {}
+    with offloaded(model, **MODES[mode], **module) as optimizer:
+        before = weights(model)
+        with pytest.raises(ZeroDivisionError):
+            optimizer.step(lambda: 1 / 0)
+        optimizer.step()
+        optimizer.synchronize()
+
+        assert all(map(torch.equal, before, weights(model)))
+        assert float(optimizer.state[next(model.parameters())]["step"]) == 0
+
+
+def test_a_sparse_gradient_is_refused() -> None:
+    """The simulated device has no sparse tensors, so the check is called by itself."""
+    param = nn.Parameter(torch.ones(8, 2))
+    with pytest.raises(RuntimeError, match="the gradient of x is sparse"):
+        check_gradient(param, torch.ones(8, 2).to_sparse(), lambda: "x")
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's own tracing
+def test_compiled_autograd(sim: Any) -> None:
+    """Gradients leave as in any other pass; steps within the pass are refused."""
+    from torch._dynamo import compiled_autograd
+
+    compiler = torch.compile(backend="eager")
+    ours, theirs = network("sim"), network()
+    with compiled_autograd._enable(compiler), offloaded(ours, **MODES["leave"]) as optimizer:
+        train(ours, optimizer, 2)
+    train(theirs, master("adamw")(theirs.parameters(), lr=1e-2), 2)
+    assert_equal(ours, theirs)
+
+    with (
+        compiled_autograd._enable(compiler),
+        offloaded(ours, **MODES["backward"]),
+        pytest.raises(RuntimeError, match="a backward pass of compiled autograd ends"),
+    ):
+        backward(ours)

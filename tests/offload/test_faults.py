@@ -126,6 +126,35 @@ def test_a_device_that_does_not_answer(mode: str, sim: Any) -> None:
     steps_again(model, optimizer, saved)
 
 
+def test_a_device_that_does_not_compute_the_norm(sim: Any) -> None:
+    model, optimizer = made("nothing", time_limit=0.3, clip_norm=1.0)
+    saved = after_a_step(model, optimizer)
+    backward(model, 1)
+    torch.accelerator.synchronize()
+    sim.configure(stalled=True)
+    with pytest.raises(OffloadError, match=r"in the stage 'norm of gradients', at all parameters"):
+        optimizer.step()
+    sim.configure(stalled=False)
+    torch.accelerator.synchronize()
+    steps_again(model, optimizer, saved)
+
+
+def test_a_load_into_a_device_that_does_not_answer(sim: Any) -> None:
+    """It raises an error in time, and can be tried again."""
+    model, optimizer = made("forward", time_limit=0.3)
+    saved = after_a_step(model, optimizer)
+    backward(model, 1)
+    torch.accelerator.synchronize()
+    sim.configure(stalled=True)
+    with pytest.raises(OffloadError, match="'copy of gradients"):
+        step_and_wait(optimizer)
+    with pytest.raises(OffloadError, match="'copy of gradients"):
+        optimizer.load_state_dict(saved[1])
+    sim.configure(stalled=False)
+    torch.accelerator.synchronize()
+    steps_again(model, optimizer, saved)
+
+
 def test_an_interrupt(sim: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The step that was interrupted is taken; `synchronize` waits for it."""
     model, optimizer = made("nothing")

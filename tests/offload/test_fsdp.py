@@ -36,6 +36,13 @@ def ranks() -> Iterator[Ranks]:
         yield run
 
 
+@pytest.fixture(scope="module")
+def ranks_of_hsdp() -> Iterator[Ranks]:
+    """Yield a function that runs others on four ranks."""
+    with pair.processes(4) as run:
+        yield run
+
+
 @pytest.mark.one_case_in(4)
 @pytest.mark.parametrize("mode", MODES)
 def test_bits_of_unoffloaded_fsdp(mode: str, ranks: Ranks) -> None:
@@ -44,6 +51,18 @@ def test_bits_of_unoffloaded_fsdp(mode: str, ranks: Ranks) -> None:
     for differ, norms, own_norms, kinds in ranks(sharded.bits, "adamw", settings, MODES[mode]):
         assert not differ
         assert kinds == ["DTensor", "cpu", "cpu"]
+        assert norms[: len(own_norms)] == pytest.approx(own_norms, rel=1e-5)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("mode", ["forward, clip", "leave, forward, clip", "backward"])
+def test_bits_of_unoffloaded_hsdp(mode: str, ranks_of_hsdp: Ranks) -> None:
+    """Two replicas of two shards: each replica steps its own copy, and all have the same norm."""
+    settings = {"latency": 1e-3, "jitter": 5e-3, "compute": 1e-5}
+    found = ranks_of_hsdp(sharded.bits, "adamw", settings, MODES[mode])
+    for differ, norms, own_norms, _ in found:
+        assert not differ
+        assert norms == found[0][1]
         assert norms[: len(own_norms)] == pytest.approx(own_norms, rel=1e-5)
 
 
@@ -56,6 +75,16 @@ def test_the_group_refuses_cpu_tensors(ranks: Ranks) -> None:
 def test_a_forward_pass_that_does_not_wait_on_the_host_is_seen(ranks: Ranks) -> None:
     """FSDP2 gathers weights on a stream that does not wait for the current one."""
     assert all(ranks(sharded.bits_without_waits, 5))
+
+
+def test_train_and_eval_of_shards(ranks: Ranks) -> None:
+    for same in ranks(sharded.bits_of_modes):
+        assert same == [True] * 24
+
+
+def test_a_forward_pass_on_a_device_that_does_not_answer(ranks: Ranks) -> None:
+    for text in ranks(sharded.error_of_a_stalled_forward):
+        assert "in the stage 'copy of weights to the device', at 0.weight, for 0.5 s" in text
 
 
 @pytest.mark.one_case_in(3)

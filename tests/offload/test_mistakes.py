@@ -88,7 +88,7 @@ def modules_do_not_wait(patch: Patch) -> None:
 
 
 def modules_wait_for_the_start_of_a_copy(patch: Patch) -> None:
-    patch.setattr(Pipeline, "wait_for_weights", lambda pipeline, index, on_host: None)
+    patch.setattr(Pipeline, "wait_for_weights", lambda pipeline, index: None)
 
 
 def a_hidden_step_reads_options_late(patch: Patch) -> None:

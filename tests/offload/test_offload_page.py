@@ -100,8 +100,8 @@ def test_the_memory_table(
         layer.zero_grad()
         layer(layer.weight.detach()[:1]).sum().backward()
         device_bytes = settled_bytes(sim) - before
-        stored = made._stepper.host.stored
-        kept = sum(each.nbytes for bucket in stored.pieces for each in bucket) if stored else 0
+        sums = made._stepper.host.sums
+        kept = sum(each.nbytes for each in sums.by_param.values()) if sums else 0
         host_bytes = made.report().host_bytes + kept
 
     gigabytes = f"{8 * on_device:.0f} / {8 * on_host:.0f} GB"
