@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from optgen.offloading.layout import HostParam
+from optgen.offloading.options import Options
 from optgen.offloading.state_files import StateFiles, padded
 from optgen.runtime.rule import Rule
 from optgen.runtime.state.create import create_missing, dtype_of, has_codes, state_keys
@@ -34,10 +35,24 @@ def bytes_by_state(
     return totals
 
 
-def largest_bytes(rule: Rule, params: Iterable[Tensor], group: Mapping[str, Any]) -> int:
-    """Return the bytes of all states of the parameter whose states take most."""
-    sizes = (sum(bytes_by_state(rule, [param], group).values()) for param in params)
-    return max(sizes, default=0)
+def needed_bytes(
+    rule: Rule, on_host: Iterable[tuple[Mapping[str, Any], Sequence[Tensor]]], options: Options
+) -> dict[str, int]:
+    """Return the bytes of memory that groups of parameters on the host need, by their purpose."""
+    rows = dict[str, int]()
+    for group, params in on_host:
+        if options.state_dir is None:
+            for key, count in bytes_by_state(rule, params, group).items():
+                rows[key] = rows.get(key, 0) + count
+        else:  # the states of a parameter are made in memory, then moved
+            sizes = (sum(bytes_by_state(rule, [each], group).values()) for each in params)
+            rows["states of one"] = max(rows.get("states of one", 0), *sizes, 0)
+        if options.stores_gradients:
+            stored = sum(
+                each.numel() * (options.stored_dtype or each.dtype).itemsize for each in params
+            )
+            rows["gradients"] = rows.get("gradients", 0) + stored
+    return rows
 
 
 def missing_file_bytes(

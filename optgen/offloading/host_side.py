@@ -35,7 +35,8 @@ class HostSide:
         options: Its choices.
         owners: The parameters on the host, with all their states.
         group_count: The number of groups.
-        earlier: What stepped another set of parameters: the sums of gradients go on.
+        earlier: What stepped another set of parameters: the sums of gradients go on, and its passes
+            count.
     """
 
     def __init__(
@@ -76,6 +77,8 @@ class HostSide:
             group_count,
             rule.host_reads_weights,
         )
+        if earlier is not None:
+            self.pipeline.ended_pass = earlier.pipeline.ended_pass
         self.buckets_of: dict[Tensor, list[int]] = {}
         for bucket in self.buckets:
             for piece in bucket.pieces:

@@ -154,6 +154,11 @@ class Collector:
             self._open.clear()
             self.counts = {}
 
+    @property
+    def is_over(self) -> bool:
+        """Tell whether the optimizer is closed, or was let go before its hooks were."""
+        return self._worker.is_closed
+
     def remove(self) -> None:
         """Remove the hooks."""
         for handle in self._handles:
@@ -170,7 +175,7 @@ def _weak_hook(collector: Collector) -> Any:
     @outside_dynamo  # compiled autograd would trace it
     def hook(param: Tensor) -> None:
         found = reference()
-        if found is not None:
+        if found is not None and not found.is_over:
             found.take(param)
 
     return hook

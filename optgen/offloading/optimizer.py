@@ -34,17 +34,16 @@ from optgen.offloading.checks import (
 )
 from optgen.offloading.clipping import clip_factor, gradient_norm
 from optgen.offloading.host_memory import (
-    bytes_by_state,
     check_room,
     create_states,
-    largest_bytes,
     missing_file_bytes,
+    needed_bytes,
 )
 from optgen.offloading.host_rule import FACTOR, OffloadRule
 from optgen.offloading.host_side import HostSide
 from optgen.offloading.layout import HostParam, HostStates
 from optgen.offloading.options import Options
-from optgen.offloading.report import Report, make_report
+from optgen.offloading.report import Report, group_lines, make_report
 from optgen.offloading.ring import pinned_slots
 from optgen.offloading.small_params import SmallParams
 from optgen.offloading.state_files import StateFiles
@@ -150,25 +149,14 @@ class OffloadedOptimizer(LightOptimizer):
         ]
         return list(group.get("param_names") or numbered)
 
-    def _name(self, index: int, number: int) -> str:
-        return self._names(index)[number]
-
     def _check_room(self, params: Sequence[Tensor]) -> None:
         """Raise a MemoryError unless the host has room for the states of parameters."""
-        chosen, rows = set(params), dict[str, int]()
-        for group in self.param_groups:
-            on_host = [to_local(p) for p in group["params"] if p in chosen and self._is_large(p)]
-            if self._files is None:
-                for key, count in bytes_by_state(self.rule, on_host, group).items():
-                    rows[key] = rows.get(key, 0) + count
-            else:  # a parameter's states are made in memory, then moved
-                key, most = "states of a parameter", largest_bytes(self.rule, on_host, group)
-                rows[key] = max(rows.get(key, 0), most)
-            if self._options.stores_gradients:
-                sizes = [(self._options.stored_dtype or p.dtype).itemsize for p in on_host]
-                elements = [p.numel() for p in on_host]
-                stored = sum(map(int.__mul__, sizes, elements))
-                rows["gradients"] = rows.get("gradients", 0) + stored
+        chosen = set(params)
+        on_host = [
+            (group, [to_local(p) for p in group["params"] if p in chosen and self._is_large(p)])
+            for group in self.param_groups
+        ]
+        rows = needed_bytes(self.rule, on_host, self._options)
         check_room(rows, 0 if self._is_built else self._options.ring_bytes)
 
     def _is_large(self, param: Tensor) -> bool:
@@ -295,7 +283,8 @@ class OffloadedOptimizer(LightOptimizer):
         for index, group in enumerate(self.param_groups):
             for number, param in enumerate(group["params"]):
                 if param.grad is not None:
-                    check_gradient(param, param.grad, partial(self._name, index, number))
+                    name_of = partial(lambda i, n: self._names(i)[n], index, number)
+                    check_gradient(param, param.grad, name_of)
                     grads[param] = param.grad
         return grads
 
@@ -499,17 +488,7 @@ class OffloadedOptimizer(LightOptimizer):
 
     def explained(self, first_index: int) -> list[str]:
         """Return what `optgen.explain` says about each group."""
-        lines, threads = [], self._options.threads
-        for index, group in enumerate(self.param_groups, first_index):
-            on_host = sum(param in self._host_params for param in group["params"])
-            on_device = len(group["params"]) - on_host
-            parts = [
-                f"{on_host} parameters by a fused C++ kernel on the host, in "
-                f"{threads} {'thread' if threads == 1 else 'threads'}"
-            ] * bool(on_host)
-            parts += [f"{on_device} small ones on the device"] * bool(on_device)
-            lines.append(f"group {index}: offloaded: {'; '.join(parts) or 'no parameters'}")
-        return lines
+        return group_lines(self.param_groups, self._host_params, self._options.threads, first_index)
 
     def __getstate__(self) -> NoReturn:
         raise TypeError(

@@ -100,7 +100,7 @@ class Pipeline:
 
     def has_sent(self, index: int, number: int) -> bool:
         """Tell whether the weights of a bucket are on their way in this pass, or in a later one."""
-        return self._sent_pass[index] >= number
+        return max(self._sent_pass[index], self.ended_pass) >= number
 
     def wait_for_weights(self, index: int) -> None:
         """Let the current stream of a bucket's device wait for weights that are on their way."""

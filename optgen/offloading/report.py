@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Container, Iterable, Mapping, Set
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -75,6 +75,23 @@ def make_report(
         max(0.0, hidden),
         in_files,
     )
+
+
+def group_lines(
+    groups: Iterable[Mapping[str, Any]], on_host: Container[Tensor], threads: int, first_index: int
+) -> list[str]:
+    """Return a line about each group: what is stepped where."""
+    lines = []
+    for index, group in enumerate(groups, first_index):
+        host_count = sum(param in on_host for param in group["params"])
+        device_count = len(group["params"]) - host_count
+        parts = [
+            f"{host_count} parameters by a fused C++ kernel on the host, in "
+            f"{threads} {'thread' if threads == 1 else 'threads'}"
+        ] * bool(host_count)
+        parts += [f"{device_count} small ones on the device"] * bool(device_count)
+        lines.append(f"group {index}: offloaded: {'; '.join(parts) or 'no parameters'}")
+    return lines
 
 
 def _bytes(values: Mapping[str, Any]) -> int:

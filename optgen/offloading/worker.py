@@ -51,7 +51,7 @@ class Worker:
         self._unfinished = 0
         self._failure: OffloadError | None = None
         self._abandons = False  # whether jobs end at once, because a caller has given up
-        self._is_closed = False
+        self.is_closed = False
         self._thread = threading.Thread(target=self._run, name="optgen-offload", daemon=True)
         self._thread.start()
 
@@ -142,7 +142,7 @@ class Worker:
                 "this offloaded optimizer was made before a fork, and its thread is in the parent "
                 "process: make the optimizer after the fork"
             )
-        if self._is_closed:
+        if self.is_closed:
             raise RuntimeError("this offloaded optimizer is closed: make a new one")
         if self._failure is not None:
             raise OffloadError(*self._failure.args) from self._failure.__cause__
@@ -170,9 +170,9 @@ class Worker:
 
     def close(self) -> None:
         """End the thread after the jobs that are queued, or leave it if its job does not end."""
-        if self._is_closed or self._process != os.getpid():
+        if self.is_closed or self._process != os.getpid():
             return
-        self._is_closed = True
+        self.is_closed = True
         self._jobs.put(None)
         if self._thread is not threading.current_thread():
             self._thread.join(min(self.time_limit, _JOIN_SECONDS))

@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 import torch
 from offload.scripts import inputs, loss, network
-from offload.training import BATCHES, assert_equal, backward, offloaded, pair, train, weights
+from offload.training import (
+    BATCHES,
+    OPTIONS,
+    assert_equal,
+    backward,
+    master,
+    offloaded,
+    pair,
+    train,
+    weights,
+)
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -206,3 +216,43 @@ def test_a_use_that_no_hook_saw_is_told(sim: Any) -> None:
         torch.nn.functional.linear(batch, model[0].weight).float().sum().backward()
         with pytest.raises(optgen.offloading.OffloadError, match=r"0\.weight was used while"):
             optimizer.step()
+
+
+def test_a_group_that_is_added_between_hidden_steps(sim: Any) -> None:
+    """Parameters that no step has touched since need no wait."""
+    ours, theirs = network("sim"), network()
+    first = optgen.offload("adamw", ours[0].parameters(), module=ours, lr=1e-2, **OPTIONS)
+    second = master("adamw")(theirs[0].parameters(), lr=1e-2)
+    with first:
+        for model, optimizer in ((ours, first), (theirs, second)):
+            train(model, optimizer, 2)
+            optimizer.add_param_group({"params": model[2].parameters(), "lr": 1e-3})
+            model.zero_grad()
+            backward(model, 2)
+            model[0].zero_grad()  # so its weights are those of the step before
+            optimizer.step()
+            optimizer.zero_grad()
+            train(model, optimizer, 2, first=3)
+
+    assert_equal(ours, theirs)
+
+
+def test_weights_that_follow_and_are_not_stepped(sim: Any) -> None:
+    """The next forward pass waits until the worker has read them, and no longer."""
+    ours, theirs = network("sim"), network()
+    optimizer = offloaded(ours, module=ours)
+    reference = master("adamw")(theirs.parameters(), lr=1e-2)
+    for model, each in ((ours, optimizer), (theirs, reference)):
+        train(model, each, 1)
+        with torch.no_grad():
+            model[-2].bias.fill_(0.5)
+        backward(model, 1)
+        model[-2].zero_grad()
+        if model is ours:
+            sim.configure(latency=0.02)
+        each.step()
+        each.zero_grad()
+        train(model, each, 2, first=2)
+    optimizer.close()
+
+    assert_equal(ours, theirs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -118,3 +119,24 @@ def test_a_failed_pass_that_stepped_is_told(sim: Any) -> None:
                 optimizer.step()
         optimizer.load_state_dict(saved)
         train(model, optimizer, 1)
+
+
+@pytest.mark.parametrize("hide", ["nothing", "backward"])
+def test_another_optimizer_takes_over(hide: str, sim: Any) -> None:
+    """The first one's hooks do nothing once it is let go, even if they are still there."""
+    model, expected = network("sim"), network("sim")
+    options = {**LEAVE, "hide": hide}
+    optimizer = offloaded(model, **options)
+    train(model, optimizer, 1)
+    gc.disable()
+    try:
+        optimizer = offloaded(model, **options)
+        train(model, optimizer, 2, first=1)
+    finally:
+        gc.enable()
+    optimizer.close()
+    for first, count in ((0, 1), (1, 2)):
+        with offloaded(expected, **options) as other:
+            train(expected, other, count, first=first)
+
+    assert_equal(model, expected)
