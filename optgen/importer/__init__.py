@@ -85,7 +85,23 @@ def import_optimizer(
 
 def _imported(cls: type, settings: Mapping[str, Any]) -> Imported:
     began = time.perf_counter()
-    text, rule, subject = _write(cls, settings)
+    try:
+        text, optimizer, proof, runs = _proven(cls, settings, is_wide=False)
+    except NotImportedError as refusal:
+        try:
+            if not find_subject(cls, settings, is_wide=True).has_roundings:
+                raise refusal
+            text, optimizer, proof, runs = _proven(cls, settings, is_wide=True)
+        except Exception:
+            raise refusal from None
+    return Imported(text, optimizer, proof, runs, time.perf_counter() - began)
+
+
+def _proven(
+    cls: type, settings: Mapping[str, Any], *, is_wide: bool
+) -> tuple[str, type[LoadedOptimizer], Proof, int]:
+    """Return the spec, the class and the proof. `is_wide`: without the original's roundings."""
+    text, rule, subject = _write(cls, settings, is_wide=is_wide)
     try:
         ours = _loaded(cls, text)
         proof = prove(subject, rule, ours)
@@ -95,7 +111,7 @@ def _imported(cls: type, settings: Mapping[str, Any]) -> Imported:
         text = spec_text(subject, rule, is_for_matrices=True)
         ours = _loaded(cls, text)
         proof = prove(subject, rule, ours, tuple(s for s in SHAPES if len(s) < 3))
-    return Imported(text, ours, proof, rule.num_runs, time.perf_counter() - began)
+    return text, ours, proof, rule.num_runs
 
 
 def _loaded(cls: type, text: str) -> type[LoadedOptimizer]:
@@ -105,9 +121,13 @@ def _loaded(cls: type, text: str) -> type[LoadedOptimizer]:
         raise NotImportedError(f"the language does not take the rule: {error}") from error
 
 
-def _write(cls: type, settings: Mapping[str, Any]) -> tuple[str, Any, Any]:
-    subject = find_subject(cls, settings)
+def _write(cls: type, settings: Mapping[str, Any], *, is_wide: bool) -> tuple[str, Any, Any]:
+    subject = find_subject(cls, settings, is_wide=is_wide)
     rule = find_rule(subject)
+    if lost := {a.name: a.default for a in subject.arguments if a.name in rule.lost}:
+        return _write(
+            cls, {**settings, **lost}, is_wide=is_wide
+        )  # the length of a loop keeps its default
     return spec_text(subject, rule), rule, subject
 
 

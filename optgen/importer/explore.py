@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 
 from optgen.importer.recording import NotImportedError, Record, failed
-from optgen.importer.run import Path, Run, Subject, letter
+from optgen.importer.run import Path, Run, Subject
 from optgen.importer.statements import (
     Assign,
     Choice,
@@ -58,13 +58,16 @@ class FoundState:
 
 @dataclass(frozen=True)
 class Rule:
-    """The merged code, the states, the bounds, and how many runs it took."""
+    """The merged code, the states, the bounds, and how many runs it took. `lost`: the words whose
+    numbers the rule does not say, such as the length of a loop.
+    """
 
     items: tuple[Item, ...]
     states: tuple[FoundState, ...]
     bounds: tuple[Bound, ...]
     aliases: Mapping[str, str]
     num_runs: int
+    lost: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -75,9 +78,7 @@ class Explorer:
     shape: tuple[int, ...]
     is_fresh: bool
     nonnegative: frozenset[str] = frozenset()
-    paths: dict[tuple[tuple[str, bool], ...], tuple[Path, list[Event]]] = field(
-        default_factory=dict
-    )
+    paths: list[tuple[Record, Path, list[Event]]] = field(default_factory=list)
     conditions: dict[str, Value] = field(default_factory=dict)
     sites: dict[tuple[str, int, int], str] = field(default_factory=dict)
     has_new_sites: bool = False
@@ -88,20 +89,29 @@ class Explorer:
 
     def run(self, forced: Mapping[str, bool]) -> tuple[Path, list[Event]]:
         """Run with forced outcomes, or return the earlier run with them."""
-        key = tuple(sorted(forced.items()))
-        if key not in self.paths:
-            if len(self.paths) >= MAX_RUNS:
-                raise NotImportedError(f"more than {MAX_RUNS} paths", hint="--set some arguments")
-            record = Record(forced, self.nonnegative)
-            run = Run(self.subject, record, self.shape, self.owned, computed=self.computed)
-            path = run.take(is_fresh=self.is_fresh)
-            self.conditions |= {
-                event.condition.key: event.condition
-                for event in path.events
-                if not isinstance(event, Value)
-            }
-            self.paths[key] = path, self._events(path)
-        return self.paths[key]
+        for record, path, events in self.paths:
+            if record.equals_run_with(forced):
+                return path, events
+        if len(self.paths) >= MAX_RUNS:
+            raise NotImportedError(f"more than {MAX_RUNS} paths", hint="--set some arguments")
+        record = Record(forced, self.nonnegative)
+        run = Run(self.subject, record, self.shape, self.owned, computed=self.computed)
+        path = run.take(is_fresh=self.is_fresh)
+        self.conditions |= {
+            event.condition.key: event.condition
+            for event in path.events
+            if not isinstance(event, Value)
+        }
+        self._find_varying(path)
+        self.paths.append((record, path, self._events(path)))
+        return self.paths[-1][1:]
+
+    def _find_varying(self, path: Path) -> None:
+        """Let variables that are other numbers in other runs, `ratio = 1.0`, be computed ones."""
+        for _, other, _ in self.paths[:1]:
+            for variable in path.numbers.keys() & other.numbers.keys():
+                if path.numbers[variable] != other.numbers[variable]:
+                    self.computed.add(variable[1])
 
     def _events(self, path: Path) -> list[Event]:
         """Return a run's events, with names for values that are read after their own name's end."""
@@ -132,7 +142,7 @@ class Explorer:
 
     def _path_of(self, events: Sequence[Event]) -> Path:
         """Return the run that has these events."""
-        return next(path for path, each in self.paths.values() if each is events)
+        return next(path for _, path, each in self.paths if each is events)
 
     def code(self) -> list[Item]:
         """Return the merged code of all paths."""
@@ -173,7 +183,7 @@ class Explorer:
                 continue
             if event.key in known or (event.key, not event.outcome) in self.raising:
                 continue
-            self._turn(events, i, stop, known, items, spans)
+            self._turn(events, before, i, stop, known, items, spans)
         return items, spans
 
     def _other_side(self, choice: Choice, forced: Mapping[str, bool]) -> list[Event] | None:
@@ -200,6 +210,7 @@ class Explorer:
     def _turn(
         self,
         events: Sequence[Event],
+        before: Mapping[str, bool],
         i: int,
         stop: int,
         known: frozenset[str],
@@ -209,13 +220,15 @@ class Explorer:
         """Take the other side of a branch, and put an `if` in front of the items."""
         choice = events[i]
         assert isinstance(choice, Choice)
-        forced = _forced_to_turn(events, choice)
+        forced = {**before, **_forced_to_turn(events, choice)}
         other = self._other_side(choice, forced)
         if other is None:
             return
         occurrence = sum(isinstance(e, Choice) and e.key == choice.key for e in events[:i])
         parts, other_parts = _parts(events, choice.key), _parts(other, choice.key)
-        if len(parts) == len(other_parts):
+        if occurrence == 0 and _is_asked_later(other, i, choice.key):
+            end, (b0, b1) = len(events), (i, len(other))
+        elif len(parts) == len(other_parts):
             end, (b0, b1) = parts[occurrence][1], other_parts[occurrence]
         elif occurrence == 0:
             end, (b0, b1) = len(events), (other_parts[0][0], len(other))
@@ -294,6 +307,16 @@ def _parts(events: Sequence[Event], key: str) -> list[tuple[int, int]]:
     return [(a + 1, b) for a, b in itertools.pairwise([*at, len(events)])]
 
 
+def _is_asked_later(other: Sequence[Event], i: int, key: str) -> bool:
+    """Tell if a run asks for a condition later than at the place `i` where another run does.
+
+    One run of `if not state and momentum:` makes the state in an earlier step, and the other one
+    asks for the momentum in each step.
+    """
+    here = other[i] if i < len(other) else None
+    return not (isinstance(here, Choice) and here.key == key)
+
+
 def _common_end(a: Sequence[Event], b: Sequence[Event]) -> int:
     """Return how many events at the end of both are equal."""
     n = 0
@@ -335,17 +358,17 @@ def find_rule(subject: Subject) -> Rule:
     for shape in (MATRIX, VECTOR):
         first, later = codes[shape, True], codes[shape, False]
         if first != later:
-            first = merged(_first_step(states, shape), first, later)
+            first = merged(_first_step(subject, states, shape), first, later)
         by_shape.append(first)
     items: Sequence[Item] = by_shape[0]
     if by_shape[0] != by_shape[1]:
         items = merged("factored(p)", by_shape[0], by_shape[1])
-    live = {"p", *(letter(each.key) for each in states)}
+    live = {"p", *(subject.letter(each.key) for each in states)}
     items = without_dead(items, set(live))
     items = without_copies(folded(with_wheres(items)), {a.name for a in subject.arguments})
     aliases: dict[str, str] = {}
     for each in explorers.values():
-        for path, _ in each.paths.values():
+        for _, path, _ in each.paths:
             aliases |= path.aliases
     runs = sum(len(each.paths) for each in explorers.values())
     if not (items := without_dead(items, live)):
@@ -353,15 +376,18 @@ def find_rule(subject: Subject) -> Rule:
             "the step changes no parameter",
             hint="the import gives it one matrix or one vector, without names",
         )
-    return Rule(items, states, bounds, aliases, runs)
+    lost = {
+        name for each in explorers.values() for record, _, _ in each.paths for name in record.lost
+    }
+    return Rule(items, states, bounds, aliases, runs, frozenset(lost))
 
 
-def _first_step(states: Sequence[FoundState], shape: tuple[int, ...]) -> str:
+def _first_step(subject: Subject, states: Sequence[FoundState], shape: tuple[int, ...]) -> str:
     """Return the condition of a parameter's first step."""
     own = "factored" if shape == MATRIX else "not factored"
     for each in states:
         if each.shape != "scalar" and each.when in ("", own):
-            return f"fresh({letter(each.key)})"
+            return f"fresh({subject.letter(each.key)})"
     return "t == 1"
 
 
@@ -411,7 +437,7 @@ def _states(
     """Return the states of all runs."""
     keys: dict[str, None] = {}
     for each in explorers.values():
-        for path, _ in each.paths.values():
+        for _, path, _ in each.paths:
             keys |= dict.fromkeys(path.states)
     return tuple(_state(key, subject, explorers) for key in keys)
 
@@ -423,7 +449,7 @@ def _state(
     init = "0"
     present: list[tuple[bool, dict[str, bool]]] = []
     for (shape, fresh), each in explorers.items():
-        for path, _ in each.paths.values():
+        for _, path, _ in each.paths:
             if key in path.states:
                 shapes[shape] = path.states[key][0]
             if fresh and key in path.inits:
@@ -438,7 +464,7 @@ def _state(
     dtypes = {
         path.states[key][1]
         for e in explorers.values()
-        for path, _ in e.paths.values()
+        for _, path, _ in e.paths
         if key in path.states
     }
     is_default = word == "scalar" and torch.get_default_dtype() in dtypes

@@ -33,8 +33,40 @@ class Float(float):
     value: Value
 
 
-class Int(int):
-    """An int that records."""
+class Int(float):
+    """A whole number that records.
+
+    It only looks like an int. Of `1.0 / step` with a subclass of int, Python computes a plain
+    float, and the record loses the quotient. torch takes a float wherever it takes a number.
+    """
+
+    value: Value
+
+    @property
+    def __class__(self) -> type:
+        """Return int: so `isinstance(step, int)` holds in the author's code."""
+        return int
+
+    @__class__.setter
+    def __class__(self, kind: type) -> None:
+        raise TypeError("a recorded number keeps its class")
+
+    def __index__(self) -> int:
+        """Return the number for `range` and indices. The record notes that it is lost there."""
+        record = current()
+        if record is not None:
+            record.lost |= set(self.value.atoms())
+        return plain(self)
+
+    def __repr__(self) -> str:
+        return repr(plain(self))
+
+    def __format__(self, spec: str) -> str:
+        return format(plain(self), spec)
+
+
+class Size(int):
+    """A size of a tensor that records. It may be a size of another tensor."""
 
     value: Value
 
@@ -73,9 +105,11 @@ def recorded(x: Any, value: Value) -> Any:
 
 def plain(x: Any) -> Any:
     """Return a number without its record."""
+    if type(x) is Int:
+        return int(float.__float__(x))
     if isinstance(x, Float):
         return float.__float__(x)
-    if isinstance(x, Int | Flag):
+    if isinstance(x, Size | Flag):
         return int.__int__(x)
     return str.__str__(x) if isinstance(x, Text) else x
 
@@ -83,7 +117,7 @@ def plain(x: Any) -> Any:
 def note(x: Any, value: Value) -> Any:
     """Record a new number, and return it."""
     record = current()
-    if record is not None and value.op not in ("constant", "atom"):
+    if record is not None and value.op not in ("constant", "atom") and not value.place[0]:
         record.add(value)
     return recorded(x, value)
 
@@ -135,7 +169,7 @@ def _add_operators(kind: Any) -> None:
     kind.__hash__ = lambda self: hash(plain(self))
 
 
-for _kind in (Float, Int, Flag):
+for _kind in (Float, Int, Size, Flag):
     _add_operators(_kind)
 
 
@@ -143,7 +177,7 @@ def _math_function(name: str) -> Callable[..., Any]:
     real = getattr(math, name)
 
     def function(x: Any, *others: Any) -> Any:
-        if not isinstance(x, Float | Int | Flag) or others:
+        if not hasattr(x, "value") or others:
             return real(x, *others)
         try:
             result = real(plain(x))
@@ -158,7 +192,11 @@ def _extremum(name: str, word: str) -> Callable[..., Any]:
     real = getattr(builtins, name)
 
     def function(*args: Any, **options: Any) -> Any:
-        if len(args) == 2 and not options and any(isinstance(a, Float | Int) for a in args):
+        if (
+            len(args) == 2
+            and not options
+            and any(isinstance(a, Float | Size) or type(a) is Int for a in args)
+        ):
             result = real(*map(plain, args))
             return note(result, apply(word, *map(as_value, args)))
         return real(*args, **options)

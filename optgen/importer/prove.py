@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from optgen.importer.explore import Rule
+from optgen.importer.precision import precision
 from optgen.importer.recording import NotImportedError, failed
-from optgen.importer.run import Argument, Subject
+from optgen.importer.run import Argument, Subject, groups_of
 from optgen.importer.statements import asked_names
 
 STEPS = 30
@@ -43,7 +44,9 @@ class Proof:
         largest: the largest difference of an element, relative to the tensor's largest magnitude.
         keys: the state dicts were exchanged, in both directions. False: the original keeps numbers
             in the param group that are states here, so neither reads the other's.
-        num_refused: how many settings the original's constructor refused.
+        num_refused: how many settings the original's constructor or step refused.
+        rounding: the shortest dtype that the original rounds to inside a step, such as "bfloat16".
+            The proof leaves this rounding out of the original. "" if there is none.
     """
 
     num_settings: int
@@ -51,12 +54,14 @@ class Proof:
     largest: float
     keys: bool
     num_refused: int = 0
+    rounding: str = ""
 
 
-def settings_of(subject: Subject, rule: Rule) -> list[dict[str, Any]]:
-    """Return settings: the defaults, each argument changed, and mixtures.
+def settings_of(subject: Subject, rule: Rule) -> tuple[list[dict[str, Any]], int]:
+    """Return settings, and how many of them are to be compared.
 
-    There are at least 8, or all that the choices of the arguments allow.
+    The settings are the defaults, each argument changed, and mixtures. At least 8 are to be
+    compared. There are more mixtures than that, for settings that the original refuses.
     """
     asked = asked_names(rule.items)
     choices = {a.name: _choices(a, a.name in asked) for a in subject.arguments}
@@ -66,13 +71,13 @@ def settings_of(subject: Subject, rule: Rule) -> list[dict[str, Any]]:
     generator = random.Random(0)
     num_wanted = max(MIN_SETTINGS, len(found) + len(found) // 2)
     for _ in range(20 * num_wanted):
-        if len(found) >= num_wanted:
+        if len(found) >= 3 * num_wanted:
             break
         mixture = {name: generator.choice(values) for name, values in choices.items() if values}
         mixture = {k: v for k, v in mixture.items() if generator.random() < 0.7}
         if mixture not in found:
             found.append(mixture)
-    return found
+    return found, num_wanted
 
 
 def _choices(argument: Argument, is_asked: bool) -> list[Any]:
@@ -99,6 +104,14 @@ class DiffersError(NotImportedError):
     num_axes: int = 0
 
 
+class _OriginalFailsError(Exception):
+    """The original's constructor or step raises an error; `refusal` says which."""
+
+    def __init__(self, error: Exception, words: str) -> None:
+        super().__init__(str(error))
+        self.refusal = failed(error, words)
+
+
 def prove(
     subject: Subject, rule: Rule, ours: Any, shapes: tuple[tuple[int, ...], ...] = SHAPES
 ) -> Proof:
@@ -108,20 +121,24 @@ def prove(
         NotImportedError: they differ by more than 1e-12; the message says where it begins.
     """
     compared, refused, largest = 0, 0, 0.0
-    for setting in settings_of(subject, rule):
+    settings, num_wanted = settings_of(subject, rule)
+    for setting in settings:
+        if compared == num_wanted:
+            break
         try:
-            original = _Side(subject.cls, {**subject.settings, **setting}, shapes)
-        except Exception as error:
+            difference = _compare(subject, ours, setting, shapes)
+        except _OriginalFailsError as error:
             if not setting:
-                raise failed(error, " in the proof") from error
+                raise error.refusal from error
             refused += 1
             continue
-        difference = _compare(original, ours, setting, subject)
         if not difference.error <= BOUND:
             raise _differs(difference)
         compared += 1
         largest = max(largest, difference.error)
-    return Proof(compared, shapes, largest, _exchange(subject, ours, shapes), refused)
+    rounding = _rounding(subject, ours, shapes)
+    keys = _exchange(subject, ours, shapes)
+    return Proof(compared, shapes, largest, keys, refused, rounding)
 
 
 def _differs(difference: Difference) -> DiffersError:
@@ -142,7 +159,14 @@ class _Side:
     """One optimizer with its parameters, which get gradients at their own values."""
 
     def __init__(
-        self, cls: Any, options: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]
+        self,
+        cls: Any,
+        options: Mapping[str, Any],
+        shapes: Sequence[tuple[int, ...]],
+        *,
+        is_wide: bool = False,
+        is_split: bool = False,
+        dtype: torch.dtype = torch.float64,
     ) -> None:
         generator = torch.Generator().manual_seed(7)
         self.params = [
@@ -152,16 +176,24 @@ class _Side:
         self.targets = [
             torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes
         ]
-        self.optimizer = cls(self.params, **options)
+        for p in self.params:
+            p.data = p.data.to(dtype)
+        self.is_wide = is_wide
+        self.replaced: set[torch.dtype] = set()
+        """The shorter dtypes that steps without roundings met."""
+        with precision(is_wide=is_wide):
+            self.optimizer = cls(groups_of(self.params, is_split), **options)
 
     def step(self, number: int) -> None:
         """Take a step on a smooth function of each parameter, with noise of its own."""
         generator = torch.Generator().manual_seed(number)
         for p, target in zip(self.params, self.targets, strict=True):
             noise = torch.randn(p.shape, dtype=torch.float64, generator=generator)
-            p.grad = 0.3 * (p.detach() - target) + 0.1 * torch.sin(p.detach()) + 0.2 * noise
-        with torch.no_grad():
+            at = p.detach().double()
+            p.grad = (0.3 * (at - target) + 0.1 * torch.sin(at) + 0.2 * noise).to(p.dtype)
+        with torch.no_grad(), precision(is_wide=self.is_wide) as seen:
             self.optimizer.step()
+        self.replaced |= seen
 
     def tensors(self) -> Iterator[tuple[str, str, Tensor]]:
         """Yield the parameters and their states: the key or "", words, the numbers."""
@@ -175,16 +207,54 @@ class _Side:
                     yield key, what, torch.tensor(x, dtype=torch.float64)
 
 
+def _original(
+    subject: Subject, setting: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]
+) -> _Side:
+    """Return a side with the original class."""
+    options = {**subject.settings, **setting}
+    return _Side(subject.cls, options, shapes, is_wide=subject.is_wide, is_split=subject.is_split)
+
+
+def _rounding(subject: Subject, ours: Any, shapes: tuple[tuple[int, ...], ...]) -> str:
+    """Return the shortest dtype that the original rounds to, or "".
+
+    Then the original with its roundings takes three steps in float32, too.
+
+    Raises:
+        NotImportedError: these steps differ by more than the dtype's precision.
+    """
+    if not subject.is_wide:
+        return ""
+    probe = _original(subject, {}, shapes)
+    probe.step(1)
+    dtype = max(probe.replaced, key=lambda each: torch.finfo(each).eps, default=torch.float32)
+    theirs = _Side(
+        subject.cls, subject.settings, shapes, is_split=subject.is_split, dtype=torch.float32
+    )
+    mine = _Side(ours, {}, shapes, dtype=torch.float32)
+    bound = 4 * torch.finfo(dtype).eps
+    for number in range(1, 4):
+        theirs.step(number)
+        mine.step(number)
+        for a, b in zip(theirs.params, mine.params, strict=True):
+            if not (error := _error(b.detach(), a.detach())) <= bound:
+                raise NotImportedError(f"the rule differs from the original by {error:.1e}")
+    return str(dtype).removeprefix("torch.")
+
+
 def _compare(
-    original: _Side, ours: Any, setting: Mapping[str, Any], subject: Subject
+    subject: Subject, ours: Any, setting: Mapping[str, Any], shapes: tuple[tuple[int, ...], ...]
 ) -> Difference:
     """Return the first difference above the bound, else the largest one.
 
     Raises:
-        NotImportedError: one of the classes fails, or a state of the original is not in the rule.
+        NotImportedError: the imported class fails, or a state of the original is not in the rule.
     """
-    shapes = [tuple(p.shape) for p in original.params]
     words = f" in the proof, with {_words(setting)}"
+    try:
+        original = _original(subject, setting, shapes)
+    except Exception as error:
+        raise _OriginalFailsError(error, words) from error
     try:
         mine = _Side(ours, _known(ours, setting), shapes)
     except Exception as error:
@@ -194,7 +264,7 @@ def _compare(
         try:
             original.step(number)
         except Exception as error:
-            raise failed(error, words) from error
+            raise _OriginalFailsError(error, words) from error
         try:
             mine.step(number)
         except Exception as error:
@@ -243,31 +313,46 @@ def _exchange(subject: Subject, ours: Any, shapes: tuple[tuple[int, ...], ...]) 
     Raises:
         NotImportedError: a state dict is not taken, or the steps after it differ.
     """
-    theirs = _Side(subject.cls, subject.settings, shapes)
+    theirs = _original(subject, {}, shapes)
     mine = _Side(ours, {}, shapes)
     for number in range(1, 4):
-        theirs.step(number)
-        mine.step(number)
+        for side in (theirs, mine):
+            side.step(number)
     if {*subject.counters, *subject.group_numbers} & set(theirs.optimizer.param_groups[0]):
         return False
     saved = copy.deepcopy(theirs.optimizer.state_dict())
     mine_saved = copy.deepcopy(mine.optimizer.state_dict())
-    for group in mine_saved["param_groups"]:
-        for key, value in subject.settings.items():
+    for group, original in zip(mine_saved["param_groups"], saved["param_groups"], strict=True):
+        for key, value in original.items():
             group.setdefault(key, value)  # a fixed argument is no argument of the imported class
     try:
         mine.optimizer.load_state_dict(saved)
         theirs.optimizer.load_state_dict(mine_saved)
         for number in range(4, 8):
-            theirs.step(number)
-            mine.step(number)
+            for side in (theirs, mine):
+                side.step(number)
     except Exception as error:
         raise NotImportedError(
             f"the state dicts cannot be exchanged: {type(error).__name__}: {error}"
         ) from error
+    bound = BOUND
+    if _rounds_states(saved, subject):
+        bound = 4 * torch.finfo(torch.float32).eps
     for a, b in zip(theirs.params, mine.params, strict=True):
-        if not (error_of_p := _error(b.detach(), a.detach())) <= BOUND:
+        if not (error_of_p := _error(b.detach(), a.detach())) <= bound:
             raise NotImportedError(
                 f"the steps after an exchange of state dicts differ by {error_of_p:.1e}"
             )
     return True
+
+
+def _rounds_states(saved: Mapping[str, Any], subject: Subject) -> bool:
+    """Tell if the original keeps a number in float32 beside parameters in float64.
+
+    A class that has loaded such a number may keep it in float64.
+    """
+    return any(
+        isinstance(x, Tensor) and x.dtype == torch.float32 and key not in subject.counters
+        for state in saved["state"].values()
+        for key, x in state.items()
+    )

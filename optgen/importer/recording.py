@@ -55,6 +55,11 @@ class Record:
     is_silent: bool = False
     events: list[Value | Branch] = field(default_factory=list)
     decided: dict[str, bool] = field(default_factory=dict)
+    answers: dict[str, tuple[bool, bool]] = field(default_factory=dict)
+    """The side that each condition took, and the side that it takes unless it is forced."""
+
+    lost: set[str] = field(default_factory=set)
+    """Words whose numbers were used where nothing records, such as the length of a loop."""
 
     def add(self, value: Value) -> Value:
         """Record a value at the author's line."""
@@ -70,14 +75,23 @@ class Record:
         truth, is_negated = self._canonical(condition)
         natural = outcome != is_negated
         if self.is_silent:
+            taken = natural
             if "t" not in set(truth.atoms()) and not truth.reads_tensors:
-                natural = self.decided.get(truth.key, self.forced.get(truth.key, natural))
-            return natural != is_negated
+                taken = self.decided.get(truth.key, self.forced.get(truth.key, natural))
+                self.answers.setdefault(truth.key, (taken, natural))
+            return taken != is_negated
         if truth.key not in self.decided:
             self.decided[truth.key] = self.forced.get(truth.key, natural)
+            self.answers.setdefault(truth.key, (self.decided[truth.key], natural))
         taken = self.decided[truth.key]
         self.events.append(Branch(truth, taken))
         return taken != is_negated
+
+    def equals_run_with(self, forced: Mapping[str, bool]) -> bool:
+        """Tell if a run with these forced outcomes would be this one."""
+        return all(
+            forced.get(key, natural) == taken for key, (taken, natural) in self.answers.items()
+        )
 
     def _canonical(self, condition: Value) -> tuple[Value, bool]:
         """Return a condition in the form that its other forms share, and if it is negated."""

@@ -6,15 +6,16 @@ import inspect
 import keyword
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from optgen.importer.numbers import Flag, Float, Int, plain, recorded, recording_functions
+from optgen.importer.numbers import Flag, Float, Int, Size, plain, recorded, recording_functions
+from optgen.importer.precision import precision
 from optgen.importer.recording import (
     Branch,
     NotImportedError,
@@ -31,6 +32,11 @@ from optgen.spec.reserved_names import ADDED_ARGUMENTS, why_taken
 
 LETTERS = {"exp_avg": "m", "exp_avg_sq": "v", "max_exp_avg_sq": "v_max", "momentum_buffer": "m"}
 """Letters of papers for common keys of states."""
+SIZES = ("rows", "cols", "numel", "ndim")
+OTHER_NAMES = ("atom", "constant", "copy", *SIZES)
+"""Values that a variable is only another name of."""
+NUM_COUNTED = 10
+"""How many steps are taken to see which numbers count them."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,18 @@ class Subject:
     step_state: str
     """The kind of the count in a parameter's state, "int" or "tensor"; "" if there is none. A state
     dict has it even if no rule reads it."""
+    is_wide: bool = False
+    """The class runs without its roundings to shorter dtypes."""
+    has_roundings: bool = False
+    """There are such roundings. Known of a subject that runs without them."""
+    is_split: bool = False
+    """The class takes groups that say `use_muon`; an import gives it matrices in such a group."""
+
+    def letter(self, key: str) -> str:
+        """Return the name of a state in the rule."""
+        name = letter(key)
+        is_taken = name in {each.name for each in self.arguments}
+        return f"{name}_state" if is_taken else name
 
 
 @dataclass
@@ -67,10 +85,14 @@ class Path:
     inits: dict[str, Value]
     aliases: dict[str, str]
     bindings: dict[str, Value]
+    numbers: dict[tuple[str, str], list[str]]
 
 
-def find_subject(cls: Any, settings: Mapping[str, Any]) -> Subject:
-    """Look at the constructor, and take three steps to see what counts them."""
+def find_subject(cls: Any, settings: Mapping[str, Any], *, is_wide: bool = False) -> Subject:
+    """Look at the constructor, and take some steps to see what counts them.
+
+    `is_wide`: the class runs without its roundings to shorter dtypes.
+    """
     if not (isinstance(cls, type) and hasattr(cls, "step")):
         raise NotImportedError(f"{cls!r} is no class with a step")
     fixed = dict(settings)
@@ -91,7 +113,9 @@ def find_subject(cls: Any, settings: Mapping[str, Any]) -> Subject:
             arguments.append(Argument(each.name, each.default))
     names = {each.name for each in arguments}
     try:
-        counters, numbers, step_state = _count(cls, fixed)
+        with precision(is_wide=is_wide) as replaced:
+            is_split = _takes_split_groups(cls, fixed)
+            counters, numbers, step_state = _count(cls, arguments, fixed, is_split=is_split)
     except NotImportedError:
         raise
     except Exception as error:
@@ -99,7 +123,17 @@ def find_subject(cls: Any, settings: Mapping[str, Any]) -> Subject:
     if names & set(numbers):
         changed = ", ".join(sorted(names & set(numbers)))
         raise NotImportedError(f"steps change an argument of the constructor: {changed}")
-    return Subject(cls, tuple(arguments), fixed, counters, numbers, step_state)
+    return Subject(
+        cls,
+        tuple(arguments),
+        fixed,
+        counters,
+        numbers,
+        step_state,
+        is_wide,
+        bool(replaced),
+        is_split,
+    )
 
 
 def _is_number_like(default: Any) -> bool:
@@ -108,15 +142,69 @@ def _is_number_like(default: Any) -> bool:
     return type(default) in (bool, int, float)
 
 
-def _count(cls: Any, settings: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, float], str]:
+def groups_of(params: Sequence[Any], is_split: bool) -> list[Any]:
+    """Return the first argument of a constructor: the parameters, or groups of them.
+
+    `is_split`: the class takes groups that say `use_muon`, which is true for matrices.
+    """
+    if not is_split:
+        return list(params)
+    return [
+        {"params": part, "use_muon": use_muon}
+        for use_muon in (True, False)
+        if (part := [p for p in params if (p.ndim >= 2) == use_muon])
+    ]
+
+
+def _takes_split_groups(cls: Any, settings: Mapping[str, Any]) -> bool:
+    """Tell if the class asks its groups for `use_muon`."""
+    asked: list[Any] = []
+
+    class Probe(dict[Any, Any]):
+        def __contains__(self, key: object) -> bool:
+            asked.append(key)
+            return super().__contains__(key)
+
+        def get(self, key: Any, default: Any = None) -> Any:
+            asked.append(key)
+            return super().get(key, default)
+
+    try:
+        cls([Probe(params=[torch.nn.Parameter(torch.ones(4, 3))])], **settings)
+    except Exception:
+        return "use_muon" in asked
+    return False
+
+
+def _count(
+    cls: Any, arguments: Sequence[Argument], settings: Mapping[str, Any], *, is_split: bool
+) -> tuple[dict[str, int], dict[str, float], str]:
     """Return the keys that count steps, the other numbers of the group that steps change, and
     the kind of the count `step` in a parameter's state.
+
+    What counts does so with other arguments too; a sum of weights, `t ** 0`, only seems to count.
     """
+    counters, changed, kind = _counted(cls, settings, is_split=is_split)
+    others = {a.name: a.default * 0.7 for a in arguments if type(a.default) is float}
+    others |= {a.name: a.default or 0.1 for a in arguments if a.default == 0}
+    try:
+        found = _counted(cls, {**settings, **others}, is_split=is_split)
+    except Exception:
+        return counters, changed, kind  # the class does not take these arguments
+    lost = set(counters) - set(found[0])
+    changed |= {key: found[1][key] for key in lost & set(found[1])}
+    kind = "" if "step" in lost else kind
+    return {key: x for key, x in counters.items() if key not in lost}, changed, kind
+
+
+def _counted(
+    cls: Any, settings: Mapping[str, Any], *, is_split: bool
+) -> tuple[dict[str, int], dict[str, float], str]:
     p = torch.nn.Parameter(torch.ones(4, 3, dtype=torch.float64))
-    optimizer = cls([p], **settings)
+    optimizer = cls(groups_of([p], is_split), **settings)
     first = _numbers(optimizer.param_groups[0])
     seen: dict[str, list[float]] = defaultdict(list)
-    for _ in range(3):
+    for _ in range(NUM_COUNTED):
         p.grad = torch.full_like(p, 0.5)
         optimizer.step()
         if any(not isinstance(key, Tensor) for key in optimizer.state):
@@ -127,9 +215,14 @@ def _count(cls: Any, settings: Mapping[str, Any]) -> tuple[dict[str, int], dict[
     counters = {
         key: int(values[0]) - 1
         for key, values in seen.items()
-        if values == [values[0], values[0] + 1, values[0] + 2] and values[0] in (0, 1, 2)
+        if values == [values[0] + n for n in range(NUM_COUNTED)] and values[0] in (0, 1, 2)
     }
-    changed = {key: x for key, x in first.items() if key not in counters and {x} != set(seen[key])}
+    of_group = _numbers(optimizer.param_groups[0])
+    changed = {
+        key: first.get(key, 0.0)
+        for key in of_group
+        if key not in counters and {first.get(key, seen[key][0])} != set(seen[key])
+    }
     kind = ""
     if "step" in counters and "step" in optimizer.state[p]:
         kind = "tensor" if isinstance(optimizer.state[p]["step"], Tensor) else "int"
@@ -170,6 +263,8 @@ class Run:
     computed: set[str] = field(default_factory=set)
     """Local variables that hold a computed value in some run. All runs share the set."""
     words: set[str] = field(default_factory=set)
+    numbers: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    """The numbers that local variables were other names of, by function and variable, in order."""
     param: Any = None
 
     def take(self, *, is_fresh: bool) -> Path:
@@ -181,7 +276,7 @@ class Run:
         )
         set_current(self.record)
         try:
-            with recording_functions():
+            with recording_functions(), precision(is_wide=self.subject.is_wide):
                 optimizer = self._construct()
                 for self.number in (1,) if is_fresh else (1, 2, 3, 4):
                     self.record.is_silent = not is_fresh and self.number < 4
@@ -198,14 +293,15 @@ class Run:
         }
         states |= dict.fromkeys(self.subject.group_numbers, ((), torch.float64))
         events, decided = self.record.events, self.record.decided
-        return Path(events, decided, states, self.inits, self.aliases, self.bindings)
+        return Path(events, decided, states, self.inits, self.aliases, self.bindings, self.numbers)
 
     def _construct(self) -> Any:
         arguments = {a.name: _argument(a) for a in self.subject.arguments}
         self.recorder = TensorRecorder(self.record, self.shape)
         self.recorder.declare(self.param, "p")
         with self._naming(), self.recorder:
-            optimizer = self.subject.cls([self.param], **arguments, **self.subject.settings)
+            groups = groups_of([self.param], self.subject.is_split)
+            optimizer = self.subject.cls(groups, **arguments, **self.subject.settings)
         created = optimizer.state.get(self.param, {})
         optimizer.param_groups[:] = [_Group(self, each) for each in optimizer.param_groups]
         try:
@@ -247,14 +343,23 @@ class Run:
         if value is None:
             return
         self.bindings[self.local_name(name)] = value
-        if value.op not in ("atom", "constant", "copy") and value.name is None:
+        if value.op not in OTHER_NAMES and value.name is None:
             self.computed.add(name)
-        if value.op == "constant":
+        if value.op in ("constant", *SIZES):
             return
         if value.op == "atom":
             self.aliases.setdefault(str(value.name), name)
         elif value.name is None:
             value.name = self.local_name(name)
+
+    def note_number(self, code: CodeType, name: str, x: Any) -> None:
+        """Note the number that a variable is another name of; a parameter of a function is none."""
+        if name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+            return
+        key = as_value(x).key
+        seen = self.numbers.setdefault((code.co_name, name), [])
+        if key not in seen:
+            seen.append(key)
 
     def own_value(self, name: str, x: Any) -> Any:
         """Return a value of the variable's own for another name of a number, or for a constant.
@@ -267,7 +372,7 @@ class Run:
         if type(x) is int or (isinstance(x, Float | Int) and x.value.reads_tensors):
             return x
         value, own = as_value(x), self.local_name(name)
-        if value.name in (own, name) or value.op not in ("atom", "constant", "copy"):
+        if value.name in (own, name) or value.op not in OTHER_NAMES:
             return x
         copy = Value("copy", (value,), name=own)
         self.record.add(copy)
@@ -313,6 +418,8 @@ class _Naming:
     def _line(self, frame: FrameType, event: str, arg: object) -> Any:
         if event in ("line", "return"):
             for name, x in list(frame.f_locals.items()):
+                if isinstance(x, Float | Size) or type(x) in (float, Int):
+                    self.run.note_number(frame.f_code, name, x)
                 if isinstance(x, Tensor | float | int):
                     with torch._C.DisableTorchFunction():
                         self.run.see(name, x)
@@ -352,15 +459,16 @@ class _Holder(dict[Any, Any]):
             elif self.is_group and key not in self.run.subject.group_numbers:
                 continue
             elif self.is_group:
-                word = letter(key)
+                word = self.run.subject.letter(key)
                 self.run.words.add(word)
                 self.run.inits.setdefault(key, constant(self.run.subject.group_numbers[key]))
                 super().__setitem__(key, recorded(float(plain(x)), Value("atom", name=word)))
             elif isinstance(x, Tensor):
-                self.run.words.add(letter(key))
-                self.run.recorder.declare(x, letter(key), _state_atom(key, x))
+                word = self.run.subject.letter(key)
+                self.run.words.add(word)
+                self.run.recorder.declare(x, word, _state_atom(word, x))
             elif type(plain(x)) in (int, float):
-                atom = Value("atom", name=letter(key))
+                atom = Value("atom", name=self.run.subject.letter(key))
                 super().__setitem__(key, recorded(plain(x), atom))
 
     def __setitem__(self, key: Any, x: Any) -> None:
@@ -388,13 +496,13 @@ class _Holder(dict[Any, Any]):
 
     def _store(self, key: Any, x: Tensor) -> None:
         """Store a tensor: the first value of a state, or its next value."""
-        run, word = self.run, letter(key)
+        run, word = self.run, self.run.subject.letter(key)
         run.words.add(word)
         memory = run.recorder.memory_of(x)
         value = memory.value if memory else run.recorder.value_of(x)
         if key not in self and self._is_first_value(value):
             run.inits[key] = value
-            run.recorder.declare(x, word, _state_atom(key, x))
+            run.recorder.declare(x, word, _state_atom(word, x))
             return
         if memory is not None and memory.word == word:
             return
@@ -415,7 +523,7 @@ class _Holder(dict[Any, Any]):
         return is_constant(value) or (value.op == "atom" and value.name in {"p", *names})
 
     def _store_number(self, key: Any, x: Any) -> Any:
-        run, word = self.run, letter(key)
+        run, word = self.run, self.run.subject.letter(key)
         run.words.add(word)
         value = x.value if isinstance(x, Float | Int | Flag) else constant(x)
         if key not in self and self._is_first_value(value):
@@ -450,9 +558,9 @@ class _States(dict[Any, Any]):
         made.update(value)
 
 
-def _state_atom(key: Any, x: Tensor) -> Value:
+def _state_atom(word: str, x: Tensor) -> Value:
     """Return the value of a state before a step. A state of one number is a number."""
-    return Value("atom", name=letter(key), reads_tensors=x.ndim > 0)
+    return Value("atom", name=word, reads_tensors=x.ndim > 0)
 
 
 def _memory_key(run: Run, x: Tensor) -> Any:

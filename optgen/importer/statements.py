@@ -248,9 +248,49 @@ def with_wheres(items: Sequence[Item]) -> list[Item]:
             continue
         then, other = with_wheres(item.then), with_wheres(item.other)
         if item.is_tensor:
-            made += _both_sides(item.condition, then, other)
+            made += _with_inner_ifs_outside(item.condition, then, other)
         else:
             made.append(If(item.condition, tuple(then), tuple(other)))
+    return made
+
+
+def _with_inner_ifs_outside(
+    condition: str, then: Sequence[Item], other: Sequence[Item]
+) -> list[Item]:
+    """Return both sides of a branch on a tensor; ifs inside a side stand around them.
+
+    `if tensor: (if flag: a else: b) else: c` is `if flag: (if tensor: a else: c) else: …`.
+    """
+    for side in (then, other):
+        at = next((n for n, item in enumerate(side) if isinstance(item, If)), None)
+        if at is None:
+            continue
+        inner = side[at]
+        assert isinstance(inner, If)
+        if names_in(inner.condition) & assigned(side[:at]):
+            raise NotImportedError("branches inside a branch on a tensor's value", item_place(side))
+        sides = []
+        for outcome in (True, False):
+            pair = (_given(inner.condition, outcome, each) for each in (then, other))
+            sides.append(tuple(_with_inner_ifs_outside(condition, *pair)))
+        return [If(inner.condition, *sides)]
+    return list(_both_sides(condition, then, other))
+
+
+def _given(condition: str, outcome: bool, items: Sequence[Item]) -> list[Item]:
+    """Return code in which a lasting condition is known: of its ifs one side stays."""
+    made: list[Item] = []
+    for n, item in enumerate(items):
+        if isinstance(item, Assign):
+            made.append(item)
+            if item.name in names_in(condition):
+                return [*made, *items[n + 1 :]]
+            continue
+        if item.condition == condition:
+            made += _given(condition, outcome, item.then if outcome else item.other)
+            continue
+        then, other = (tuple(_given(condition, outcome, s)) for s in (item.then, item.other))
+        made.append(If(item.condition, then, other, item.is_tensor))
     return made
 
 

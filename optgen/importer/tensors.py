@@ -10,13 +10,26 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from optgen.importer.composites import COMPOSITES
 from optgen.importer.numbers import note, plain, recorded
 from optgen.importer.recording import NotImportedError, Record, as_value, author_line
+from optgen.importer.shapes import (
+    Sizes,
+    aligned,
+    check_matrices,
+    is_nonnegative,
+    recorded_size,
+    reduced,
+    reshaped,
+    transposed,
+    variance,
+)
 from optgen.importer.torch_words import (
     BINARY,
     BUILDERS,
     CREATIONS,
     IGNORED_OPTIONS,
+    MATRIX_WORDS,
     OF_ANSWERS,
     PLAIN,
     REDUCTIONS,
@@ -51,6 +64,7 @@ class TensorRecorder(TorchFunctionMode):
         self.shape = shape
         self.memories: dict[Key, Memory] = {}
         self.kept: list[Any] = []
+        self.sizes: dict[tuple[int, ...], Sizes] = {}
 
     def declare(self, tensor: Tensor, word: str, value: Value | None = None) -> None:
         """Let a tensor stand for a word of the spec: p, g, or a state."""
@@ -62,11 +76,21 @@ class TensorRecorder(TorchFunctionMode):
     def value_of(self, tensor: Tensor) -> Value:
         """Return the current value of a tensor."""
         memory = self.memories.get(_key(tensor))
+        if memory is None and (base := self._base_of(tensor)) is not None:
+            return _seen_as(base.tensor, base.value, tensor, self.shape)
         if memory is None:
             if tensor.numel() == 1 and not tensor.requires_grad:
                 return constant(float(tensor))
             raise NotImportedError("a tensor of unknown origin", author_line())
         return memory.value
+
+    def _base_of(self, tensor: Tensor) -> Memory | None:
+        """Return the memory that a tensor is a view of, with all elements, or None."""
+        pointer = tensor.data_ptr()
+        for (each, _, _), memory in self.memories.items():
+            if each == pointer and memory.tensor.numel() == tensor.numel():
+                return memory
+        return None
 
     def memory_of(self, tensor: Tensor) -> Memory | None:
         """Return the memory of a tensor, if it is known."""
@@ -85,15 +109,20 @@ class TensorRecorder(TorchFunctionMode):
         if name == "__get__":
             return self._property(func, args, kwargs)
         if name in ("numel", "size", "nelement"):
-            return self._size(name, func(*args, **kwargs), args)
+            return self._size(name, func(*args, **kwargs))
         if name == "__setitem__":
             return self._set_item(func, *args)
+        if name == "__getitem__":
+            return self._get_item(func, *args)
         if name in PLAIN or name in ("__set__", "backward", "_set_grad_enabled", "device", "set_"):
             return func(*args, **kwargs)
         if name in ("item", "__float__", "__int__", "tolist"):
             return self._item(func, args)
         if name == "__bool__":
             return self._bool(func, args)
+        if name in COMPOSITES:
+            with self:
+                return COMPOSITES[name](*args, **kwargs)
         if name.startswith("_foreach_"):
             return self._foreach(name.removeprefix("_foreach_"), args, kwargs)
         return self._call(func, name, args, kwargs)
@@ -101,22 +130,22 @@ class TensorRecorder(TorchFunctionMode):
     def _property(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return a property of a tensor. `data` and `T` are tensors; `ndim` is recorded."""
         result = func(*args, **kwargs)
+        if isinstance(result, torch.Size):
+            return self._size("shape", result)
         if isinstance(result, Tensor) and self.memory_of(result) is None:
             source = self.value_of(args[0])
-            op = "transpose" if "'T'" in repr(func) or "'mT'" in repr(func) else None
-            self._keep(result, Value(op, (source,)) if op else source)
+            is_turned = args[0].ndim == 2 and func.__self__.__name__ in ("T", "mT", "H", "mH")
+            self._keep(result, transposed(source) if is_turned else source)
         return result
 
-    def _size(self, name: str, result: Any, args: tuple[Any, ...]) -> Any:
-        """Return a number of elements, rows or columns that records."""
-        p = Value("atom", name="p", reads_tensors=False)
-        if tuple(args[0].shape) != self.shape or not isinstance(result, int):
-            return result
-        if name != "size" or len(self.shape) == 1:
-            return recorded(result, Value("numel", (p,)))
-        axis = args[1] % len(self.shape) - len(self.shape)
-        word = {-1: "cols", -2: "rows"}.get(axis)
-        return recorded(result, Value(word, (p,))) if word else result
+    def _size(self, name: str, result: Any) -> Any:
+        """Return a size, or all sizes of a tensor, that record."""
+        if isinstance(result, int):
+            return recorded_size(result, self.shape)
+        key = tuple(result)
+        if key not in self.sizes:
+            self.sizes[key] = Sizes(recorded_size(each, self.shape) for each in key)
+        return self.sizes[key]
 
     def _set_item(self, func: Any, x: Tensor, mask: Any, new: Any) -> None:
         """Record `x[mask] = new`."""
@@ -125,6 +154,19 @@ class TensorRecorder(TorchFunctionMode):
         value = Value("where", (self.value_of(mask), self._operand(new), self.value_of(x)))
         func(x, mask, plain(new))
         self._assign(x, value)
+
+    def _get_item(self, func: Any, x: Tensor, index: Any) -> Tensor:
+        """Record an index that only adds axes, `x[:, None]`."""
+        parts = index if isinstance(index, tuple) else (index,)
+        if any(i is not None and i is not ... and i != slice(None) for i in parts):
+            raise NotImportedError(
+                "a part of a tensor is read",
+                author_line(),
+                hint="compute with whole tensors, and choose by where(…)",
+            )
+        result: Tensor = func(x, index)
+        before, after = tuple(x.shape), tuple(result.shape)
+        return self._keep(result, reshaped(self.value_of(x), before, after, self.shape, "[ ]"))
 
     def _item(self, func: Any, args: tuple[Any, ...]) -> Any:
         value = self.value_of(args[0])
@@ -138,8 +180,15 @@ class TensorRecorder(TorchFunctionMode):
 
     def _keep(self, tensor: Tensor, value: Value) -> Tensor:
         self.kept.append(tensor)
-        self.memories[_key(tensor)] = Memory(tensor, value)
+        is_held = self._is_held(value)
+        if not (is_held or value.place[0] or value.op in ("constant", "atom")):
+            self.record.add(value)
+        self.memories[_key(tensor)] = Memory(tensor, value, is_copy=is_held)
         return tensor
+
+    def _is_held(self, value: Value) -> bool:
+        """Tell if a known tensor has the value, as the operand of `x + 0` has that of the sum."""
+        return any(each.value is value for each in self.memories.values())
 
     def _call(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         base, is_in_place = _base_name(name)
@@ -166,19 +215,22 @@ class TensorRecorder(TorchFunctionMode):
             existing = self.memory_of(result)
             if existing is not None:
                 return result
-            if value.op not in ("constant", "atom"):
-                self.record.add(value)
             return self._keep(result, value)
         self._assign(target, value)
         return result
 
     def _assign(self, target: Tensor, value: Value) -> None:
         memory = self.memory_of(target)
-        if memory is None:
-            raise NotImportedError("a view is changed in place", author_line())
+        base = memory if memory is not None and memory.word else self._base_of(target)
+        if base is None:
+            raise NotImportedError("a part of a tensor is changed in place", author_line())
+        if base is not memory:
+            value = _seen_as(target, value, base.tensor, self.shape)
+        memory = base
         previous = memory.value
         if previous is value:
             return
+        self._forget_views(memory)
         if memory.word is None and value.op in ("constant", "atom"):
             memory.value = value
             return
@@ -188,6 +240,12 @@ class TensorRecorder(TorchFunctionMode):
         is_own = previous.op != "atom" and not memory.is_copy
         value.name = memory.word or (previous.name if is_own else None)
         memory.is_copy = False
+
+    def _forget_views(self, memory: Memory) -> None:
+        """Forget the values of other views of a memory: they change with it."""
+        pointer = memory.tensor.data_ptr()
+        for key in [k for k, m in self.memories.items() if k[0] == pointer and m is not memory]:
+            del self.memories[key]
 
     def _create(
         self, func: Any, base: str, args: tuple[Any, ...], kwargs: dict[str, Any], in_place: bool
@@ -199,7 +257,7 @@ class TensorRecorder(TorchFunctionMode):
             value = self.value_of(args[0])
             if args[0].dtype == torch.bool and result.dtype != torch.bool:
                 value = self.record.add(_as_number(value))
-            self._check_layout(base, args[0], result)
+            value = reshaped(value, tuple(args[0].shape), tuple(result.shape), self.shape, base)
         else:
             number = CREATIONS[base]
             fill = kwargs.get("fill_value", args[-1] if args else 0)
@@ -214,12 +272,6 @@ class TensorRecorder(TorchFunctionMode):
             self._keep(result, value)
             self.memories[_key(result)].is_copy = base in SAME
         return result
-
-    def _check_layout(self, base: str, x: Tensor, result: Tensor) -> None:
-        """Raise an error if a new shape of a tensor cannot be said."""
-        before, after = (tuple(n for n in each.shape if n != 1) for each in (x, result))
-        if before != after and x.numel() != 1:
-            raise NotImportedError(f"`{base}` to another shape", author_line())
 
     def _operand(self, x: Any) -> Operand:
         if isinstance(x, Tensor):
@@ -237,19 +289,23 @@ class TensorRecorder(TorchFunctionMode):
         kwargs: dict[str, Any],
     ) -> Value:
         """Return the value of an operation by its name."""
-        if base in REDUCTIONS:
-            return self._reduction(REDUCTIONS[base], args, kwargs)
         if base == "max" and len(args) == 2 and isinstance(args[1], Tensor):
             return apply("maximum", *operands)
         if base == "min" and len(args) == 2 and isinstance(args[1], Tensor):
             return apply("minimum", *operands)
+        if base in REDUCTIONS:
+            return self._reduction(REDUCTIONS[base], args, kwargs)
         options = {"b" if k in ("other", "exponent") else k: v for k, v in options.items()}
         renamed = {"weight": "weight", "b": "b"}
         options = {renamed.get(k, k): v for k, v in options.items() if k not in IGNORED_OPTIONS}
         if options.pop("b", None) is not None and len(operands) == 1:
             operands.append(self._operand(kwargs.get("other", kwargs.get("exponent"))))
-        if base in ("matmul", "mm") and args[0].shape[-1] == 1:
+        if base in ("outer", "ger") or (base in MATRIX_WORDS and args[0].shape[-1] == 1):
             base = "mul"
+        elif base in MATRIX_WORDS:
+            return self._matrix_word(base, operands, options, args)
+        else:
+            operands = aligned(operands, args, self.shape)
         if base in ("dot", "inner", "vdot"):
             return Value("sum", (apply("mul", *operands),))
         if (builder := BUILDERS.get(base)) is not None:
@@ -261,29 +317,57 @@ class TensorRecorder(TorchFunctionMode):
         raise NotImportedError(f"torch's `{base}` has no word in the language", author_line())
 
     def _reduction(self, word: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
-        """Return a sum, a mean or a norm: of all elements, of rows or of columns."""
+        """Return a sum, a mean, a norm or the like: of all elements, of rows or of columns."""
         x: Tensor = args[0]
         axes, order = _axes(word, args, kwargs)
         value = self.value_of(x)
+        if x.dtype == torch.bool:
+            value = _as_number(value)
+        if word == "max":
+            word, order = "max_abs", 2
+            if not is_nonnegative(value):
+                raise NotImportedError(
+                    "the largest element of numbers with a sign",
+                    author_line(),
+                    hint="the language has max_abs(x), the largest magnitude",
+                )
         if order in (float("inf"), "inf"):
             word = "max_abs"
         elif order == 1:
             word, value = "sum", apply("abs", value)
         elif order != 2:
-            raise NotImportedError(f"a norm of order {order}", author_line())
-        sizes = [size for axis, size in enumerate(x.shape) if axis in axes]
-        kind = {(4, 1): "col", (1, 3): "row", (4,): "col", (3,): "row"}.get(tuple(x.shape))
-        is_of_axis = args[1:] or "dim" in kwargs
-        if kind and is_of_axis and len(self.shape) == 2 and word in ("sum", "mean", "norm"):
-            return Value(f"{kind}_{word}", (value,))
-        if len(axes) == x.ndim or all(s == 1 for a, s in enumerate(x.shape) if a not in axes):
-            return Value(word, (value,))
-        if len(axes) == 1 and sizes and x.ndim >= 2:
-            if axes == {x.ndim - 1}:
-                return Value(f"row_{word}", (value,))
-            if axes == {x.ndim - 2}:
-                return Value(f"col_{word}", (value,))
-        raise NotImportedError(f"a {word} over some axes of {x.ndim}", author_line())
+            return self._power_norm(value, x, axes, order)
+        is_kept = bool(kwargs.get("keepdim", args[-1] is True))
+        is_of_axis = bool(args[1:]) or "dim" in kwargs
+        if word in ("std", "var"):
+            made = variance(value, x, axes, kwargs.get("correction", 1), self.shape)
+            return apply("sqrt", made) if word == "std" else made
+        return reduced(word, value, x, axes, self.shape, is_kept=is_kept, is_of_axis=is_of_axis)
+
+    def _power_norm(self, value: Value, x: Tensor, axes: set[int], order: Any) -> Value:
+        """Return a norm of another order: the root of a sum of powers."""
+        if not isinstance(order, int | float):
+            raise NotImportedError(f"a norm of the kind {order!r}", author_line())
+        powers = apply("pow", apply("abs", value), constant(plain(order)))
+        total = reduced("sum", powers, x, axes, self.shape)
+        return apply("pow", total, constant(1 / plain(order)))
+
+    def _matrix_word(
+        self, base: str, operands: list[Operand], options: dict[str, Operand], args: tuple[Any, ...]
+    ) -> Value:
+        """Return a transpose, a product of matrices, or one that is added to another matrix."""
+        if base in ("t", "transpose", "swapaxes", "adjoint"):
+            return transposed(operands[0]) if args[0].ndim == 2 else operands[0]
+        check_matrices(args, self.shape, base)
+        if base != "addmm":
+            return apply("matmul", *operands[:2])
+        product = apply("matmul", *operands[1:3])
+        added = operands[0]
+        if "alpha" in options:
+            product = apply("mul", options["alpha"], product)
+        if "beta" in options:
+            added = apply("mul", options["beta"], added)
+        return apply("add", added, product)
 
     def _foreach(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record a call on lists of one tensor as the call on the tensor."""
@@ -304,6 +388,15 @@ class TensorRecorder(TorchFunctionMode):
         return None if is_in_place else [result]
 
 
+def _seen_as(x: Tensor, value: Value, view: Tensor, param: tuple[int, ...]) -> Value:
+    """Return the value of another view of a tensor: turned, or with axes of size 1."""
+    before, after = tuple(x.shape), tuple(view.shape)
+    is_square = len(before) == 2 and before == after and before[0] == before[1]
+    if len(before) == 2 and (x.stride() != view.stride() if is_square else before == after[::-1]):
+        return transposed(value) if 1 not in before else value
+    return reshaped(value, before, after, param, "view")
+
+
 def _as_number(answer: Value) -> Value:
     """Return 1 where an answer is true, else 0."""
     return Value("where", (answer, constant(1), constant(0)))
@@ -315,7 +408,9 @@ def _axes(word: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[set
     order: Any = 2
     if word == "norm":
         order = rest.pop(0) if rest else kwargs.get("p", kwargs.get("ord", 2))
-    dim = rest[0] if rest else kwargs.get("dim")
+    if word in ("std", "var") and rest and isinstance(rest[0], bool):
+        rest.pop(0)
+    dim = rest[0] if rest else kwargs.get("dim", kwargs.get("axis"))
     ndim = args[0].ndim
     axes = range(ndim) if dim is None else [dim] if isinstance(dim, int) else dim or range(ndim)
     return {axis % ndim if ndim else 0 for axis in axes}, 2 if order in ("fro", None) else order

@@ -186,6 +186,8 @@ class _Order(ast.NodeTransformer):
                 return ast.Call(ast.Name("sqrt"), [left], [])
             case ast.Mult(), _, ast.BinOp(left=ast.Constant(1), op=ast.Div(), right=divisor):
                 return ast.BinOp(left, ast.Div(), divisor)
+            case ast.Mult(), ast.BinOp(left=ast.Constant(1), op=ast.Div(), right=divisor), _:
+                return ast.BinOp(right, ast.Div(), divisor)
             case ast.Mult(), _, _ if ast.dump(left) == ast.dump(right) and _is_name(left):
                 return ast.BinOp(left, ast.Pow(), ast.Constant(2))
             case ast.Mult(), _, _:

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from optgen.importer.recording import NotImportedError, author_line
 from optgen.importer.values import Value, apply, constant, is_constant
 
+HUGE = 1.7976931348623157e308
+"""The largest finite float64."""
+
 
 def _words(text: str) -> list[str]:
     return text.split()
@@ -59,6 +62,9 @@ PLAIN = frozenset(
         "is_storage",
         "_is_zerotensor",
         "is_tensor",
+        "promote_types",
+        "result_type",
+        "can_cast",
         "data_ptr",
         "__hash__",
         "__repr__",
@@ -98,9 +104,8 @@ UNARY = {
     "__neg__": "neg",
 }
 BINARY = {
-    **{word: word for word in _words("mul pow maximum minimum atan2 matmul")},
+    **{word: word for word in _words("mul pow maximum minimum atan2")},
     "multiply": "mul",
-    "mm": "matmul",
     "true_divide": "div",
     "clamp_min": "maximum",
     "clamp_max": "minimum",
@@ -117,7 +122,18 @@ BINARY = {
     "bitwise_and": "and",
     "bitwise_or": "or",
 }
-REDUCTIONS = {"sum": "sum", "mean": "mean", "norm": "norm", "vector_norm": "norm"}
+REDUCTIONS = {
+    "sum": "sum",
+    "mean": "mean",
+    "norm": "norm",
+    "vector_norm": "norm",
+    "matrix_norm": "norm",
+    "std": "std",
+    "var": "var",
+    "max": "max",
+    "amax": "max",
+}
+MATRIX_WORDS = frozenset(_words("matmul mm addmm t transpose swapaxes adjoint"))
 
 
 def _linear(op: str) -> Callable[..., Value]:
@@ -169,6 +185,17 @@ def _where(condition: Value, a: Value, b: Value) -> Value:
     return Value("where", (condition, a, b))
 
 
+def _nan_to_num(
+    x: Value, nan: Value | None = None, posinf: Value | None = None, neginf: Value | None = None
+) -> Value:
+    low, high = neginf or constant(-HUGE), posinf or constant(HUGE)
+    known = Value("where", (Value("eq", (x, x)), x, nan or constant(0)))
+    if low.constant == -HUGE and high.constant == HUGE:
+        return Value("clamp", (known, low, high))
+    known = Value("where", (Value("gt", (known, constant(HUGE))), high, known))
+    return Value("where", (Value("lt", (known, constant(-HUGE))), low, known))
+
+
 def _not(x: Value) -> Value:
     return Value("not", (x,))
 
@@ -196,6 +223,8 @@ BUILDERS: dict[str, Callable[..., Value]] = {
     "masked_fill": _masked_fill,
     "where": _where,
     "logical_not": _not,
+    "nan_to_num": _nan_to_num,
+    "isnan": lambda x: Value("ne", (x, x)),
     "bitwise_not": _not,
     "sigmoid": lambda a: apply(
         "div", constant(1), apply("add", apply("exp", apply("neg", a)), constant(1))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from optgen.importer.explore import Bound, FoundState, Rule
 from optgen.importer.layout import number
-from optgen.importer.run import Argument, Subject, letter
+from optgen.importer.run import Argument, Subject
 from optgen.importer.source_of import provenance
 from optgen.importer.statements import Item, assigned, names_read, printed, renamed
 from optgen.importer.tidy import tidied
@@ -19,7 +19,7 @@ def spec_text(subject: Subject, rule: Rule, *, is_for_matrices: bool = False) ->
     """Return the text of a spec file. `is_for_matrices`: parameters have two axes at most."""
     items = list(rule.items)
     numbers = {"t", *(a.name for a in subject.arguments)}
-    numbers |= {letter(each.key) for each in rule.states if each.shape == "scalar"}
+    numbers |= {subject.letter(each.key) for each in rule.states if each.shape == "scalar"}
     unpacked: list[str] = []
     for argument in subject.arguments:
         names = _names_of_elements(argument, rule, items)
@@ -32,17 +32,19 @@ def spec_text(subject: Subject, rule: Rule, *, is_for_matrices: bool = False) ->
         unpacked.insert(
             0, '    require(ndim(p) <= 2, "a parameter has more than two axes: {shape}")'
         )
-    items = tidied(items, numbers, {"p", *(letter(each.key) for each in rule.states)})
+    items = tidied(items, numbers, {"p", *(subject.letter(each.key) for each in rule.states)})
     if unpacked:
         unpacked.append("")
     body = "\n".join([*unpacked, *printed(items)])
     used = {
         node.id for node in ast.walk(ast.parse("def f():\n" + body)) if isinstance(node, ast.Name)
     }
-    states = [s for s in rule.states if letter(s.key) in used]
+    states = [s for s in rule.states if subject.letter(s.key) in used]
     arguments = [a for a in subject.arguments if _is_used(a, used, states)]
     has_count = "t" in used or bool(subject.step_state)
-    declarations = [f"    {line}" for line in _signature(rule, states, arguments, has_count)]
+    declarations = [
+        f"    {line}" for line in _signature(subject, rule, states, arguments, has_count)
+    ]
     words = {"optimizer"} | {w for w in used if w in OPS or w == "require"}
     words |= {re.split(r"[=(]", line)[1] for line in declarations if "(" in line}
     lines = [
@@ -87,7 +89,11 @@ def _is_used(argument: Argument, used: set[str], states: list[FoundState]) -> bo
 
 
 def _signature(
-    rule: Rule, states: list[FoundState], arguments: list[Argument], has_count: bool
+    subject: Subject,
+    rule: Rule,
+    states: list[FoundState],
+    arguments: list[Argument],
+    has_count: bool,
 ) -> Iterator[str]:
     """Yield the declarations of a spec, one a line."""
     yield "p,"
@@ -107,7 +113,7 @@ def _signature(
             options.append(f'dtype="{each.dtype}"')
         if each.when:
             options.append(f'when="{each.when}"')
-        yield f"{letter(each.key)}=state({', '.join(options)}),"
+        yield f"{subject.letter(each.key)}=state({', '.join(options)}),"
     if arguments:
         yield "*,"
     for argument in arguments:

@@ -27,6 +27,7 @@ def written(*items: Item) -> list[str]:
         ("p", "p + -lr * m", "p = p - lr * m"),
         ("p", "p - g * 2.0 * lr", "p = p - 2 * lr * g"),
         ("p", "p - lr * (m * (1 / v))", "p = p - lr * (m / v)"),
+        ("p", "p - lr * (1 / v * g)", "p = p - lr * (g / v)"),
         ("v", "v + g * g", "v = v + g**2"),
         ("v", "(v + g) ** 0.5", "v = sqrt(v + g)"),
         ("v", "(v + g) ** -1.5", "v = (v + g) ** -1.5"),
