@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from optgen.importer.kinds import with_kinds
 from optgen.importer.recording import NotImportedError, Record, failed
 from optgen.importer.run import Path, Run, Subject
 from optgen.importer.statements import (
@@ -365,6 +366,7 @@ def find_rule(subject: Subject) -> Rule:
         items = merged("factored(p)", by_shape[0], by_shape[1])
     live = {"p", *(subject.letter(each.key) for each in states)}
     items = without_dead(items, set(live))
+    items = with_kinds(items, live)
     items = without_copies(folded(with_wheres(items)), {a.name for a in subject.arguments})
     aliases: dict[str, str] = {}
     for each in explorers.values():

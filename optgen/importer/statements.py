@@ -18,6 +18,7 @@ class Assign:
     name: str
     source: str
     place: tuple[str, int] = field(default=("", 0), compare=False)
+    kind: str = field(default="number", compare=False)
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ def events_of(events: Sequence[Value | Branch]) -> list[Event]:
                 _check(each, holds)
             source = ast.unparse(expression(event, is_definition=True))
             if source != event.name:
-                made.append(Assign(event.name, source, event.place))
+                kind = event.args[0].kind if event.op == "copy" else event.kind
+                made.append(Assign(event.name, source, event.place, kind))
             holds[event.name] = event
     return made
 
@@ -193,7 +195,7 @@ def folded(items: Sequence[Item]) -> list[Item]:
             and before.name == item.name
             and _reads(item.source, item.name) == 1
         ):
-            made[-1] = replace(item, source=_substitute(item.source, item.name, before.source))
+            made[-1] = replace(item, source=substituted(item.source, item.name, before.source))
             continue
         made.append(item)
     return made
@@ -226,15 +228,16 @@ def _is_plain(source: str) -> bool:
 
 
 def _with_name_replaced(items: Sequence[Item], name: str, by: str) -> list[Item]:
+    """Return code that reads another expression instead of a name, which nothing assigns."""
     made: list[Item] = []
     for item in items:
         if isinstance(item, Assign):
             if item.name != name:
-                made.append(replace(item, source=_substitute(item.source, name, by)))
+                made.append(replace(item, source=substituted(item.source, name, by)))
             continue
         then = tuple(_with_name_replaced(item.then, name, by))
         other = tuple(_with_name_replaced(item.other, name, by))
-        made.append(If(_substitute(item.condition, name, by), then, other, item.is_tensor))
+        made.append(If(substituted(item.condition, name, by), then, other, item.is_tensor))
     return made
 
 
@@ -310,7 +313,7 @@ def _both_sides(condition: str, then: Sequence[Item], other: Sequence[Item]) -> 
                 )
             source = item.source
             for name, by in last.items():
-                source = _substitute(source, name, by)
+                source = substituted(source, name, by)
             later = side[number + 1 :]
             if any(isinstance(x, If) or item.name in names_in(x.source) for x in later):
                 yield Assign(f"{item.name}_{ending}", source, item.place)
@@ -339,7 +342,9 @@ def _reads(source: str, name: str) -> int:
     return sum(isinstance(node, ast.Name) and node.id == name for node in nodes)
 
 
-def _substitute(source: str, name: str, by: str) -> str:
+def substituted(source: str, name: str, by: str) -> str:
+    """Return an expression that reads another one instead of a name."""
+
     class Substitution(ast.NodeTransformer):
         def visit_Name(self, node: ast.Name) -> ast.expr:
             return ast.parse(by, mode="eval").body if node.id == name else node
