@@ -352,6 +352,47 @@ def substituted(source: str, name: str, by: str) -> str:
     return ast.unparse(Substitution().visit(ast.parse(source, mode="eval")).body)
 
 
+def with_wide_reductions_first(items: Sequence[Item]) -> list[Item]:
+    """Return code in which reductions over all parameters stand outside of branches.
+
+    Only those of the gradients and the parameters as they come are moved.
+    """
+    found: dict[str, str] = {}
+    changed: set[str] = set()
+
+    def visited(part: Sequence[Item], *, is_inside: bool) -> list[Item]:
+        made: list[Item] = []
+        for item in part:
+            if isinstance(item, If):
+                then = tuple(visited(item.then, is_inside=True))
+                other = tuple(visited(item.other, is_inside=True))
+                made.append(If(item.condition, then, other, item.is_tensor))
+                continue
+            calls = _wide_calls(item.source) if is_inside else []
+            for call in calls:
+                if not names_in(call) & changed and names_in(call) - {"p", "g"} <= _WIDE_WORDS:
+                    name = found.setdefault(call, f"total_{len(found) + 1}" if found else "total")
+                    item = replace(item, source=item.source.replace(call, name))
+            changed.add(item.name)
+            made.append(item)
+        return made
+
+    rest = visited(items, is_inside=False)
+    return [*(Assign(name, call) for call, name in found.items()), *rest]
+
+
+_WIDE_WORDS = {"sum", "mean", "norm", "max_abs"}
+
+
+def _wide_calls(source: str) -> list[str]:
+    """Return the calls with `over=` in an expression."""
+    return [
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and any(k.arg == "over" for k in node.keywords)
+    ]
+
+
 def renamed(items: Sequence[Item], name: str, by: str) -> list[Item]:
     """Return code with an expression, such as `betas[0]`, written as a name."""
     made: list[Item] = []
