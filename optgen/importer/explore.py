@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from optgen.importer.kinds import with_kinds
 from optgen.importer.recording import NotImportedError, Record, failed
 from optgen.importer.run import Path, Run, Subject
 from optgen.importer.statements import (
@@ -27,6 +28,7 @@ from optgen.importer.statements import (
     merged,
     names_read,
     with_wheres,
+    with_wide_reductions_first,
     without_copies,
     without_dead,
 )
@@ -257,8 +259,8 @@ class Explorer:
         mine = tuple(items[:count])
         own_path, other_path = self._path_of(events), self.run(forced)[0]
         mine, theirs = (
-            _with_bindings(mine, theirs, own_path),
-            _with_bindings(theirs, mine, other_path),
+            _with_bindings(mine, theirs, own_path, events[:join]),
+            _with_bindings(theirs, mine, other_path, other[: max(b0, upto)]),
         )
         then, otherwise = (mine, theirs) if choice.outcome else (theirs, mine)
         del items[:count], spans[:count]
@@ -271,13 +273,15 @@ class Explorer:
 
 
 def _with_bindings(
-    items: tuple[Item, ...], others: tuple[Item, ...], path: Path
+    items: tuple[Item, ...], others: tuple[Item, ...], path: Path, before: Sequence[Event]
 ) -> tuple[Item, ...]:
     """Return one side, with the variables that only the other side assigns as the run had them.
 
-    A variable may be another name of a value, `step_size = lr`, which no event says.
+    A variable may be another name of a value, `step_size = lr`, which no event says. A variable
+    that the run assigned before keeps its value.
     """
-    missing = assigned(others) - assigned(items)
+    missing = assigned(others) - assigned(items) - {"p", "g"}
+    missing -= {event.name for event in before if isinstance(event, Assign)}
     bound = {
         name: text(path.bindings[name])
         for name in sorted(missing)
@@ -365,6 +369,7 @@ def find_rule(subject: Subject) -> Rule:
         items = merged("factored(p)", by_shape[0], by_shape[1])
     live = {"p", *(subject.letter(each.key) for each in states)}
     items = without_dead(items, set(live))
+    items = with_wide_reductions_first(with_kinds(items, live))
     items = without_copies(folded(with_wheres(items)), {a.name for a in subject.arguments})
     aliases: dict[str, str] = {}
     for each in explorers.values():

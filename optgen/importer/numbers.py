@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from optgen.importer.recording import as_value, current
 from optgen.importer.values import Value, apply
 
@@ -177,7 +180,9 @@ def _math_function(name: str) -> Callable[..., Any]:
     real = getattr(math, name)
 
     def function(x: Any, *others: Any) -> Any:
-        if not hasattr(x, "value") or others:
+        if isinstance(x, Tensor):
+            x = x.item()
+        if not isinstance(getattr(x, "value", None), Value) or others:
             return real(x, *others)
         try:
             result = real(plain(x))
@@ -188,10 +193,13 @@ def _math_function(name: str) -> Callable[..., Any]:
     return function
 
 
-def _extremum(name: str, word: str) -> Callable[..., Any]:
+def _extremum(name: str, word: str, bound: str) -> Callable[..., Any]:
     real = getattr(builtins, name)
 
     def function(*args: Any, **options: Any) -> Any:
+        if len(args) == 2 and not options and any(isinstance(a, Tensor) for a in args):
+            x, y = args if isinstance(args[0], Tensor) else args[::-1]
+            return getattr(torch, word)(x, y) if isinstance(y, Tensor) else x.clamp(**{bound: y})
         if (
             len(args) == 2
             and not options
@@ -209,8 +217,8 @@ def recording_functions() -> Iterator[None]:
     """Let `math`'s functions, `min` and `max` record."""
     changes = [(math, name, _math_function(name)) for name in _FUNCTIONS]
     changes += [(math, "pow", lambda x, y: x**y)]
-    changes += [(builtins, "max", _extremum("max", "maximum"))]
-    changes += [(builtins, "min", _extremum("min", "minimum"))]
+    changes += [(builtins, "max", _extremum("max", "maximum", "min"))]
+    changes += [(builtins, "min", _extremum("min", "minimum", "max"))]
     before = [(module, name, getattr(module, name)) for module, name, _ in changes]
     for module, name, function in changes:
         setattr(module, name, function)

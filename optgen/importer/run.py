@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 import keyword
 import sys
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from optgen.importer.counts import count, groups_of, takes_split_groups
 from optgen.importer.numbers import Flag, Float, Int, Size, plain, recorded, recording_functions
 from optgen.importer.precision import precision
 from optgen.importer.recording import (
@@ -35,8 +35,6 @@ LETTERS = {"exp_avg": "m", "exp_avg_sq": "v", "max_exp_avg_sq": "v_max", "moment
 SIZES = ("rows", "cols", "numel", "ndim")
 OTHER_NAMES = ("atom", "constant", "copy", *SIZES)
 """Values that a variable is only another name of."""
-NUM_COUNTED = 10
-"""How many steps are taken to see which numbers count them."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +63,15 @@ class Subject:
     """The class runs without its roundings to shorter dtypes."""
     has_roundings: bool = False
     """There are such roundings. Known of a subject that runs without them."""
+    state_keys: frozenset[str] = frozenset()
     is_split: bool = False
     """The class takes groups that say `use_muon`; an import gives it matrices in such a group."""
 
     def letter(self, key: str) -> str:
         """Return the name of a state in the rule."""
         name = letter(key)
+        if any(other != key and LETTERS.get(other) == name for other in self.state_keys):
+            name = key
         is_taken = name in {each.name for each in self.arguments}
         return f"{name}_state" if is_taken else name
 
@@ -114,25 +115,29 @@ def find_subject(cls: Any, settings: Mapping[str, Any], *, is_wide: bool = False
     names = {each.name for each in arguments}
     try:
         with precision(is_wide=is_wide) as replaced:
-            is_split = _takes_split_groups(cls, fixed)
-            counters, numbers, step_state = _count(cls, arguments, fixed, is_split=is_split)
+            is_split = takes_split_groups(cls, fixed)
+            numeric = {a.name: a.default for a in arguments}
+            counts = count(cls, numeric, fixed, is_split=is_split)
     except NotImportedError:
         raise
     except Exception as error:
         raise failed(error) from error
-    if names & set(numbers):
-        changed = ", ".join(sorted(names & set(numbers)))
-        raise NotImportedError(f"steps change an argument of the constructor: {changed}")
+    if changed := names & set(counts.changed):
+        raise NotImportedError(
+            f"steps change an argument of the constructor: {', '.join(sorted(changed))}",
+            hint="keep the number that changes in the state of the parameter",
+        )
     return Subject(
         cls,
         tuple(arguments),
         fixed,
-        counters,
-        numbers,
-        step_state,
-        is_wide,
-        bool(replaced),
-        is_split,
+        counts.counters,
+        counts.changed,
+        counts.kind,
+        is_wide=is_wide,
+        has_roundings=bool(replaced),
+        state_keys=counts.state_keys,
+        is_split=is_split,
     )
 
 
@@ -140,101 +145,6 @@ def _is_number_like(default: Any) -> bool:
     if isinstance(default, tuple):
         return bool(default) and all(type(each) in (int, float) for each in default)
     return type(default) in (bool, int, float)
-
-
-def groups_of(params: Sequence[Any], is_split: bool) -> list[Any]:
-    """Return the first argument of a constructor: the parameters, or groups of them.
-
-    `is_split`: the class takes groups that say `use_muon`, which is true for matrices.
-    """
-    if not is_split:
-        return list(params)
-    return [
-        {"params": part, "use_muon": use_muon}
-        for use_muon in (True, False)
-        if (part := [p for p in params if (p.ndim >= 2) == use_muon])
-    ]
-
-
-def _takes_split_groups(cls: Any, settings: Mapping[str, Any]) -> bool:
-    """Tell if the class asks its groups for `use_muon`."""
-    asked: list[Any] = []
-
-    class Probe(dict[Any, Any]):
-        def __contains__(self, key: object) -> bool:
-            asked.append(key)
-            return super().__contains__(key)
-
-        def get(self, key: Any, default: Any = None) -> Any:
-            asked.append(key)
-            return super().get(key, default)
-
-    try:
-        cls([Probe(params=[torch.nn.Parameter(torch.ones(4, 3))])], **settings)
-    except Exception:
-        return "use_muon" in asked
-    return False
-
-
-def _count(
-    cls: Any, arguments: Sequence[Argument], settings: Mapping[str, Any], *, is_split: bool
-) -> tuple[dict[str, int], dict[str, float], str]:
-    """Return the keys that count steps, the other numbers of the group that steps change, and
-    the kind of the count `step` in a parameter's state.
-
-    What counts does so with other arguments too; a sum of weights, `t ** 0`, only seems to count.
-    """
-    counters, changed, kind = _counted(cls, settings, is_split=is_split)
-    others = {a.name: a.default * 0.7 for a in arguments if type(a.default) is float}
-    others |= {a.name: a.default or 0.1 for a in arguments if a.default == 0}
-    try:
-        found = _counted(cls, {**settings, **others}, is_split=is_split)
-    except Exception:
-        return counters, changed, kind  # the class does not take these arguments
-    lost = set(counters) - set(found[0])
-    changed |= {key: found[1][key] for key in lost & set(found[1])}
-    kind = "" if "step" in lost else kind
-    return {key: x for key, x in counters.items() if key not in lost}, changed, kind
-
-
-def _counted(
-    cls: Any, settings: Mapping[str, Any], *, is_split: bool
-) -> tuple[dict[str, int], dict[str, float], str]:
-    p = torch.nn.Parameter(torch.ones(4, 3, dtype=torch.float64))
-    optimizer = cls(groups_of([p], is_split), **settings)
-    first = _numbers(optimizer.param_groups[0])
-    seen: dict[str, list[float]] = defaultdict(list)
-    for _ in range(NUM_COUNTED):
-        p.grad = torch.full_like(p, 0.5)
-        optimizer.step()
-        if any(not isinstance(key, Tensor) for key in optimizer.state):
-            raise NotImportedError("states that belong to no parameter")
-        for holder in (optimizer.param_groups[0], optimizer.state[p]):
-            for key, value in _numbers(holder).items():
-                seen[key].append(value)
-    counters = {
-        key: int(values[0]) - 1
-        for key, values in seen.items()
-        if values == [values[0] + n for n in range(NUM_COUNTED)] and values[0] in (0, 1, 2)
-    }
-    of_group = _numbers(optimizer.param_groups[0])
-    changed = {
-        key: first.get(key, 0.0)
-        for key in of_group
-        if key not in counters and {first.get(key, seen[key][0])} != set(seen[key])
-    }
-    kind = ""
-    if "step" in counters and "step" in optimizer.state[p]:
-        kind = "tensor" if isinstance(optimizer.state[p]["step"], Tensor) else "int"
-    return counters, changed, kind
-
-
-def _numbers(holder: Mapping[Any, Any]) -> dict[str, float]:
-    return {
-        str(key): float(value)
-        for key, value in holder.items()
-        if type(value) in (int, float) or (isinstance(value, Tensor) and value.ndim == 0)
-    }
 
 
 def letter(key: str) -> str:

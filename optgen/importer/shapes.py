@@ -72,6 +72,18 @@ def reshaped(value: Value, before: Shape, after: Shape, param: Shape, what: str)
     return value
 
 
+def kind_of(shape: Shape, param: Shape) -> str:
+    """Return the kind of a value in the language: number, tensor, row, col, turned or another."""
+    if size_of(shape) == 1:
+        return "number"
+    if len(param) != 2:
+        return "tensor"
+    rows, cols = param
+    kinds = {(rows, 1): "row", (rows,): "row", (1, cols): "col", (cols,): "col"}
+    kinds |= {(cols, rows): "turned", (rows, rows): "rows", (cols, cols): "cols"}
+    return kinds.get(shape, "tensor")
+
+
 def transposed(value: Value) -> Value:
     """Return a value with rows and columns swapped."""
     is_turned = value.op == "transpose" and value.name is None

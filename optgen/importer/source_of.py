@@ -24,6 +24,13 @@ def provenance(cls: type) -> str:
     return "\n".join(lines) + ("\n" if len(lines) > 1 else "")
 
 
+def paper_of(cls: type) -> str:
+    """Return the address of the paper that a class's docstring names, or "" if it names none."""
+    text = cls.__doc__ if isinstance(cls.__doc__, str) else ""
+    found = set(re.findall(r"arxiv\.org/(?:abs|pdf)/(\d{4}\.\d{4,5})", text))
+    return f"https://arxiv.org/abs/{found.pop()}" if len(found) == 1 else ""
+
+
 def _licence(module: str) -> str:
     """Return a sentence with the licence of a module's file, else of its package, else ""."""
     if line := _line_of_file(module):

@@ -19,6 +19,7 @@ class Assign:
     name: str
     source: str
     place: tuple[str, int] = field(default=("", 0), compare=False)
+    kind: str = field(default="number", compare=False)
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ def events_of(events: Sequence[Value | Branch]) -> list[Event]:
                 _check(each, holds)
             source = ast.unparse(expression(event, is_definition=True))
             if source != event.name:
-                made.append(Assign(event.name, source, event.place))
+                kind = event.args[0].kind if event.op == "copy" else event.kind
+                made.append(Assign(event.name, source, event.place, kind))
             holds[event.name] = event
     return made
 
@@ -227,6 +229,7 @@ def _is_plain(source: str) -> bool:
 
 
 def _with_name_replaced(items: Sequence[Item], name: str, by: str) -> list[Item]:
+    """Return code that reads another expression instead of a name, which nothing assigns."""
     made: list[Item] = []
     for item in items:
         if isinstance(item, Assign):
@@ -342,13 +345,54 @@ def num_reads(source: str, name: str) -> int:
 
 
 def substituted(source: str, name: str, by: str) -> str:
-    """Return an expression with an expression in place of a name."""
+    """Return an expression that reads another one instead of a name."""
 
     class Substitution(ast.NodeTransformer):
         def visit_Name(self, node: ast.Name) -> ast.expr:
             return ast.parse(by, mode="eval").body if node.id == name else node
 
     return ast.unparse(Substitution().visit(ast.parse(source, mode="eval")).body)
+
+
+def with_wide_reductions_first(items: Sequence[Item]) -> list[Item]:
+    """Return code in which reductions over all parameters stand outside of branches.
+
+    Only those of the gradients and the parameters as they come are moved.
+    """
+    found: dict[str, str] = {}
+    changed: set[str] = set()
+
+    def visited(part: Sequence[Item], *, is_inside: bool) -> list[Item]:
+        made: list[Item] = []
+        for item in part:
+            if isinstance(item, If):
+                then = tuple(visited(item.then, is_inside=True))
+                other = tuple(visited(item.other, is_inside=True))
+                made.append(If(item.condition, then, other, item.is_tensor))
+                continue
+            calls = _wide_calls(item.source) if is_inside else []
+            for call in calls:
+                if not names_in(call) & changed and names_in(call) - {"p", "g"} <= _WIDE_WORDS:
+                    name = found.setdefault(call, f"total_{len(found) + 1}" if found else "total")
+                    item = replace(item, source=item.source.replace(call, name))
+            changed.add(item.name)
+            made.append(item)
+        return made
+
+    rest = visited(items, is_inside=False)
+    return [*(Assign(name, call) for call, name in found.items()), *rest]
+
+
+_WIDE_WORDS = {"sum", "mean", "norm", "max_abs"}
+
+
+def _wide_calls(source: str) -> list[str]:
+    """Return the calls with `over=` in an expression."""
+    return [
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and any(k.arg == "over" for k in node.keywords)
+    ]
 
 
 def renamed(items: Sequence[Item], name: str, by: str) -> list[Item]:

@@ -12,12 +12,14 @@ from torch.overrides import TorchFunctionMode
 
 from optgen.importer.composites import COMPOSITES
 from optgen.importer.numbers import note, plain, recorded
+from optgen.importer.parameters import STACKS, each_in, one_for_each, over_all
 from optgen.importer.recording import NotImportedError, Record, as_value, author_line
 from optgen.importer.shapes import (
     Sizes,
     aligned,
     check_matrices,
     is_nonnegative,
+    kind_of,
     recorded_size,
     reduced,
     reshaped,
@@ -181,6 +183,7 @@ class TensorRecorder(TorchFunctionMode):
     def _keep(self, tensor: Tensor, value: Value) -> Tensor:
         self.kept.append(tensor)
         is_held = self._is_held(value)
+        value.kind = kind_of(tuple(tensor.shape), self.shape)
         if not (is_held or value.place[0] or value.op in ("constant", "atom")):
             self.record.add(value)
         self.memories[_key(tensor)] = Memory(tensor, value, is_copy=is_held)
@@ -193,6 +196,8 @@ class TensorRecorder(TorchFunctionMode):
     def _call(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         base, is_in_place = _base_name(name)
         plain_args = [plain(a) for a in args]
+        if base in STACKS:
+            return self._stack(func, args, kwargs)
         if base in CREATIONS or base in SAME:
             return self._create(func, base, args, kwargs, is_in_place)
         operands = [self._operand(a) for a in args]
@@ -206,6 +211,16 @@ class TensorRecorder(TorchFunctionMode):
         plain_options = {k: plain(v) for k, v in kwargs.items()}
         result = func(*plain_args, **plain_options)
         return self._store(result, value, args[0] if is_in_place else kwargs.get("out"))
+
+    def _stack(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record a list of tensors that becomes one: a number for each parameter."""
+        if len(args[0]) != 1 or args[0][0].numel() != 1:
+            raise NotImportedError(
+                "tensors are joined",
+                author_line(),
+                hint="compute with whole tensors, one parameter at a time",
+            )
+        return self._keep(func(*args, **kwargs), one_for_each(self.value_of(args[0][0])))
 
     def _store(self, result: Any, value: Value, target: Tensor | None) -> Any:
         """Record a result; an operation in place gives its memory a new value."""
@@ -236,6 +251,7 @@ class TensorRecorder(TorchFunctionMode):
             return
         if value.op in ("constant", "atom") or value.name is not None:
             value = Value("copy", (value,))
+        value.kind = kind_of(tuple(memory.tensor.shape), self.shape)
         memory.value = self.record.add(value)
         is_own = previous.op != "atom" and not memory.is_copy
         value.name = memory.word or (previous.name if is_own else None)
@@ -337,6 +353,8 @@ class TensorRecorder(TorchFunctionMode):
             word, value = "sum", apply("abs", value)
         elif order != 2:
             return self._power_norm(value, x, axes, order)
+        if each_in(value) is not None:
+            return over_all(word, value)
         is_kept = bool(kwargs.get("keepdim", args[-1] is True))
         is_of_axis = bool(args[1:]) or "dim" in kwargs
         if word in ("std", "var"):

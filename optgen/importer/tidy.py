@@ -82,6 +82,24 @@ def _with_common_ends_outside(item: If) -> list[Item]:
     return [*before, *middle, *after]
 
 
+def means_of_squares(items: Sequence[Item]) -> set[str]:
+    """Return the names that code computes as `decay * v + (1 - decay) * g**2`."""
+    found: set[str] = set()
+    for name, value in _assignments(items):
+        match _parsed(value):
+            case ast.BinOp(
+                left=ast.BinOp(left=decay, op=ast.Mult(), right=ast.Name(kept)),
+                op=ast.Add(),
+                right=ast.BinOp(
+                    left=ast.BinOp(left=ast.Constant(1), op=ast.Sub(), right=other),
+                    op=ast.Mult(),
+                    right=ast.BinOp(op=ast.Pow(), right=ast.Constant(2)),
+                ),
+            ) if kept == name and ast.dump(decay) == ast.dump(other):
+                found.add(name)
+    return found
+
+
 def _with_joined_conditions(items: Sequence[Item]) -> list[Item]:
     """Return code with `if a and b` for an `if b` that is all of an `if a`."""
     made: list[Item] = []
@@ -186,6 +204,8 @@ class _Order(ast.NodeTransformer):
                 return ast.Call(ast.Name("sqrt"), [left], [])
             case ast.Mult(), _, ast.BinOp(left=ast.Constant(1), op=ast.Div(), right=divisor):
                 return ast.BinOp(left, ast.Div(), divisor)
+            case ast.Mult(), ast.BinOp(left=ast.Constant(1), op=ast.Div(), right=divisor), _:
+                return ast.BinOp(right, ast.Div(), divisor)
             case ast.Mult(), _, _ if ast.dump(left) == ast.dump(right) and _is_name(left):
                 return ast.BinOp(left, ast.Pow(), ast.Constant(2))
             case ast.Mult(), _, _:

@@ -117,6 +117,8 @@ BINARY = {
     "less": "lt",
     "greater_equal": "ge",
     "less_equal": "le",
+    "and": "and",
+    "or": "or",
     "logical_and": "and",
     "logical_or": "or",
     "bitwise_and": "and",
@@ -259,6 +261,8 @@ OF_ANSWERS = frozenset(
     [
         "where",
         "masked_fill",
+        "and",
+        "or",
         "logical_and",
         "logical_or",
         "logical_not",

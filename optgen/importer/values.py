@@ -43,6 +43,8 @@ class Value:
     place: tuple[str, int] = ("", 0)
     reads_tensors: bool = False
     key: str = field(default="", repr=False)
+    kind: str = "number"
+    """number, tensor, row, col, turned: what the shape of a recorded tensor is."""
 
     def __post_init__(self) -> None:
         """Fill in the key: the structure without the author's names."""
@@ -136,7 +138,9 @@ def expression(value: Value, *, is_definition: bool = False) -> ast.expr:
         return ast.UnaryOp(ast.Not(), args[0])
     if value.op in ("and", "or"):
         return ast.BoolOp(ast.And() if value.op == "and" else ast.Or(), args)
-    return ast.Call(ast.Name(value.op), args, [])
+    word, _, over = value.op.partition("@")
+    keywords = [ast.keyword("over", ast.Constant(over))] if over else []
+    return ast.Call(ast.Name(word), args, keywords)
 
 
 def text(value: Value) -> str:

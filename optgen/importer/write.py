@@ -9,14 +9,53 @@ from collections.abc import Iterator
 from optgen.importer.explore import Bound, FoundState, Rule
 from optgen.importer.layout import number
 from optgen.importer.run import Argument, Subject
-from optgen.importer.source_of import provenance
+from optgen.importer.source_of import paper_of, provenance
 from optgen.importer.statements import Item, assigned, names_read, printed, renamed
-from optgen.importer.tidy import tidied
+from optgen.importer.tidy import means_of_squares, tidied
 from optgen.ir.ops import OPS
 
 
 def spec_text(subject: Subject, rule: Rule, *, is_for_matrices: bool = False) -> str:
     """Return the text of a spec file. `is_for_matrices`: parameters have two axes at most."""
+    first, items = _code(subject, rule)
+    if is_for_matrices:
+        first.insert(0, '    require(ndim(p) <= 2, "a parameter has more than two axes: {shape}")')
+    body = "\n".join([*first, *printed(items)])
+    used = {
+        node.id for node in ast.walk(ast.parse("def f():\n" + body)) if isinstance(node, ast.Name)
+    }
+    states = [s for s in rule.states if subject.letter(s.key) in used]
+    arguments = [a for a in subject.arguments if _is_used(a, used, states)]
+    declared = [
+        *(["t,"] if "t" in used or subject.step_state else []),
+        "/,",
+        *_states(subject, states, means_of_squares(items)),
+        *_arguments(rule, arguments),
+    ]
+    words = {"optimizer"} | {w for w in used if w in OPS or w == "require"}
+    words |= {re.split(r"[=(]", line)[1] for line in declared if "(" in line}
+    paper = paper_of(subject.cls)
+    options = [f'paper="{paper}"'] if paper else []
+    options += ['step="int"'] if subject.step_state == "int" else []
+    lines = [
+        f'"""{provenance(subject.cls)}"""',
+        "",
+        f"from optgen.spec import {', '.join(sorted(words))}",
+        "",
+        "",
+        f"@optimizer({', '.join(options)})",
+        f"def {subject.cls.__name__}(",
+        *(f"    {line}" for line in ("p,", "g,", *declared)),
+        "):",
+        f'    """{subject.cls.__name__}, as {subject.cls.__module__} has it."""',
+        body,
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _code(subject: Subject, rule: Rule) -> tuple[list[str], list[Item]]:
+    """Return the lines that give a tuple's numbers names, and the rule's code."""
     items = list(rule.items)
     numbers = {"t", *(a.name for a in subject.arguments)}
     numbers |= {subject.letter(each.key) for each in rule.states if each.shape == "scalar"}
@@ -28,40 +67,10 @@ def spec_text(subject: Subject, rule: Rule, *, is_for_matrices: bool = False) ->
         if names:
             unpacked.append(f"    {', '.join(names)} = {argument.name}")
             numbers |= set(names)
-    if is_for_matrices:
-        unpacked.insert(
-            0, '    require(ndim(p) <= 2, "a parameter has more than two axes: {shape}")'
-        )
-    items = tidied(items, numbers, {"p", *(subject.letter(each.key) for each in rule.states)})
     if unpacked:
         unpacked.append("")
-    body = "\n".join([*unpacked, *printed(items)])
-    used = {
-        node.id for node in ast.walk(ast.parse("def f():\n" + body)) if isinstance(node, ast.Name)
-    }
-    states = [s for s in rule.states if subject.letter(s.key) in used]
-    arguments = [a for a in subject.arguments if _is_used(a, used, states)]
-    has_count = "t" in used or bool(subject.step_state)
-    declarations = [
-        f"    {line}" for line in _signature(subject, rule, states, arguments, has_count)
-    ]
-    words = {"optimizer"} | {w for w in used if w in OPS or w == "require"}
-    words |= {re.split(r"[=(]", line)[1] for line in declarations if "(" in line}
-    lines = [
-        f'"""{provenance(subject.cls)}"""',
-        "",
-        f"from optgen.spec import {', '.join(sorted(words))}",
-        "",
-        "",
-        '@optimizer(step="int")' if subject.step_state == "int" else "@optimizer()",
-        f"def {subject.cls.__name__}(",
-        *declarations,
-        "):",
-        f'    """{subject.cls.__name__}, as {subject.cls.__module__} has it."""',
-        body,
-        "",
-    ]
-    return "\n".join(lines)
+    lasting = {"p", *(subject.letter(each.key) for each in rule.states)}
+    return unpacked, tidied(items, numbers, lasting)
 
 
 def _names_of_elements(argument: Argument, rule: Rule, items: list[Item]) -> list[str]:
@@ -88,20 +97,11 @@ def _is_used(argument: Argument, used: set[str], states: list[FoundState]) -> bo
     )
 
 
-def _signature(
-    subject: Subject,
-    rule: Rule,
-    states: list[FoundState],
-    arguments: list[Argument],
-    has_count: bool,
-) -> Iterator[str]:
-    """Yield the declarations of a spec, one a line."""
-    yield "p,"
-    yield "g,"
-    if has_count:
-        yield "t,"
-    yield "/,"
+def _states(subject: Subject, states: list[FoundState], moments: set[str]) -> Iterator[str]:
+    """Yield the declarations of states. A mean of squares that stands alone has its role."""
+    is_alone = len(moments & {subject.letter(each.key) for each in states}) == 1
     for each in states:
+        name = subject.letter(each.key)
         options = [f'"{each.key}"']
         if each.init != "0":
             options.append(
@@ -113,7 +113,13 @@ def _signature(
             options.append(f'dtype="{each.dtype}"')
         if each.when:
             options.append(f'when="{each.when}"')
-        yield f"{subject.letter(each.key)}=state({', '.join(options)}),"
+        if is_alone and name in moments and each.shape == "like":
+            options.append('role="second_moment"')
+        yield f"{name}=state({', '.join(options)}),"
+
+
+def _arguments(rule: Rule, arguments: list[Argument]) -> Iterator[str]:
+    """Yield the declarations of hyperparameters and flags."""
     if arguments:
         yield "*,"
     for argument in arguments:

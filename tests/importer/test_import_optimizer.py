@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from typing import Any
 
 import pytest
 import torch
 
 import optgen
-from optgen import jit
+from optgen import jit, modifiers
 from optgen.importer import Imported, NotImportedError, import_optimizer
 
 
@@ -117,6 +118,28 @@ def test_an_integer_is_recorded() -> None:
 
     assert "t**0.25 + sqrt(t)" in text
     assert "if t > 3:" in text or "if t <= 3:" in text
+
+
+@pytest.mark.parametrize(
+    "modifier",
+    [modifiers.clip_norm(1.0), modifiers.ema(0.9), modifiers.quantized(min_elements=1)],
+    ids=["clip_norm", "ema", "quantized"],
+)
+def test_an_imported_class_is_composed_as_the_catalogue_s(modifier: Any) -> None:
+    courses = []
+    for base in (adamw().optimizer, optgen.optim.AdamW):
+        generator = torch.Generator().manual_seed(0)
+        p = torch.nn.Parameter(torch.randn(20, 30, dtype=torch.float64, generator=generator))
+        optimizer = optgen.compose(base, modifier)([p], lr=0.01)
+        for _ in range(4):
+            p.grad = torch.randn(20, 30, dtype=torch.float64, generator=generator)
+            optimizer.step()
+        states = {k: getattr(x, "dtype", type(x)) for k, x in optimizer.state[p].items()}
+        courses.append((p.detach(), states))
+    (ours, our_states), (theirs, their_states) = courses
+
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    assert our_states == their_states
 
 
 @pytest.mark.thorough
@@ -247,10 +270,7 @@ def test_state_dicts_that_cannot_be_exchanged_are_refused() -> None:
 
 
 def test_an_error_of_our_own_is_called_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(spec: object) -> type:
-        raise IndexError("nothing is there")
-
-    monkeypatch.setattr(jit, "load", fails)
+    monkeypatch.setattr(jit, "load", functools.partial(operator.getitem, ()))
 
     with pytest.raises(NotImportedError, match="a defect of optgen: the import of Unread ends in"):
         import_optimizer(Unread)

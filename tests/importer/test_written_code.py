@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from optgen.importer import layout
-from optgen.importer.source_of import provenance
+from optgen.importer.source_of import paper_of, provenance
 from optgen.importer.statements import Assign, If, Item, printed
-from optgen.importer.tidy import tidied
+from optgen.importer.tidy import means_of_squares, tidied
 
 
 def written(*items: Item) -> list[str]:
@@ -27,6 +27,7 @@ def written(*items: Item) -> list[str]:
         ("p", "p + -lr * m", "p = p - lr * m"),
         ("p", "p - g * 2.0 * lr", "p = p - 2 * lr * g"),
         ("p", "p - lr * (m * (1 / v))", "p = p - lr * (m / v)"),
+        ("p", "p - lr * (1 / v * g)", "p = p - lr * (g / v)"),
         ("v", "v + g * g", "v = v + g**2"),
         ("v", "(v + g) ** 0.5", "v = sqrt(v + g)"),
         ("v", "(v + g) ** -1.5", "v = (v + g) ** -1.5"),
@@ -117,3 +118,21 @@ def test_the_head_names_the_source_and_its_licence() -> None:
 
 def test_a_class_without_a_package_has_no_licence() -> None:
     assert provenance(type("Mine", (), {})) == f"Mine, imported from {__name__}."
+
+
+def test_the_paper_of_a_docstring_is_found_if_there_is_one() -> None:
+    one = "As in https://arxiv.org/abs/1412.6980."
+
+    assert paper_of(type("Mine", (), {"__doc__": one})) == "https://arxiv.org/abs/1412.6980"
+    assert not paper_of(type("Mine", (), {"__doc__": one + " arxiv.org/abs/1711.05101"}))
+    assert not paper_of(type("Mine", (), {}))
+
+
+def test_a_mean_of_squares_is_found() -> None:
+    code = (
+        Assign("v", "beta2 * v + (1 - beta2) * g**2"),
+        Assign("m", "beta1 * m + (1 - beta1) * g"),
+        Assign("n", "beta1 * n + (1 - beta2) * g**2"),
+    )
+
+    assert means_of_squares(code) == {"v"}

@@ -1,0 +1,129 @@
+"""Take a class's steps as they are, to see what counts them, and which groups the class takes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from optgen.importer.recording import NotImportedError
+
+NUM_COUNTED = 10
+"""How many steps are taken to see which numbers count them."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The keys that count steps, the other numbers of the group that steps change, the kind of the
+    count `step` in a parameter's state, and the keys of all states.
+    """
+
+    counters: Mapping[str, int]
+    changed: Mapping[str, float]
+    kind: str
+    state_keys: frozenset[str]
+
+
+def groups_of(params: Sequence[Any], is_split: bool) -> list[Any]:
+    """Return the first argument of a constructor: the parameters, or groups of them.
+
+    `is_split`: the class takes groups that say `use_muon`, which is true for matrices.
+    """
+    if not is_split:
+        return list(params)
+    return [
+        {"params": part, "use_muon": use_muon}
+        for use_muon in (True, False)
+        if (part := [p for p in params if (p.ndim >= 2) == use_muon])
+    ]
+
+
+def takes_split_groups(cls: Any, settings: Mapping[str, Any]) -> bool:
+    """Tell if the class asks its groups for `use_muon`."""
+    asked: list[Any] = []
+
+    class Probe(dict[Any, Any]):
+        def __contains__(self, key: object) -> bool:
+            asked.append(key)
+            return super().__contains__(key)
+
+        def get(self, key: Any, default: Any = None) -> Any:
+            asked.append(key)
+            return super().get(key, default)
+
+    try:
+        cls([Probe(params=[torch.nn.Parameter(torch.ones(4, 3))])], **settings)
+    except Exception:
+        return "use_muon" in asked
+    return False
+
+
+def count(
+    cls: Any, arguments: Mapping[str, Any], settings: Mapping[str, Any], *, is_split: bool
+) -> Counts:
+    """Take some steps, and return what they count.
+
+    What counts does so with other arguments too; a sum of weights, `t ** 0`, only seems to count.
+    """
+    found = _counted(cls, settings, is_split=is_split)
+    others = {name: x * 0.7 for name, x in arguments.items() if type(x) is float}
+    others |= {name: x or 0.1 for name, x in arguments.items() if x == 0}
+    try:
+        other = _counted(cls, {**settings, **others}, is_split=is_split)
+    except Exception:
+        return found  # the class does not take these arguments
+    lost = set(found.counters) - set(other.counters)
+    return Counts(
+        {key: x for key, x in found.counters.items() if key not in lost},
+        {**found.changed, **{k: other.changed[k] for k in lost & set(other.changed)}},
+        "" if "step" in lost else found.kind,
+        found.state_keys | other.state_keys,
+    )
+
+
+def _counted(cls: Any, settings: Mapping[str, Any], *, is_split: bool) -> Counts:
+    p, vector = (
+        torch.nn.Parameter(torch.ones(shape, dtype=torch.float64)) for shape in ((4, 3), (5,))
+    )
+    optimizer = cls(groups_of([p, vector], is_split), **settings)
+    first = _numbers(optimizer.param_groups[0])
+    seen: dict[str, list[float]] = defaultdict(list)
+    for _ in range(NUM_COUNTED):
+        p.grad, vector.grad = torch.full_like(p, 0.5), torch.full_like(vector, 0.5)
+        optimizer.step()
+        if any(not isinstance(key, Tensor) for key in optimizer.state):
+            raise NotImportedError(
+                "states that belong to no parameter",
+                hint="keep them in the states of the parameters: `self.state[p]`",
+            )
+        for holder in (optimizer.param_groups[0], optimizer.state[p]):
+            for key, value in _numbers(holder).items():
+                seen[key].append(value)
+    counters = {
+        key: int(values[0]) - 1
+        for key, values in seen.items()
+        if values == [values[0] + n for n in range(NUM_COUNTED)] and values[0] in (0, 1, 2)
+    }
+    of_group = _numbers(optimizer.param_groups[0])
+    changed = {
+        key: first.get(key, 0.0)
+        for key in of_group
+        if key not in counters and {first.get(key, seen[key][0])} != set(seen[key])
+    }
+    kind = ""
+    if "step" in counters and "step" in optimizer.state[p]:
+        kind = "tensor" if isinstance(optimizer.state[p]["step"], Tensor) else "int"
+    keys = {str(key) for each in (p, vector) for key in optimizer.state[each]}
+    return Counts(counters, changed, kind, frozenset(keys))
+
+
+def _numbers(holder: Mapping[Any, Any]) -> dict[str, float]:
+    return {
+        str(key): float(value)
+        for key, value in holder.items()
+        if type(value) in (int, float) or (isinstance(value, Tensor) and value.ndim == 0)
+    }

@@ -1,0 +1,109 @@
+"""Give a variable that holds values of several kinds a name for each kind.
+
+Python lets `x` be a matrix and then its transpose, or a number on one side of a branch. In the
+language a name keeps its kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from optgen.importer.statements import (
+    Assign,
+    If,
+    Item,
+    assigned,
+    names_in,
+    names_read,
+    substituted,
+)
+
+
+def with_kinds(items: Sequence[Item], kept: set[str]) -> list[Item]:
+    """Return code in which names have one kind, where that can be. `kept`: names that stay."""
+    kinds: dict[str, set[str]] = {}
+    _collect(items, kinds)
+    made = list(items)
+    for name, found in kinds.items():
+        if len(found) > 1 and name not in kept:
+            made = _split(made, name, is_read_later=False, numbers={})
+    return made
+
+
+def _collect(items: Sequence[Item], kinds: dict[str, set[str]]) -> None:
+    for item in items:
+        if isinstance(item, Assign):
+            kinds.setdefault(item.name, set()).add(item.kind)
+        else:
+            _collect(item.then + item.other, kinds)
+
+
+def _split(
+    items: Sequence[Item], name: str, *, is_read_later: bool, numbers: dict[str, int]
+) -> list[Item]:
+    """Return code in which each assignment to a name that ends its life makes a new name."""
+    made: list[Item] = []
+    rest = list(items)
+    while rest:
+        item = rest.pop(0)
+        if isinstance(item, If):
+            is_needed = is_read_later or name in _read_before_set(rest, name)
+            sides = (
+                tuple(_split(side, name, is_read_later=is_needed, numbers=numbers))
+                for side in (item.then, item.other)
+            )
+            made.append(If(item.condition, *sides, item.is_tensor))
+            continue
+        if item.name != name:
+            made.append(item)
+            continue
+        end = next(
+            (n for n, i in enumerate(rest) if isinstance(i, Assign) and i.name == name), None
+        )
+        if end is None and is_read_later:
+            made.append(item)
+            continue
+        end = len(rest) if end is None else end
+        own = _own_name(name, item.kind, numbers)
+        life = _renamed(rest[:end], name, own)
+        after = rest[end:]
+        if after and isinstance(after[0], Assign):
+            after[0] = replace(after[0], source=substituted(after[0].source, name, own))
+        made += [replace(item, name=own), *life]
+        rest = after
+    return made
+
+
+def _renamed(items: Sequence[Item], name: str, own: str) -> list[Item]:
+    """Return code in which a variable has another name."""
+    made: list[Item] = []
+    for item in items:
+        if isinstance(item, Assign):
+            target = own if item.name == name else item.name
+            made.append(replace(item, name=target, source=substituted(item.source, name, own)))
+            continue
+        then, other = (tuple(_renamed(side, name, own)) for side in (item.then, item.other))
+        made.append(If(substituted(item.condition, name, own), then, other, item.is_tensor))
+    return made
+
+
+def _own_name(name: str, kind: str, numbers: dict[str, int]) -> str:
+    """Return the name for a kind: the first kind keeps the variable's name."""
+    number = numbers.setdefault(kind, len(numbers))
+    return f"{name}_{kind}" if number else name
+
+
+def _read_before_set(items: Sequence[Item], name: str) -> set[str]:
+    """Return the names that code reads before it assigns `name` for certain."""
+    found: set[str] = set()
+    for item in items:
+        if isinstance(item, Assign):
+            found |= names_in(item.source)
+            if item.name == name:
+                return found
+        else:
+            found |= names_read([item])
+            if name in assigned(item.then) and name in assigned(item.other):
+                return found
+    return found
