@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter as CountOf
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from optgen.contract.states import AT_LEAST_FLOAT32, MATRIX_SHAPES, QUANTIZED, RANK, StateEntry
@@ -211,13 +212,13 @@ class Algorithm:
         """Tell whether each row of a parameter is updated without reading other rows."""
         return self._whole_tensor_ops() <= ROW_WISE_OPS and not any(self.group_states())
 
-    def _whole_tensor_ops(self) -> set[str]:
+    def _whole_tensor_ops(self) -> frozenset[str]:
         """Return the ops in the rule that depend on more of a parameter than one element.
 
         `machine_eps` is left out: it depends only on the dtype, which a kernel knows anyway.
         """
         wider_ops = {*REDUCTIONS, *WIDE_OPS, *MATRIX_OPS, *LINEAR_ALGEBRA, *PROPERTIES, *RANDOM_OPS}
-        return self._ops() & (wider_ops - {"machine_eps"})
+        return self._ops & (wider_ops - {"machine_eps"})
 
     @property
     def has_codes(self) -> bool:
@@ -227,33 +228,34 @@ class Algorithm:
     @property
     def has_storage_ops(self) -> bool:
         """Tell whether the rule rounds values to the parameter's dtype."""
-        return not self._ops().isdisjoint(STORAGE_OPS)
+        return not self._ops.isdisjoint(STORAGE_OPS)
 
     @property
     def has_random_ops(self) -> bool:
         """Tell whether the rule draws a random number for each position in the parameter."""
-        return not self._ops().isdisjoint(RANDOM_OPS)
+        return not self._ops.isdisjoint(RANDOM_OPS)
 
     @property
     def is_wide(self) -> bool:
         """Tell whether the rule reduces over several parameters, or has states that they share."""
-        return any(self.group_states()) or not self._ops().isdisjoint(WIDE_OPS)
+        return any(self.group_states()) or not self._ops.isdisjoint(WIDE_OPS)
 
     @property
     def has_rank(self) -> bool:
         """Tell whether the rule has matrices whose size is the hyperparameter `rank`."""
         in_states = any(RANK in state.shape for state in self.matrix_states())
-        return in_states or "singular_vectors" in self._ops()
+        return in_states or "singular_vectors" in self._ops
 
     @property
     def has_matrix_ops(self) -> bool:
         """Tell whether the rule has ops that take whole matrices."""
-        return not self._ops().isdisjoint((*MATRIX_OPS, *LINEAR_ALGEBRA))
+        return not self._ops.isdisjoint((*MATRIX_OPS, *LINEAR_ALGEBRA))
 
-    def _ops(self) -> set[str]:
-        """Return the ops in the rule."""
+    @cached_property
+    def _ops(self) -> frozenset[str]:
+        """The ops in the rule."""
         nodes = (node for expr in expressions(self.rule) for node in walk(expr))
-        return {node.op for node in nodes if isinstance(node, Call)}
+        return frozenset(node.op for node in nodes if isinstance(node, Call))
 
     @property
     def with_functions(self) -> tuple[Algorithm, ...]:

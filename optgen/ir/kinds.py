@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 
 from optgen.contract.states import FACTS, RANK, Shape
 from optgen.ir.algorithm import Algorithm
@@ -83,6 +84,7 @@ class AxesError(Exception):
         self.hint = hint
 
 
+@cache
 def union(a: Axes, b: Axes) -> Axes:
     """Return the axes of a value computed from two others, element by element.
 

@@ -201,7 +201,9 @@ class Bucket:
     @property
     def compute_dtype(self) -> torch.dtype:
         """The dtype that the kernels compute elements in."""
-        return compute_dtype(self.key.dtypes[0])
+        dtype = self.key.dtypes[0]
+        assert dtype is not None  # the first stream is the parameter
+        return compute_dtype(dtype)
 
     def _block_counts(self, params: Sequence[Tensor], shapes: Sequence[Shape]) -> list[int]:
         """Return how many blocks each parameter has; tiles, if phases go by matrices."""
