@@ -217,6 +217,7 @@ def _lists(algorithm: Algorithm) -> list[str]:
 _NEW_CATEGORIES = ("arithmetic", "comparison", "logic", "reduction", "wide reduction")
 _NEW_OPS = (
     *("@", "qr", "eigenvectors", "eigenvalues", "inverse_root", "trace", "descending", "copy"),
+    *("cholesky", "solve_triangular", "solve_transposed", "lower", "upper", "row_ones", "col_ones"),
     "empty_like",
 )
 
