@@ -189,6 +189,7 @@ def _batched_pair(function: Callable[[Tensor, Tensor], Tensor], x: Value, y: Val
 
 
 def _cholesky(x: Tensor) -> Tensor:
+    factor: Tensor
     factor, failures = torch.linalg.cholesky_ex(x)
     is_right = (failures == 0)[..., None, None] & _all_finite(x.tril())
     return factor.where(is_right, torch.nan)
