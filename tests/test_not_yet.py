@@ -32,7 +32,9 @@ def spec_of(code: str) -> str:
         statement = f"{code}\n    m = m + g"
     if code.startswith("s = "):
         states = f'{states}, s=state("number", shape="scalar")'
-    words = [word for word in ("sum", "norm") if re.search(rf"\b{word}\(", code)]
+    words = [
+        word for word in ("sum", "norm", "solve_triangular") if re.search(rf"\b{word}\(", code)
+    ]
     heads.append(f"from optgen.spec import {', '.join(['hyper', 'optimizer', 'state', *words])}")
     return "\n".join(
         [

@@ -15,9 +15,10 @@ _BUILT_IN = (
 )
 RUNTIME_NAMES: dict[str, tuple[str, ...]] = {
     "eager.linear_algebra": (
-        *("descending", "descending_order", "diag", "eigenvalues", "eigenvectors", "eigh"),
-        *("identity", "inverse_root", "newton_schulz", "permuted_columns", "permuted_rows", "qr"),
-        *("singular_vectors", "trace", "transpose"),
+        *("cholesky", "col_ones", "descending", "descending_order", "diag", "eigenvalues"),
+        *("eigenvectors", "eigh", "identity", "inverse_root", "lower", "newton_schulz"),
+        *("permuted_columns", "permuted_rows", "qr", "row_ones", "singular_vectors"),
+        *("solve_transposed", "solve_triangular", "trace", "transpose", "upper"),
     ),
     "eager.parts": (
         *("blocks", "chunks", "list_blocks", "list_chunks", "needs_blocks", "one_block"),

@@ -135,6 +135,12 @@ def axes_of_linear_algebra(op: str, operands: Sequence[Axes]) -> Axes:
         raise AxesError(f"`{op}` of a number", "it takes a matrix")
     if op == "@":
         return _axes_of_product(first, operands[1])
+    if op in ("solve_triangular", "solve_transposed"):
+        return _axes_of_solution(op, first, operands[1])
+    if op in ("row_ones", "col_ones"):
+        return Axes(first & (Axes.MATRIX | (HEIGHT if op == "row_ones" else WIDTH)))
+    if op in ("lower", "upper"):
+        return _axes_of_triangle(op, first)
     if op == "gaussian":
         return first
     if op == "singular_vectors":
@@ -164,6 +170,28 @@ def _axes_of_product(a: Axes, b: Axes) -> Axes:
         hint = f"the right matrix needs the shape ({width(a)}, …); transpose(x) swaps the two axes"
         raise AxesError(message, hint)
     return axes_of_sizes(height(a), width(b))
+
+
+def _axes_of_solution(op: str, triangle: Axes, x: Axes) -> Axes:
+    """Return the axes of the solution y of `triangle @ y = x`."""
+    if x is Axes.NONE:
+        raise AxesError(f"`{op}` of a matrix and a number", "it takes two matrices")
+    if triangle not in SQUARE_MATRICES:
+        message = f"`{op}` with a matrix of shape {SHAPES[triangle]}, which is not square"
+        raise AxesError(message, "the left matrix is a lower triangle: cholesky(y), lower(y)")
+    if height(triangle) != height(x):
+        message = f"`{op}` of matrices of shapes {SHAPES[triangle]} and {SHAPES[x]}"
+        hint = f"the right matrix needs the shape ({height(triangle)}, …)"
+        raise AxesError(message, f"{hint}; transpose(x) swaps the two axes")
+    return x
+
+
+def _axes_of_triangle(op: str, matrix: Axes) -> Axes:
+    """Return the axes of a triangle of a matrix."""
+    if "1" in (height(matrix), width(matrix)):
+        message = f"`{op}` of a matrix of shape {SHAPES[matrix]}"
+        raise AxesError(message, "it takes a matrix with several rows and columns")
+    return matrix
 
 
 def _axes_of_singular_vectors(matrix: Axes) -> Axes:

@@ -47,6 +47,16 @@ def identity(x: Any) -> Any:
     return x.new_ones(x.shape[-1]).diag_embed().expand(x.shape)
 
 
+def row_ones(x: Any) -> Any:
+    """Return ones, one number per row."""
+    return x.new_ones((*x.shape[:-1], 1))
+
+
+def col_ones(x: Any) -> Any:
+    """Return ones, one number per column."""
+    return x.new_ones((*x.shape[:-2], 1, x.shape[-1]))
+
+
 def diag(x: Any) -> Any:
     """Return the diagonal, one number per row."""
     return x.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
@@ -60,6 +70,40 @@ def trace(x: Any) -> Any:
 def qr(x: Any) -> Any:
     """Return the orthonormal factor of the QR decomposition."""
     return linalg.qr(x).Q
+
+
+def cholesky(x: Any) -> Any:
+    """Return the lower triangle L with L L' = x; NaN if x is not positive definite or not finite.
+
+    Only the lower triangle of x is read.
+    """
+    factor, failures = linalg.cholesky_ex(x)
+    is_right = (failures == 0)[..., None, None] & _all_finite(x.tril())
+    return factor.where(is_right, float("nan"))
+
+
+def solve_triangular(l: Any, x: Any) -> Any:
+    """Return y with l y = x for a lower triangle l.
+
+    NaN if its diagonal has a zero, or if an element that is read is not finite.
+    """
+    return _solution(l.tril(), x, upper=False)
+
+
+def solve_transposed(l: Any, x: Any) -> Any:
+    """Return y with l' y = x for a lower triangle l; NaN as for `solve_triangular`."""
+    return _solution(l.tril().mT, x, upper=True)
+
+
+def _solution(triangle: Any, x: Any, *, upper: bool) -> Any:
+    has_solution = _all_finite(triangle) & _all_finite(x) & (diag(triangle) != 0).all(-2, True)
+    solution = linalg.solve_triangular(triangle, x, upper=upper)
+    return solution.where(has_solution, float("nan"))
+
+
+def _all_finite(x: Any) -> Any:
+    """Tell for each matrix whether all elements are finite."""
+    return x.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
 
 
 def eigenvectors(x: Any) -> Any:
@@ -77,7 +121,7 @@ def singular_vectors(x: Any, rank: Any) -> Any:
 
     They are NaN for a matrix with elements that are not finite, where LAPACK would raise an error.
     """
-    is_finite = x.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
+    is_finite = _all_finite(x)
     vectors = linalg.svd(x.where(is_finite, 0.0), full_matrices=False).U[..., : int(rank)]
     return vectors.where(is_finite, float("nan"))
 
@@ -108,7 +152,7 @@ def _eigh(x: Any) -> Any:
 
     They are NaN for a matrix with elements that are not finite, where LAPACK would raise an error.
     """
-    is_finite = x.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
+    is_finite = _all_finite(x)
     values, vectors = linalg.eigh(x.where(is_finite, 0.0))
     return values.where(is_finite.squeeze(-1), float("nan")), vectors.where(is_finite, float("nan"))
 
@@ -262,9 +306,16 @@ MEANINGS: dict[str, Callable[..., Any]] = {
     "@": lambda a, b: a @ b,
     "transpose": lambda x: x.mT,
     "identity": identity,
+    "row_ones": row_ones,
+    "col_ones": col_ones,
+    "lower": lambda x: x.tril(),
+    "upper": lambda x: x.triu(),
     "diag": diag,
     "trace": trace,
     "qr": qr,
+    "cholesky": cholesky,
+    "solve_triangular": solve_triangular,
+    "solve_transposed": solve_transposed,
     "eigenvectors": eigenvectors,
     "eigenvalues": eigenvalues,
     "descending": descending,

@@ -135,9 +135,18 @@ _TABLE = (
     OpInfo("@", 2, "linear algebra", r"{0} \, {1}"),
     OpInfo("transpose", 1, "linear algebra", r"{0}^{{\top}}"),
     OpInfo("identity", 1, "linear algebra", "I_{{{0}}}"),
+    OpInfo("row_ones", 1, "linear algebra", r"\mathbf{{1}}_{{\operatorname{{rows}}({0})}}"),
+    OpInfo(
+        "col_ones", 1, "linear algebra", r"\mathbf{{1}}_{{\operatorname{{cols}}({0})}}^{{\top}}"
+    ),
+    OpInfo("lower", 1, "linear algebra", r"\operatorname{{lower}}({0})"),
+    OpInfo("upper", 1, "linear algebra", r"\operatorname{{upper}}({0})"),
     OpInfo("diag", 1, "linear algebra", r"\operatorname{{diag}}({0})"),
     OpInfo("trace", 1, "linear algebra", r"\operatorname{{tr}}({0})"),
     OpInfo("qr", 1, "linear algebra", r"\operatorname{{qr}}({0})"),
+    OpInfo("cholesky", 1, "linear algebra", r"\operatorname{{chol}}({0})"),
+    OpInfo("solve_triangular", 2, "linear algebra", r"{0}^{{-1}} \, {1}"),
+    OpInfo("solve_transposed", 2, "linear algebra", r"{0}^{{-\top}} \, {1}"),
     OpInfo("eigenvectors", 1, "linear algebra", r"\operatorname{{eigenvectors}}({0})"),
     OpInfo("eigenvalues", 1, "linear algebra", r"\operatorname{{eigenvalues}}({0})"),
     OpInfo("descending", 1, "linear algebra", r"\operatorname{{descending}}({0})"),
@@ -264,9 +273,39 @@ _WORDS = {
     """,
     "transpose(x)": "Return x with rows and columns swapped.",
     "identity(x)": "Return the identity matrix in the shape of a square matrix x.",
+    "row_ones(x)": "Return ones in the shape of one number per row of x.",
+    "col_ones(x)": "Return ones in the shape of one number per column of x.",
+    "lower(x)": "Return the lower triangle of a matrix with its diagonal; other elements are 0.",
+    "upper(x)": "Return the upper triangle of a matrix with its diagonal; other elements are 0.",
     "diag(x)": "Return the diagonal of a square matrix: one number per row of x.",
     "trace(x)": "Return the sum of the diagonal of a square matrix: one number per matrix.",
     "qr(x)": "Return the orthonormal factor of the QR decomposition of a square or a thin matrix.",
+    "cholesky(x)": """
+    Return the lower triangle L with positive diagonal for which L @ transpose(L) is x.
+
+    NaN for a matrix that is not positive definite.
+
+    Args:
+        x: a symmetric matrix, of which the lower triangle is read.
+    """,
+    "solve_triangular(l, x)": """
+    Return y for which l @ y is x.
+
+    NaN for a matrix with a zero on its diagonal.
+
+    Args:
+        l: a square matrix, of which the lower triangle is read.
+        x: a matrix with as many rows as l.
+    """,
+    "solve_transposed(l, x)": """
+    Return y for which transpose(l) @ y is x.
+
+    NaN for a matrix with a zero on its diagonal.
+
+    Args:
+        l: a square matrix, of which the lower triangle is read.
+        x: a matrix with as many rows as l.
+    """,
     "eigenvectors(x)": "Return the eigenvectors of a symmetric matrix as columns, by ascending "
     "eigenvalues.",
     "eigenvalues(x)": "Return the eigenvalues of a symmetric matrix, ascending: one number per "

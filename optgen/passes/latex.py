@@ -41,6 +41,7 @@ _PRECEDENCE: dict[str, tuple[int, tuple[int, ...]]] = {
     **dict.fromkeys(WIDE_OPS, (6, (6,))),
     "@": (6, (6, 7)),
     "transpose": (8, (9,)),
+    **dict.fromkeys(("solve_triangular", "solve_transposed"), (6, (9, 7))),
     "inverse_root": (8, (5, 7, 6)),
     "/": (7, (0, 0)),
     "exp": (8, (0,)),

@@ -193,6 +193,18 @@ def transpose(x: Any) -> Any:
 def identity(x: Any) -> Any:
     """Return the identity matrix in the shape of a square matrix x."""
 
+def row_ones(x: Any) -> Any:
+    """Return ones in the shape of one number per row of x."""
+
+def col_ones(x: Any) -> Any:
+    """Return ones in the shape of one number per column of x."""
+
+def lower(x: Any) -> Any:
+    """Return the lower triangle of a matrix with its diagonal; other elements are 0."""
+
+def upper(x: Any) -> Any:
+    """Return the upper triangle of a matrix with its diagonal; other elements are 0."""
+
 def diag(x: Any) -> Any:
     """Return the diagonal of a square matrix: one number per row of x."""
 
@@ -201,6 +213,35 @@ def trace(x: Any) -> Any:
 
 def qr(x: Any) -> Any:
     """Return the orthonormal factor of the QR decomposition of a square or a thin matrix."""
+
+def cholesky(x: Any) -> Any:
+    """Return the lower triangle L with positive diagonal for which L @ transpose(L) is x.
+
+    NaN for a matrix that is not positive definite.
+
+    Args:
+        x: a symmetric matrix, of which the lower triangle is read.
+    """
+
+def solve_triangular(l: Any, x: Any) -> Any:
+    """Return y for which l @ y is x.
+
+    NaN for a matrix with a zero on its diagonal.
+
+    Args:
+        l: a square matrix, of which the lower triangle is read.
+        x: a matrix with as many rows as l.
+    """
+
+def solve_transposed(l: Any, x: Any) -> Any:
+    """Return y for which transpose(l) @ y is x.
+
+    NaN for a matrix with a zero on its diagonal.
+
+    Args:
+        l: a square matrix, of which the lower triangle is read.
+        x: a matrix with as many rows as l.
+    """
 
 def eigenvectors(x: Any) -> Any:
     """Return the eigenvectors of a symmetric matrix as columns, by ascending eigenvalues."""

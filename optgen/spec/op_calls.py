@@ -166,10 +166,10 @@ class OpCalls(Expressions):
         return value
 
     def linear_algebra(self, node: ast.expr, op: str, arguments: Sequence[ast.expr]) -> Expr:
-        """Read an op of linear algebra. `@` takes two matrices, other ops a matrix and numbers."""
+        """Read an op of linear algebra. It takes one or two matrices, and numbers."""
         self.check_has_rows_and_columns(node, op)
         values = tuple(map(self.number, arguments))
-        if op != "@":
+        if op not in ("@", "solve_triangular", "solve_transposed"):
             message = f"`{op}` takes a matrix and numbers"
             check_scalars(self, values[1:], arguments[1:], message)
         if op == "singular_vectors":

@@ -258,7 +258,7 @@ def order_error(algorithm: Algorithm, hypers: Sequence[Hyper]) -> tuple[str, str
 
 _BATCH_AXES = 3
 _ON_EACH_MATRIX = frozenset((*MATRIX_OPS, *LINEAR_ALGEBRA)).difference(
-    ("transpose", "identity", "diag", "gaussian")
+    ("transpose", "identity", "row_ones", "col_ones", "diag", "gaussian")
 )
 """Words whose result for a batch depends on which elements form a matrix."""
 

@@ -12,9 +12,9 @@ from optgen.ir.ops import CALLABLE_OPS
 from optgen.spec.errors import did_you_mean
 
 _WITHOUT_SUBSTITUTE = (
-    "acosh argmax argmin asinh atanh cat cholesky conj copysign cummax cummin cumprod cumsum det "
+    "acosh argmax argmin asinh atanh cat conj copysign cummax cummin cumprod cumsum det "
     "dropout einsum erf erfc erfinv fft gather histogram imag kron lgamma median norm2 outer prod "
-    "quantile real reshape searchsorted softmax sort topk view tril triu unique"
+    "quantile real reshape searchsorted softmax sort topk view unique"
 )
 
 UNSUPPORTED: Mapping[str, str] = {
@@ -31,6 +31,7 @@ UNSUPPORTED: Mapping[str, str] = {
     "atan": "atan2(x, 1)",
     "average": "mean(x)",
     "clip": "clamp(x, low, high)",
+    "chol": "cholesky(x)",
     "cosh": "(exp(x) + exp(-x)) / 2",
     "cube": "x**3",
     "bool": "compare it: x != 0",
@@ -92,6 +93,8 @@ UNSUPPORTED: Mapping[str, str] = {
     "rsqrt": "1 / sqrt(x)",
     "sgn": "sign(x)",
     "sigmoid": "1 / (1 + exp(-x))",
+    "solve": "y = cholesky(a) of a positive definite a: "
+    "solve_transposed(y, solve_triangular(y, x))",
     "sinh": "(exp(x) - exp(-x)) / 2",
     "softplus": "log(1 + exp(x))",
     "softsign": "x / (1 + abs(x))",
@@ -100,9 +103,12 @@ UNSUPPORTED: Mapping[str, str] = {
     "std": "sqrt(mean((x - mean(x))**2))",
     "svd": "singular_vectors(x, rank); those of transpose(x) are the right ones",
     "tan": "sin(x) / cos(x)",
+    "tril": "lower(x)",
+    "triu": "upper(x)",
     "trunc": "sign(x) * floor(abs(x))",
     "var": "mean(x**2) - mean(x)**2",
-    "ones": "the number 1, which goes with tensors of any shape",
+    "ones": "the number 1, which goes with tensors of any shape; as a vector of a matrix x, "
+    "row_ones(x)",
     "ones_like": "the number 1, which goes with tensors of any shape",
     "print": "leave it out: a rule is read and never run",
     "zeros": "the number 0, which goes with tensors of any shape",

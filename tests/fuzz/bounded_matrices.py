@@ -52,9 +52,17 @@ def _permuted(op: str, x: Any) -> BoundedTensor:
     return result_in_range(PLAIN[op](x.v), PLAIN[op](e), PLAIN[op](ok), x.eps)
 
 
-def _identity(x: Any) -> BoundedTensor:
+def _triangle(op: str, x: Any) -> BoundedTensor:
+    """Return a triangle; the zeros outside of it are exact."""
     x = lift(x)
-    v = PLAIN["identity"](x.v)
+    v, ok = PLAIN[op](x.v), x.ok.expand(x.v.shape)
+    outside = PLAIN[op](torch.ones_like(v)) == 0
+    return result_in_range(v, PLAIN[op](x.e + torch.zeros_like(v)), ok | outside, x.eps)
+
+
+def _constant(op: str, x: Any) -> BoundedTensor:
+    x = lift(x)
+    v = PLAIN[op](x.v)
     return result_in_range(v, torch.zeros_like(v), torch.ones_like(v, dtype=torch.bool), x.eps)
 
 
@@ -78,6 +86,29 @@ def _eigenvalues(x: Any) -> BoundedTensor:
     v, e, ok, eps = _symmetric_operand(x)
     result = PLAIN["eigenvalues"](v)
     return result_in_range(result, e.expand(result.shape), ok.expand(result.shape), eps)
+
+
+def _cholesky(x: Any) -> BoundedTensor:
+    """Return a factor, whose error is that of the matrix over its least eigenvalue (Sun, 1991)."""
+    v, e, ok, eps = _symmetric_operand(x)
+    result = PLAIN["cholesky"](v)
+    least = PLAIN["eigenvalues"](v).amin((-2, -1), keepdim=True)
+    bound = 2 * e * _norm(result) / least.clamp(min=1e-300)
+    is_comparable = (ok & (2 * e < least)).expand(result.shape)
+    return result_in_range(result, bound.expand(result.shape), is_comparable, eps)
+
+
+def _solution(op: str, triangle: Any, x: Any) -> BoundedTensor:
+    """Return a solution; its error is that of both matrices, times the inverse of the triangle."""
+    (a, ea, a_ok, a_eps), (b, eb, b_ok, b_eps) = _operand(_triangle("lower", triangle)), _operand(x)
+    result, inverse = PLAIN[op](a, b), PLAIN[op](a, PLAIN["identity"](a)).abs()
+    eps = max(a_eps, b_eps)
+    ea = ea + (a.shape[-1] + 2) * eps * a.abs()
+    ea = ea.mT if op == "solve_transposed" else ea
+    bound = 2 * inverse @ (ea @ result.abs() + eb)
+    is_bounded = ((inverse @ ea).sum(-1, keepdim=True) < 0.5).all(-2, keepdim=True)
+    ok = is_bounded & _all_comparable(a_ok) & _all_comparable(b_ok)
+    return result_in_range(result, bound, ok.expand(result.shape), eps)
 
 
 def _inverse_root(x: Any, n: Any, least: Any, machine_eps: float) -> BoundedTensor:
@@ -132,7 +163,10 @@ MATRIX_MEANINGS: dict[str, Callable[..., Any]] = {
     "@": _product,
     "transpose": partial(_permuted, "transpose"),
     "diag": partial(_permuted, "diag"),
-    "identity": _identity,
+    **{op: partial(_constant, op) for op in ("identity", "row_ones", "col_ones")},
+    **{op: partial(_triangle, op) for op in ("lower", "upper")},
+    **{op: partial(_solution, op) for op in ("solve_triangular", "solve_transposed")},
+    "cholesky": _cholesky,
     "trace": _trace,
     "eigenvalues": _eigenvalues,
     "inverse_root": _inverse_root,

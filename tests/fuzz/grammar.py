@@ -146,7 +146,10 @@ LEFTS = (
     "($a @ $z @ transpose($b))", "($s / (1 + abs($l)))", "($s / (1 + trace($s)**2))", "(-$s)",
     "where($q, $s, transpose($s))", "clamp($s, -1, 1)", "qr($s + 2 * identity($s))",
     "eigenvectors($s)", "descending($r)", "(descending(diag($s)) @ $s)", "(0 * $s)", "($s - $s)",
-    '($s / (1 + norm($s, over="matrix")))',
+    '($s / (1 + norm($s, over="matrix")))', "lower($s)", "upper($s)",
+    "cholesky($s @ transpose($s) + identity($s))", "($s - row_ones($s) @ col_ones($s))",
+    "solve_triangular(lower($s)**2 + identity($s), $s)",
+    "solve_transposed(cholesky($s @ transpose($s) + identity($s)), $s)",
 )  # fmt: skip
 RIGHTS = (
     "(transpose($a) @ $b)", "(0.5 * $z + 0.25 * transpose($a) @ $a)", "($z @ $z)", "transpose($z)",
@@ -156,7 +159,9 @@ RIGHTS = (
     "lerp($z, transpose($a) @ $b, 0.25)", "($z * $c)", "($z - transpose($c))",
     "(transpose($c) @ $c)", "(transpose($a) @ $s @ $b)", "($z / (1 + trace($z)**2))",
     "(abs($z) + 0.5)**$e", "(-$z)", "qr($z + 2 * identity($z))", "descending(diag($z))",
-    "descending(eigenvalues($z))",
+    "descending(eigenvalues($z))", "lower($z)", "upper($z @ transpose($z))",
+    "cholesky(transpose($a) @ $a + identity($z))", "(row_ones($z) @ $c)",
+    "solve_transposed($z + 4 * identity($z), identity($z))",
 )  # fmt: skip
 THIN_ROWS = (
     "singular_vectors($a, rank)", "($a @ $j)", "($s @ $h)", "($h @ $y)",
@@ -167,6 +172,7 @@ THIN_ROWS = (
     "($h * (1 + row_rms($h)))", "($s @ $a @ $j @ $y)", "($h / (1 + sum($h)**2))", "(0 * $h)",
     "qr($h)", "gaussian($h, $n, $k)", "singular_vectors($s, rank)", "($h + rms($h))",
     '($h * max_abs($h, over="matrix"))', '($h + sum($h, over="matrix"))',
+    "lower($h)", "solve_triangular($s @ transpose($s) + identity($s), $h)",
     "($h * transpose(row_mean($y)))", "($h @ identity($y))", "where($q, $h, transpose($d))",
 )  # fmt: skip
 WIDE_ROWS = (
@@ -184,6 +190,8 @@ RANKS = (
     "($y / (1 + trace($y)**2))", "($i @ transpose($a) @ $h)", "maximum($y, $n)",
     "($y / (1 + mean($y * $y)))", "(descending(diag($y)) @ $y)", "($y / (1 + rms($y)))",
     "where($y > 0.1, $y, $n)", "qr($y + 2 * identity($y))", "eigenvectors($y)", "(-$y)",
+    "cholesky(transpose($h) @ $h + identity($y))", "upper($y)",
+    "($y @ row_ones($y) @ col_ones($y))",
     "singular_vectors($i, rank)", "($y + eigenvalues($y + transpose($y)))",
 )  # fmt: skip
 TENSORS_WITH_THIN = (
@@ -204,6 +212,9 @@ TENSORS_WITH_SQUARES = (
     "($a / (1 + mean($s * $s)))", "($a * row_mean($s))", "($a + transpose(row_rms($z)))",
     "($a + transpose(col_sum($s)))", "($a / (1 + norm($z)))", "($a * ($s @ $r))",
     "($a / (1 + row_max_abs($s)))", "($a * row_max_abs(transpose($z @ transpose($a))))",
+    "solve_triangular(cholesky($a @ transpose($a) + identity($s)), $b)", "($a + lower($b))",
+    "transpose(solve_transposed(cholesky($z @ transpose($z) + identity($z)), transpose($a)))",
+    "($s @ row_ones($a) * $a)", "($a - row_ones($a) @ col_ones($b))", "(upper($a) * $n)",
     "($a + transpose(col_max_abs($s)))", '($a * rms($s, over="matrix"))',
     '($s @ $a / (1 + norm($s @ $a, over="matrix")))', '($a + mean($z, over="matrix"))',
 )  # fmt: skip

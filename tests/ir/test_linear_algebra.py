@@ -92,6 +92,67 @@ def test_diag_trace_and_descending_are_those_of_torch(shape: tuple[int, ...]) ->
     assert torch.equal(p @ p.mT, apply_op("identity", x))
 
 
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_cholesky_is_a_lower_triangle_whose_square_is_the_matrix(shape: tuple[int, ...]) -> None:
+    x = gram(shape)
+    factor = apply_op("cholesky", x)
+    assert (apply_op("diag", factor) > 0).all()
+    assert torch.equal(factor, apply_op("lower", factor))
+    assert_close(factor @ factor.mT, x)
+    assert torch.equal(apply_op("cholesky", x.tril()), factor)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_solutions_give_the_right_side_again(shape: tuple[int, ...]) -> None:
+    x, y = gram(shape), gram(shape)[..., :2]
+    triangle = apply_op("lower", x)
+    assert_close(triangle @ apply_op("solve_triangular", x, y), y)
+    assert_close(triangle.mT @ apply_op("solve_transposed", x, y), y)
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (5, 2), (2, 3, 4)], ids=str)
+def test_triangles_meet_in_the_diagonal_and_ones_add_up(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    rows, cols = (torch.arange(size) for size in shape[-2:])
+    on_diagonal = rows.unsqueeze(-1) == cols
+    lower, upper = apply_op("lower", x), apply_op("upper", x)
+    assert torch.equal(lower + upper - x.where(on_diagonal, 0.0), x)
+    assert not lower[..., rows.unsqueeze(-1) < cols].any()
+    assert not upper[..., rows.unsqueeze(-1) > cols].any()
+    assert_close(x @ apply_op("row_ones", x.mT), x.sum(-1, keepdim=True))
+    assert_close(apply_op("col_ones", x.mT) @ x, x.sum(-2, keepdim=True))
+
+
+@pytest.mark.parametrize("bad", [torch.inf, torch.nan, 0.0, -1.0])
+def test_the_cholesky_factor_of_a_matrix_that_has_none_is_nan(bad: float) -> None:
+    x = gram((3, 4, 4))
+    x[1, 3, 3] = bad
+    found = apply_op("cholesky", x)
+    assert found[1].isnan().all()
+    assert torch.equal(found[[0, 2]], apply_op("cholesky", gram((3, 4, 4)))[[0, 2]])
+    x = gram((3, 4, 4))
+    x[:, 0, 3] = bad  # above the diagonal, which is not read
+    assert torch.equal(apply_op("cholesky", x), apply_op("cholesky", gram((3, 4, 4))))
+
+
+@pytest.mark.parametrize("name", ["solve_triangular", "solve_transposed"])
+def test_a_system_without_a_solution_gives_nan(name: str) -> None:
+    right = apply_op(name, gram((3, 4, 4)), gram((3, 4, 4)))
+    for bad_operand, place, bad in (
+        (0, (1, 2, 2), 0.0),
+        (0, (1, 2, 0), torch.inf),
+        (1, (1, 0, 2), torch.nan),
+    ):
+        operands = [gram((3, 4, 4)), gram((3, 4, 4))]
+        operands[bad_operand][place] = bad
+        found = apply_op(name, *operands)
+        assert found[1].isnan().all()
+        assert torch.equal(found[[0, 2]], right[[0, 2]])
+    triangle = gram((3, 4, 4))
+    triangle[:, 0, 3] = torch.nan  # not read
+    assert torch.equal(apply_op(name, triangle, gram((3, 4, 4))), right)
+
+
 @pytest.mark.parametrize("name", ["eigenvectors", "eigenvalues", "inverse_root"])
 def test_the_decomposition_of_a_matrix_with_inf_is_nan(name: str) -> None:
     x = gram((3, 2, 2))
@@ -136,5 +197,6 @@ def test_singular_vectors_of_a_matrix_that_is_not_finite_are_nan() -> None:
 
 def test_every_op_has_a_test() -> None:
     tested = {"@", "transpose", "identity", "diag", "trace", "qr", "descending", "inverse_root"}
-    tested |= {"eigenvectors", "eigenvalues", "singular_vectors"}
+    tested |= {"eigenvectors", "eigenvalues", "singular_vectors", "cholesky", "lower", "upper"}
+    tested |= {"solve_triangular", "solve_transposed", "row_ones", "col_ones"}
     assert set(LINEAR_ALGEBRA) == tested | {"gaussian"}  # see test_random_numbers

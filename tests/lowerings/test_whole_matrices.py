@@ -176,6 +176,18 @@ RULES = {
         "k = 0.5 * g + m",
         "p = p - lr * (L @ g + x + L @ p + y + L @ k)",
     ),
+    "triangles": (
+        'm=state("exp_avg"), L=state("left", shape=("rows", "rows"))',
+        MATRIX,
+        "L = 0.5 * L + lower(g @ transpose(g)) + upper(p @ transpose(p)) / 4",
+        "y = cholesky(g @ transpose(g) + identity(L))",
+        "m = 0.5 * m + upper(g)",
+        "u = solve_transposed(y, solve_triangular(y, m)) + lower(p) / 8",
+        "if t % 2 == 0:",
+        "    u = solve_triangular(L * L + identity(L), u)",
+        "    L = L - row_ones(L) @ (col_ones(L) @ L) / (rows(p) + 1)",
+        "p = p - lr * (u + y @ row_ones(L) @ col_ones(g) / (1 + rows(p)))",
+    ),
     "one decomposition": (
         'L=state("left", shape=("rows", "rows")), r=state("rows", shape="row")',
         MATRIX,
@@ -302,7 +314,9 @@ def test_a_learning_rate_may_be_a_tensor(lowering: str) -> None:
 
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-4), (torch.bfloat16, 0.15)])
-@pytest.mark.parametrize("case", ["roots", "reductions", "rows and columns", "newton schulz"])
+@pytest.mark.parametrize(
+    "case", ["roots", "reductions", "rows and columns", "newton schulz", "triangles"]
+)
 def test_other_dtypes_are_near_the_oracle(
     case: str, dtype: torch.dtype, bound: float, lowering: str
 ) -> None:
@@ -334,7 +348,9 @@ def test_eigenvalues_and_eigenvectors_come_from_one_decomposition(
         assert calls == expected[step]
 
 
-@pytest.mark.parametrize("case", ["roots", "every other step", "permuted", "one decomposition"])
+@pytest.mark.parametrize(
+    "case", ["roots", "every other step", "permuted", "one decomposition", "triangles"]
+)
 def test_code_is_printed_as_recorded(case: str, golden: Golden) -> None:
     (algorithm,) = read_spec(spec_of_case(case))
     golden.check(emit.render(algorithm, FORLOOP, emit.find_ruff()), "forloop")

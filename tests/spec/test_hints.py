@@ -113,7 +113,9 @@ IDIOMS = {
     "~(g > 0)": "write `not` before a condition",
     "[x for x in g]": "the language has no loops and no lists",
     "(lambda x: x)(g)": "write a plain helper function in the file",
-    "torch.tril(g)": NO_SUBSTITUTE,
+    "torch.tril(g)": "lower(x)",
+    "torch.linalg.cholesky(g)": "call it by its plain name: cholesky(g)",
+    "torch.median(g)": NO_SUBSTITUTE,
     "p.device": "a rule is written once for all devices",
 }
 

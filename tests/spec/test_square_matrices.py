@@ -42,6 +42,17 @@ ERRORS = {
     ),
     "descending of a tensor": spec(MATRIX, "p = p - lr * descending(g) @ g"),
     "the identity of a number": spec(MATRIX, "p = p - lr * identity(lr) @ g"),
+    "a triangle of rows": spec(MATRIX, "p = p - lr * lower(row_mean(g)) * g"),
+    "a triangle of a number": spec(MATRIX, "p = p - upper(lr) * g"),
+    "the cholesky factor of a tensor": spec(MATRIX, "p = p - lr * cholesky(g)"),
+    "a solution with a triangle that is not square": spec(
+        MATRIX, "p = p - lr * solve_triangular(lower(g), g)"
+    ),
+    "a solution with too few rows": spec(
+        MATRIX, "p = p - lr * transpose(solve_transposed(g @ transpose(g), transpose(g)))"
+    ),
+    "a solution of a number": spec(MATRIX, "p = p - g * solve_triangular(g @ transpose(g), lr)"),
+    "ones of a number": spec(MATRIX, "p = p - row_ones(lr) * g"),
     "a reduction of a number": spec(MATRIX, "p = p - lr * g * row_sum(trace(g @ transpose(g)))"),
     "a square state of any parameter": spec("L = L + 1", UPDATE, states=L),
     "a square state from p": spec(

@@ -172,8 +172,8 @@ def one_decomposition(program: Program) -> Program:
     out: list[Stmt] = []
     for stmt in program:
         if isinstance(stmt, If):
-            arms = (one_decomposition(arm) for arm in (stmt.then, stmt.orelse))
-            out.append(replace(stmt, **dict(zip(("then", "orelse"), arms, strict=True))))
+            then, orelse = one_decomposition(stmt.then), one_decomposition(stmt.orelse)
+            out.append(replace(stmt, then=then, orelse=orelse))
         elif out and isinstance(out[-1], Assign) and (pair := _decomposition(out[-1], stmt)):
             out[-1] = pair
         else:
@@ -219,6 +219,7 @@ def _lists(algorithm: Algorithm) -> list[str]:
 _NEW_CATEGORIES = ("arithmetic", "comparison", "logic", "reduction", "wide reduction")
 _NEW_OPS = (
     *("@", "qr", "eigenvectors", "eigenvalues", "inverse_root", "trace", "descending", "copy"),
+    *("cholesky", "solve_triangular", "solve_transposed", "lower", "upper", "row_ones", "col_ones"),
     "empty_like",
 )
 

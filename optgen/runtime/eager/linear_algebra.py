@@ -28,6 +28,26 @@ def identity(x: Value) -> Value:
     return _each(lambda tensor: tensor.new_ones(tensor.size(-1)).diag().expand(tensor.shape), x)
 
 
+def row_ones(x: Value) -> Value:
+    """Return ones, one number per row."""
+    return _each(lambda tensor: tensor.new_ones([*tensor.shape[:-1], 1]), x)
+
+
+def col_ones(x: Value) -> Value:
+    """Return ones, one number per column."""
+    return _each(lambda tensor: tensor.new_ones([*tensor.shape[:-2], 1, tensor.size(-1)]), x)
+
+
+def lower(x: Value) -> Value:
+    """Return the lower triangle, with the diagonal."""
+    return _each(torch.tril, x)
+
+
+def upper(x: Value) -> Value:
+    """Return the upper triangle, with the diagonal."""
+    return _each(torch.triu, x)
+
+
 def diag(x: Value) -> Value:
     """Return the diagonal, one number per row."""
     return _each(lambda tensor: tensor.diagonal(dim1=-2, dim2=-1).unsqueeze(-1), x)
@@ -41,6 +61,21 @@ def trace(x: Value) -> Value:
 def qr(x: Value) -> Value:
     """Return the orthonormal factor of the QR decomposition."""
     return _batched(lambda tensor: torch.linalg.qr(tensor).Q, x)
+
+
+def cholesky(x: Value) -> Value:
+    """Return the lower triangle L with L L' = x; NaN if x is not positive definite."""
+    return _batched(_cholesky, x)
+
+
+def solve_triangular(triangle: Value, x: Value) -> Value:
+    """Return y with l y = x, where l is the lower triangle; NaN if its diagonal has a zero."""
+    return _batched_pair(lambda a, b: _solution(a.tril(), b, upper=False), triangle, x)
+
+
+def solve_transposed(triangle: Value, x: Value) -> Value:
+    """Return y with l' y = x, where l is the lower triangle; NaN if its diagonal has a zero."""
+    return _batched_pair(lambda a, b: _solution(a.tril().mT, b, upper=True), triangle, x)
 
 
 def eigenvectors(x: Value) -> Value:
@@ -145,6 +180,33 @@ def _batched(function: Callable[[Tensor], Tensor], x: Value) -> Value:
     return batched(function, x) if isinstance(x, TensorList) else function(x)
 
 
+def _batched_pair(function: Callable[[Tensor, Tensor], Tensor], x: Value, y: Value) -> Value:
+    if isinstance(x, TensorList) and isinstance(y, TensorList):
+        return batched(function, x, y)
+    assert isinstance(x, Tensor)
+    assert isinstance(y, Tensor)
+    return function(x, y)
+
+
+def _cholesky(x: Tensor) -> Tensor:
+    factor: Tensor
+    factor, failures = torch.linalg.cholesky_ex(x)
+    is_right = (failures == 0)[..., None, None] & _all_finite(x.tril())
+    return factor.where(is_right, torch.nan)
+
+
+def _solution(triangle: Tensor, x: Tensor, *, upper: bool) -> Tensor:
+    has_zero = (triangle.diagonal(dim1=-2, dim2=-1) == 0).any(-1)[..., None, None]
+    has_solution = _all_finite(triangle) & _all_finite(x) & ~has_zero
+    solution: Tensor = torch.linalg.solve_triangular(triangle, x, upper=upper)
+    return solution.where(has_solution, torch.nan)
+
+
+def _all_finite(x: Tensor) -> Tensor:
+    """Tell for each matrix whether all elements are finite."""
+    return x.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
+
+
 def _left_vectors(x: Tensor) -> Tensor:
     """Return the left singular vectors; NaN for a matrix that has none."""
     try:
@@ -159,21 +221,27 @@ def _left_vectors(x: Tensor) -> Tensor:
 
 def _eigenvalues(x: Tensor) -> Tensor:
     """Return eigenvalues, which cost less without eigenvectors; NaN for a matrix that has none."""
+    is_finite = _all_finite(x)
     try:
-        values: Tensor = torch.linalg.eigvalsh(x)
+        values: Tensor = torch.linalg.eigvalsh(x.where(is_finite, 0.0))
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         return _eigh(x)[0]
-    return values
+    return values.where(is_finite.squeeze(-1), torch.nan)
 
 
 def _eigh(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return eigenvalues and eigenvectors; NaN for a matrix that has none."""
+    """Return eigenvalues and eigenvectors; NaN for a matrix that has none.
+
+    LAPACK may return finite eigenvectors of a matrix with an infinite element.
+    """
+    is_finite = _all_finite(x)
     try:
-        values, vectors = torch.linalg.eigh(x)
+        values, vectors = torch.linalg.eigh(x.where(is_finite, 0.0))
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         if x.dim() == 2:
             return x.new_full(x.shape[-1:], torch.nan), torch.full_like(x, torch.nan)
         pairs = [_eigh(matrix) for matrix in x.flatten(0, -3).unbind()]
         values, vectors = (torch.stack(column) for column in zip(*pairs, strict=True))
         return values.reshape(x.shape[:-1]), vectors.reshape(x.shape)
-    return values, vectors
+    is_number = is_finite.squeeze(-1)
+    return values.where(is_number, torch.nan), vectors.where(is_finite, torch.nan)
