@@ -239,8 +239,8 @@ def _square(x: Tensor, triples: Sequence[Sequence[float]], eps: float) -> Tensor
     solved: Tensor = torch.linalg.solve_triangular(factor, last, upper=False, left=False)
     combine = solved / scale
     if y.stride(0) < y.stride(1):  # the memory of a tall matrix
-        return (y.mT @ combine.mT).bfloat16().mT
-    return (combine @ y).bfloat16()
+        return torch.mm(y.mT, combine.mT).bfloat16().mT
+    return torch.mm(combine, y).bfloat16()
 
 
 def _chain(
@@ -316,11 +316,11 @@ def _symmetric(
 def _norm(x: Tensor) -> Tensor:
     """Return the norm of each matrix.
 
-    It is in float64 where a square could underflow or overflow. On a device, nothing waits for the
-    numbers that would tell, so it is always in float64 there.
+    It is in float64 where a square could underflow or overflow. On other devices nothing waits for
+    the numbers that would tell, so it is always in float64 there.
     """
     dims = (-2, -1)
-    if x.device.type == "cpu" and x.dtype != torch.float64:
+    if _is_plain_memory(x) and x.dtype != torch.float64:
         norm: Tensor = torch.linalg.vector_norm(x, dim=dims, keepdim=True, dtype=torch.float32)
         if not norm.numel() or _SAFE[0] < norm.min().item() <= norm.max().item() < _SAFE[1]:
             return norm
