@@ -11,6 +11,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -114,7 +115,7 @@ def way_lines(seconds: float) -> Iterator[str]:
     for shape in SHAPES:
         x = torch.randn(shape)
         runs = {way: by_way(way, x) for way in ways}
-        runs["torch"] = lambda x=x: _zeropower_via_newtonschulz(x, QUINTIC, STEPS, 1e-7)
+        runs["torch"] = partial(_zeropower_via_newtonschulz, x, QUINTIC, STEPS, 1e-7)
         least = {label: min(times) for label, times in alternate(runs, seconds).items()}
         rows, cols = sorted(shape)
         predicted = {

@@ -5,7 +5,9 @@ a x + b (x x') x + c (x x')^2 x. The ways:
 
 - "batched": products of a whole batch, as torch has them. It is for small matrices, for devices
   other than the CPU, and where autograd follows.
-- "plain": the same matrix by matrix; only the lower half of a symmetric product is computed.
+- "whole": the same matrix by matrix. A batch would be a copy, and torch's batched products are
+  slower for one matrix that is long.
+- "plain": matrix by matrix; only the lower half of a symmetric product is computed.
 - "square": the iteration of a square matrix. If x x' = l l', with a lower triangular l, then
   x = l q, where q has orthonormal rows, and every iterate is z q, where z is the iterate of l. So
   the long side takes part in two products instead of two for each iteration. These two are in
@@ -17,7 +19,7 @@ times; the square factor is that of the Cholesky QR decomposition (Fukaya et al.
 shift).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -26,16 +28,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-WAYS = ("batched", "plain", "square")
+WAYS = ("batched", "whole", "plain", "square")
 _FORCED: ContextVar[str | None] = ContextVar("forced way", default=None)
 
 _SHIFT = 2.0**-22  # of trace(x x'), added before the decomposition: rounding may lose as much
 _BAND = 128  # rows of a symmetric product that are computed at once
 _BAND_LOSS = 0.15  # the time that bands lose, as a share of the whole product
+_FEW_ELEMENTS = 128 * 128  # below, a batch saves more in calls than it loses
 _SAMPLE = 4  # one row of so many tells the mean of a diagonal
 _SAFE = (2.0**-40, 2.0**60)  # norms whose squares are far from the limits of float32
+_CLEARLY = 1.04  # times the price of whole products must exceed another way's
 _GOLDEN_ANGLE = 2.399963
 _TINY = torch.finfo(torch.bfloat16).tiny
+
+
+_Run = Callable[[Tensor, Sequence[Sequence[float]], float], Tensor]
 
 
 @contextmanager
@@ -98,7 +105,7 @@ class Cost(NamedTuple):
 def cost_of(way: str, rows: int, cols: int, steps: int) -> Cost:
     """Return the work of one matrix with rows <= cols."""
     square, wide = 2.0 * rows**3, 2.0 * rows**2 * cols
-    if way == "batched":
+    if way in ("batched", "whole"):
         return Cost(low=steps * (2 * wide + square), bytes=steps * 4 * rows * cols, calls=6 * steps)
     bands = -(-rows // _BAND)
     # Bands of few rows are slower than a whole product. The other half is copied.
@@ -118,8 +125,17 @@ def cost_of(way: str, rows: int, cols: int, steps: int) -> Cost:
 
 
 def choose_way(rows: int, cols: int, steps: int, by: Rates) -> str:
-    """Return the cheapest way for a matrix of the CPU, with rows <= cols."""
-    return min(WAYS, key=lambda way: cost_of(way, rows, cols, steps).seconds(by))
+    """Return the cheapest way for a matrix of the CPU, with rows <= cols.
+
+    Whole products are taken unless another way is clearly cheaper: they are what torch's Muon does.
+    """
+    if rows * cols < _FEW_ELEMENTS:
+        return "batched"
+
+    def price(way: str) -> float:
+        return cost_of(way, rows, cols, steps).seconds(by) * (1 if way == "whole" else _CLEARLY)
+
+    return min(WAYS[1:], key=price)
 
 
 def iterate(
@@ -145,16 +161,16 @@ def iterate(
         matrices = [x.bfloat16() for x in tensors]
         stacked = torch.stack(matrices) if len(matrices) > 1 else matrices[0].unsqueeze(0)
         return _batched(stacked, coefficients, steps, eps).unbind()
-    run = _plain if way == "plain" else _square
+    run = {"whole": _whole, "plain": _plain, "square": _square}[way]
     triples = [_triple(coefficients, step) for step in range(steps)]
-    results = [torch.empty_like(x, dtype=torch.bfloat16) for x in tensors]
-    for tensor, result in zip(tensors, results, strict=True):
-        for index in range(tensor.shape[:-2].numel()):
-            place = torch.unravel_index(torch.tensor(index), tensor.shape[:-2])
-            x, y = tensor[place], result[place]
-            is_tall = x.size(0) > x.size(1)
-            run(x.mT if is_tall else x, triples, eps, y.mT if is_tall else y)
-    return results
+    return [_each_matrix(run, x, triples, eps) for x in tensors]
+
+
+def _each_matrix(run: _Run, x: Tensor, triples: Sequence[Sequence[float]], eps: float) -> Tensor:
+    """Run the iterations on each matrix of a tensor."""
+    if x.dim() > 2:
+        return torch.stack([_each_matrix(run, matrix, triples, eps) for matrix in x])
+    return run(x.mT, triples, eps).mT if x.size(0) > x.size(1) else run(x, triples, eps)
 
 
 def _is_plain_memory(x: Tensor) -> bool:
@@ -183,35 +199,48 @@ def _batched(stacked: Tensor, coefficients: Sequence[float], steps: int, eps: fl
     return (x.mT if is_tall else x).reshape(shape)
 
 
-def _plain(x: Tensor, triples: Sequence[Sequence[float]], eps: float, result: Tensor) -> None:
-    """Write the last iterate of a matrix, with rows <= columns, to `result`."""
-    scale = _norm(x).clamp(min=max(eps, _TINY)).item()
-    result.copy_(_chain((x / scale).to(result.dtype), triples, None))
+def _whole(x: Tensor, triples: Sequence[Sequence[float]], eps: float) -> Tensor:
+    """Return the last iterate of a matrix with rows <= columns, by whole products."""
+    y = _of_norm_1(x, eps)
+    for a, b, c in triples:
+        gram = y @ y.mT
+        y = torch.addmm(y, torch.addmm(gram, gram, gram, beta=b, alpha=c), y, beta=a)
+    return y
 
 
-def _square(x: Tensor, triples: Sequence[Sequence[float]], eps: float, result: Tensor) -> None:
-    """Write the last iterate of a matrix, by those of a square matrix, to `result`."""
+def _plain(x: Tensor, triples: Sequence[Sequence[float]], eps: float) -> Tensor:
+    """Return the last iterate of a matrix with rows <= columns, by halves of products."""
+    return _chain(_of_norm_1(x, eps), triples, None)
+
+
+def _of_norm_1(x: Tensor, eps: float) -> Tensor:
+    """Return a matrix divided by its norm, in bfloat16."""
+    return (x / _norm(x).clamp(min=max(eps, _TINY)).item()).bfloat16()
+
+
+def _square(x: Tensor, triples: Sequence[Sequence[float]], eps: float) -> Tensor:
+    """Return the last iterate of a matrix with rows <= columns, by those of a square matrix."""
     y = x.float()
     gram = y.new_empty(2 * [y.size(0)])
     _symmetric(y, y.mT, gram)
     trace = gram.trace().item()
     if not _SAFE[0] ** 2 < trace < _SAFE[1] ** 2:
-        return _plain(x, triples, eps, result)
+        return _plain(x, triples, eps)
     scale = max(trace**0.5, eps)
     gram /= scale * scale
     mean = trace / scale**2 / y.size(0)
     gram.diagonal().add_(_SHIFT * mean * y.size(0))
     factor, failed = torch.linalg.cholesky_ex(gram)
     if failed:
-        return _plain(x, triples, eps, result)
+        return _plain(x, triples, eps)
     gram.diagonal().sub_(mean)
-    first = _rotate(factor, 1).to(result.dtype)
-    last = _rotate(_chain(first, triples, (mean, gram.to(result.dtype))).float(), -1)
-    combine = torch.linalg.solve_triangular(factor, last, upper=False, left=False) / scale
-    if result.stride(0) < result.stride(1):
-        result.mT.copy_(y.mT @ combine.mT)
-    else:
-        result.copy_(combine @ y)
+    first = _rotate(factor, 1).bfloat16()
+    last = _rotate(_chain(first, triples, (mean, gram.bfloat16())).float(), -1)
+    solved: Tensor = torch.linalg.solve_triangular(factor, last, upper=False, left=False)
+    combine = solved / scale
+    if y.stride(0) < y.stride(1):  # the memory of a tall matrix
+        return torch.mm(y.mT, combine.mT).bfloat16().mT
+    return torch.mm(combine, y).bfloat16()
 
 
 def _chain(
@@ -287,15 +316,16 @@ def _symmetric(
 def _norm(x: Tensor) -> Tensor:
     """Return the norm of each matrix.
 
-    It is in float64 where a square could underflow or overflow. On a device, nothing waits for the
-    numbers that would tell, so it is always in float64 there.
+    It is in float64 where a square could underflow or overflow. On other devices nothing waits for
+    the numbers that would tell, so it is always in float64 there.
     """
     dims = (-2, -1)
-    if x.device.type == "cpu" and x.dtype != torch.float64:
-        norm = torch.linalg.vector_norm(x, dim=dims, keepdim=True, dtype=torch.float32)
+    if _is_plain_memory(x) and x.dtype != torch.float64:
+        norm: Tensor = torch.linalg.vector_norm(x, dim=dims, keepdim=True, dtype=torch.float32)
         if not norm.numel() or _SAFE[0] < norm.min().item() <= norm.max().item() < _SAFE[1]:
             return norm
-    return torch.linalg.vector_norm(x, dim=dims, keepdim=True, dtype=torch.float64)
+    exact: Tensor = torch.linalg.vector_norm(x, dim=dims, keepdim=True, dtype=torch.float64)
+    return exact
 
 
 def _at_least_float32(x: Tensor) -> torch.dtype:

@@ -172,7 +172,7 @@ AMX = newton_schulz.Rates(low=1600, single=97, solve=50, bytes=6)
         (AVX512_BF16, (768, 2304), "square"),
         (AVX512_BF16, (128, 4096), "square"),
         (AMX, (64, 64), "batched"),
-        (AMX, (1024, 4096), "batched"),
+        (AMX, (1024, 4096), "whole"),
     ],
 )
 def test_the_cheapest_way_is_taken(
@@ -184,7 +184,9 @@ def test_the_cheapest_way_is_taken(
 
 def test_an_unknown_way_is_refused() -> None:
     with (
-        pytest.raises(ValueError, match="unknown way 'gram'; there are batched, plain, square"),
+        pytest.raises(
+            ValueError, match="unknown way 'gram'; there are batched, whole, plain, square"
+        ),
         newton_schulz.force_way("gram"),
     ):
         pass
