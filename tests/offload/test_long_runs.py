@@ -91,10 +91,12 @@ class Small(nn.Module):
 
 
 def take_steps(model: Small, optimizer: Any, count: int) -> None:
-    for _ in range(count):
+    for index in range(count):
         model().backward(model.gradient)
         optimizer.step()
         optimizer.zero_grad()
+        if index % 1000 == 0:
+            gc.collect()  # else cycles fill the heap up to some size, now or later
     optimizer.synchronize()
     torch.accelerator.synchronize()
 
