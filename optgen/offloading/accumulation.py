@@ -26,7 +26,7 @@ class LoadedSum(NamedTuple):
     """The sum of a parameter's gradients, and their number."""
 
     total: Tensor
-    count: int
+    addends: int
 
 
 def add_sums(
@@ -35,9 +35,9 @@ def add_sums(
     sums: Mapping[Tensor, Tensor],
     counts: Mapping[Tensor, int],
 ) -> None:
-    """Add the sums of gradients to a packed state dict, if there are any.
+    """Add the sums of gradients to a packed state dict, if there are any on the host.
 
-    Gradients of small parameters are those in `.grad`, and count as one.
+    Gradients of small parameters are then those in `.grad`, and count as one.
 
     Args:
         packed: The state dict, by the indices of parameters.
@@ -45,6 +45,8 @@ def add_sums(
         sums: The sums on the host, by parameters: this rank's part, in one dimension.
         counts: How many gradients parameters have on the host.
     """
+    if not counts:  # a `.grad` is then that of the last step
+        return
     params = [param for group in groups for param in group["params"]]
     for index, param in enumerate(params):
         if param in counts:
@@ -56,7 +58,7 @@ def add_sums(
         packed["state"][index] = {
             **packed["state"].get(index, {}),
             GRADIENT_SUM: found.total,
-            GRADIENT_COUNT: torch.tensor(float(found.count)),
+            GRADIENT_COUNT: torch.tensor(float(found.addends)),
         }
 
 

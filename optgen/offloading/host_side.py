@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from optgen.offloading.accumulation import LoadedSum
 from optgen.offloading.gradient_sums import GradientSums
 from optgen.offloading.host_rule import OffloadRule
 from optgen.offloading.layout import HostParam, divide
@@ -18,6 +19,7 @@ from optgen.offloading.pipeline import BucketWork, Pipeline
 from optgen.offloading.ring import Ring
 from optgen.offloading.worker import Worker
 from optgen.runtime.fused_cpu.kernel_loader import load_kernel
+from optgen.runtime.tensors.dtensor import to_local
 from optgen.runtime.toolchain.dtype_variants import bits_of_dtypes
 
 Group = dict[str, Any]
@@ -118,6 +120,13 @@ class HostSide:
         if self.collector is not None:
             self.collector.abandon()
         self.ring.empty()
+
+    def go_on(self, sums: Mapping[Tensor, LoadedSum]) -> None:
+        """Let the gradients since the last step be those sums, of parameters on the host."""
+        assert self.sums is not None
+        assert self.collector is not None
+        self.sums.load({param: to_local(each.total) for param, each in sums.items()})
+        self.collector.go_on({param: each.addends for param, each in sums.items()})
 
     def squares(self, params: Container[Tensor]) -> dict[Tensor, float]:
         """Return the squares of norms of the gradients of these parameters that are on the host."""

@@ -263,6 +263,7 @@ class OffloadedOptimizer(LightOptimizer):
         if self._states_to_use() != self._used_states:
             self.synchronize()
             self._build()  # an option asks for another state, or a state was replaced
+            collector = self._stepper.host.collector
         works = self._stepper.works(grads, counts)
         self._small.step(self.param_groups, factor)
         if collector is not None:
@@ -400,6 +401,7 @@ class OffloadedOptimizer(LightOptimizer):
         if self._worker.recover() or self._backward_runs:
             self._backward_runs = False
             self._stepper.begin_anew()
+        self._collect()
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             replacement = hook(self, state_dict)
             state_dict = state_dict if replacement is None else replacement
@@ -446,15 +448,11 @@ class OffloadedOptimizer(LightOptimizer):
         """Go on with an accumulation: gradients from before the load count no more."""
         self.zero_grad()
         self.synchronize()
-        host = self._stepper.host
-        assert host.sums is not None
-        assert host.collector is not None
         on_host = {param: each for param, each in sums.items() if param in self._host_params}
-        host.sums.load({param: to_local(each.total) for param, each in on_host.items()})
-        host.collector.go_on({param: each.count for param, each in on_host.items()})
-        for param, each in sums.items():
+        self._stepper.host.go_on(on_host)
+        for param, (total, _) in sums.items():
             if param not in on_host:
-                param.grad = each.total.to(param.device, param.dtype)
+                param.grad = total.to(param.device, param.dtype)
 
     def _begin_anew(self, owner: HostParam, keys: Sequence[str]) -> None:
         """Give states that a checkpoint lacks the values that they begin with."""

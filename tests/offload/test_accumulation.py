@@ -97,6 +97,32 @@ def test_a_sum_of_another_shape_is_refused(sim: Any) -> None:
             optimizer.load_state_dict(saved)
 
 
+def test_gradients_of_the_last_step_are_not_saved(sim: Any) -> None:
+    """Those of small parameters are still in `.grad` before `zero_grad`."""
+    model = network("sim")
+    with offloaded(model, **{**LEAVE, "keep_on_device": 24}) as optimizer:
+        backward(model)
+        optimizer.step()
+        saved = optimizer.state_dict()
+    assert all("gradient_sum" not in states for states in saved["state"].values())
+
+
+def test_a_load_that_builds_anew_within_an_accumulation(sim: Any) -> None:
+    """Gradients from before the load count on, as those in `.grad` do with torch's optimizers."""
+    made = []
+    for momentum in (0.0, 0.9):
+        model = network("sim")
+        optimizer = offloaded(model, "sgd", momentum=momentum, **LEAVE)
+        with offloaded(network("sim"), "sgd", momentum=0.9) as other:
+            saved = other.state_dict()
+        backward(model)
+        optimizer.load_state_dict(saved)
+        optimizer.step()
+        optimizer.synchronize()
+        made.append(model)
+    assert_equal(*made)
+
+
 def test_a_group_that_is_added_within_an_accumulation(sim: Any) -> None:
     """Gradients that have left before still count, also those in slots that are not full."""
     made = []
@@ -134,7 +160,8 @@ def test_a_state_that_an_option_asks_for_within_an_accumulation(sim: Any) -> Non
         backward(model)
         optimizer.param_groups[0]["momentum"] = 0.9
         optimizer.step()
-        optimizer.synchronize()
+        optimizer.zero_grad()
+        train(model, optimizer, 2, first=1)
         made.append(model)
     assert_equal(*made)
 
