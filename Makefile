@@ -93,10 +93,8 @@ test-frameworks: $(FRAMEWORKS)/installed ## with Hugging Face, Lightning, DeepSp
 TSAN_CXX ?= g++
 TSAN = LD_PRELOAD="$$($(TSAN_CXX) -print-file-name=libtsan.so)" DEVICE_FLAGS=-fsanitize=thread \
 	TSAN_OPTIONS=handle_segv=0:exitcode=66:suppressions=$(CURDIR)/tests/device/tsan.supp PYTHONMALLOC=malloc
-test-tsan: $(VENV)/installed ## the simulated device under ThreadSanitizer, in its tests and in offloaded steps: CASES=
+test-tsan: $(VENV)/installed ## the simulated device under ThreadSanitizer: CASES=streams
 	$(TSAN) $(BIN)/python -m pytest -q -p no:cacheprovider tests/device $(if $(CASES),-k "$(CASES)")
-	$(TSAN) $(BIN)/python -m pytest -q -p no:cacheprovider tests/offload/test_same_bits.py \
-		tests/offload/test_hidden_steps.py $(if $(CASES),-k "$(CASES)")
 
 format: $(VENV)/installed ## format, and fix lint where ruff can
 	$(BIN)/ruff format .

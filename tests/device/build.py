@@ -1,8 +1,8 @@
 """Compile the device's extension, once for each version of its sources and of torch.
 
-DEVICE_FLAGS in the environment adds compiler flags. ThreadSanitizer: "-fsanitize=thread", with
-libtsan.so in LD_PRELOAD. In November 2026 it saw no race in the device's tests, except one in
-torch's own autograd engine, which is not compiled for it.
+DEVICE_FLAGS in the environment adds compiler flags: `make test-tsan` adds ThreadSanitizer. In
+November 2026 it saw no race in the device's tests, except two in torch's own autograd engine, which
+is not compiled for it (tsan.supp).
 """
 
 from __future__ import annotations
