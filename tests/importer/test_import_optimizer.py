@@ -192,6 +192,7 @@ class OldOrder(Base):
         p.addcdiv_(-group["lr"], grad, grad.abs() + 1)
 
 
+@pytest.mark.filterwarnings("ignore:This overload")
 def test_the_old_order_of_arguments_is_read() -> None:
     assert "p = p - lr * g / (abs(g) + 1)" in import_optimizer(OldOrder).text
 
