@@ -1,10 +1,11 @@
 """Import every optimizer class of a package, and print what became of each.
 
-    python benchmarks/import_table.py pytorch_optimizer [NAME ...] [--seconds 60] [--markdown]
-        [--specs DIR]
+    python benchmarks/import_table.py pytorch_optimizer [NAME ...] [--seconds 60]
+        [--specs DIR] [--page docs/bring-your-own.md]
 
 Each class is imported in a fork of this process: name, verdict, reason, seconds. `--specs` writes
-the specs of the proven classes into a folder.
+the specs of the proven classes into a folder. `--page` writes the result into the package's section
+of a page. torch's own classes, which other packages hold too, count for torch.optim alone.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import re
 import time
 import traceback
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -49,6 +51,7 @@ def classes(package: str) -> dict[str, Any]:
         and issubclass(each, torch.optim.Optimizer)
         and not inspect.isabstract(each)
         and each is not torch.optim.Optimizer
+        and (package.startswith("torch.") or not each.__module__.startswith("torch."))
     }
 
 
@@ -90,31 +93,62 @@ def _short(reason: str) -> str:
     return re.sub(r"/\S*/", "", " ".join(reason.split()))
 
 
+def section(rows: Sequence[Row]) -> str:
+    """Return a package's section of a page: a sentence, and a table of what is refused."""
+    proven = [each.name for each in rows if each.verdict == "proven"]
+    lines = [
+        f"{len(proven)} of {len(rows)} classes are imported and proven: {', '.join(proven)}.",
+        "",
+        "| not imported | because |",
+        "|---|---|",
+    ]
+    for each in rows:
+        if each.verdict != "proven":
+            reason = _short(each.reason).partition(" hint: ")[0]
+            reason = reason[:160] + "…" * (len(reason) > 160)
+            for sign, word in (("|", "\\|"), ("<", "&lt;"), ("`", "'"), ("*", "\\*")):
+                reason = reason.replace(sign, word)
+            lines.append(f"| {each.name} | {reason} |")
+    return "\n".join(lines)
+
+
+def write_section(page: Path, package: str, text: str) -> None:
+    """Replace a package's section of a page.
+
+    Raises:
+        ValueError: the page has no such section.
+    """
+    first, last = f"<!-- {package}, by benchmarks/import_table.py -->", "<!-- end -->"
+    before, mark, rest = page.read_text(encoding="utf-8").partition(first)
+    if not mark:
+        raise ValueError(f"{page} has no line {first}")
+    after = rest.partition(last)[2]
+    page.write_text(f"{before}{first}\n{text}\n{last}{after}", encoding="utf-8")
+
+
 def main() -> None:
     """Print the table of a package."""
     parser = argparse.ArgumentParser()
     parser.add_argument("package")
     parser.add_argument("names", nargs="*")
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--page", type=Path)
     parser.add_argument("--specs", type=Path)
     options = parser.parse_args()
     if options.specs:
         options.specs.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     import_optimizer(torch.optim.AdamW)  # what torch imports late is imported once
-    counts: collections.Counter[str] = collections.Counter()
+    rows: list[Row] = []
     for name, cls in classes(options.package).items():
         if options.names and name not in options.names:
             continue
-        each = row(name, cls, options.seconds, options.specs)
-        counts[each.verdict] += 1
-        reason = _short(each.reason)
-        if options.markdown:
-            print(f"| {name} | {each.verdict} | {reason} |", flush=True)
-        else:
-            print(f"{name:24} {each.verdict:8} {each.seconds:5.1f} s  {reason[:200]}", flush=True)
-    print(dict(counts))
+        rows.append(each := row(name, cls, options.seconds, options.specs))
+        reason = _short(each.reason)[:200]
+        print(f"{name:24} {each.verdict:8} {each.seconds:5.1f} s  {reason}", flush=True)
+    print(dict(collections.Counter(each.verdict for each in rows)))
+    if options.page:
+        write_section(options.page, options.package, section(rows))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from optgen.spec.source import check_file_name
+
 if TYPE_CHECKING:
     from optgen.importer import Imported
 
@@ -55,11 +57,16 @@ def run(request: Request) -> bool:
 
     Returns:
         True if the class was imported.
+
+    Raises:
+        SpecError: `request.out` is no name of a spec file.
     """
     module, _, name = request.name.partition(":")
     if not name:
         raise typer.BadParameter("write MODULE:CLASS, as in my_code.optim:Mine")
     settings = dict(map(_setting, request.settings))
+    if request.out is not None:
+        check_file_name(request.out)
     typer.echo(f"running the code of {request.name} in a process of its own", err=True)
     answer = _ask(request, module, name, settings)
     if not answer.is_imported:

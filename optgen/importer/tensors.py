@@ -322,6 +322,9 @@ class TensorRecorder(TorchFunctionMode):
             return self._matrix_word(base, operands, options, args)
         else:
             operands = aligned(operands, args, self.shape)
+        if base in ("addcmul", "addcdiv") and len(args) == 4 and not isinstance(args[1], Tensor):
+            x, factor, *others = operands  # the order of older versions of torch
+            operands = [x, *others, factor]
         if base in ("dot", "inner", "vdot"):
             return Value("sum", (apply("mul", *operands),))
         if (builder := BUILDERS.get(base)) is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from optgen.cli import import_class
+from optgen.spec.errors import SpecError
 
 HEAD = """
 import os, signal, sys, time
@@ -132,3 +133,10 @@ def test_a_text_of_a_stranger_is_made_harmless() -> None:
 def test_a_silent_end_has_a_reason() -> None:
     assert "SIGKILL ends the process" in import_class._silence(-9)
     assert "with the status 3" in import_class._silence(3)
+
+
+def test_a_file_that_could_not_be_loaded_is_refused_at_once(tmp_path: Path) -> None:
+    request = import_class.Request("mine:Mine", [], tmp_path / "MyAdam.py", 1, 1)
+
+    with pytest.raises(SpecError, match="in snake_case"):
+        import_class.run(request)

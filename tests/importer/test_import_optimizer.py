@@ -185,6 +185,18 @@ class OtherName(Base):
             p.mul_(0.5)
 
 
+class OldOrder(Base):
+    """A rule in the order of arguments that older versions of torch had."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        p.addcdiv_(-group["lr"], grad, grad.abs() + 1)
+
+
+@pytest.mark.filterwarnings("ignore:This overload")
+def test_the_old_order_of_arguments_is_read() -> None:
+    assert "p = p - lr * g / (abs(g) + 1)" in import_optimizer(OldOrder).text
+
+
 class Empty(Base):
     """A rule that changes nothing."""
 
