@@ -10,6 +10,7 @@ import device
 import pytest
 import torch
 from device import collectives
+from offload.training import short_limit
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
@@ -188,7 +189,7 @@ def error_of_a_stalled_forward(rank: int) -> str:
     """
     device.load()
     model = network("sim", gathered_alone=(0, 2, 4))
-    optimizer = offloaded(model, "adamw", hide="forward", time_limit=0.5, bucket_bytes=1 << 14)
+    optimizer = offloaded(model, "adamw", hide="forward", bucket_bytes=1 << 14)
     train(model, optimizer, rank, range(1))
     run = BucketKernel.run
     batch = torch.ones(8, WIDTH).bfloat16().to("sim")
@@ -203,7 +204,8 @@ def error_of_a_stalled_forward(rank: int) -> str:
         patch.setattr(BucketKernel, "run", stall)
         optimizer.step()
         try:
-            model(batch)
+            with short_limit(optimizer):
+                model(batch)
         except OffloadError as error:
             return str(error)
         finally:

@@ -84,7 +84,7 @@ def test_train_and_eval_of_shards(ranks: Ranks) -> None:
 
 def test_a_forward_pass_on_a_device_that_does_not_answer(ranks: Ranks) -> None:
     for text in ranks(sharded.error_of_a_stalled_forward):
-        assert "in the stage 'copy of weights to the device', at 0.weight, for 0.5 s" in text
+        assert "in the stage 'copy of weights to the device', at 0.weight, for 1 s" in text
 
 
 @pytest.mark.one_case_in(3)

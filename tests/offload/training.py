@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import device
@@ -47,6 +49,32 @@ def train(model: nn.Module, optimizer: Optimizer, count: int = 3, first: int = 0
         optimizer.zero_grad()
     if hasattr(optimizer, "synchronize"):
         optimizer.synchronize()
+
+
+@contextmanager
+def short_limit(optimizer: Any, seconds: float = 1.0) -> Iterator[None]:
+    """Let waits of an optimizer end after so many seconds, which its steps need not keep."""
+    workers = [each for each in (optimizer._worker, optimizer._stepper._waiter) if each]
+    for each in workers:
+        each.time_limit = seconds
+    try:
+        yield
+    finally:
+        for each in workers:
+            each.time_limit = OPTIONS["time_limit"]
+
+
+@contextmanager
+def stalled(sim: Any, optimizer: Any) -> Iterator[None]:
+    """Let the device end its work, and then answer nothing; waits end after a second."""
+    torch.accelerator.synchronize()
+    sim.configure(stalled=True)
+    try:
+        with short_limit(optimizer):
+            yield
+    finally:
+        sim.configure(stalled=False)
+        torch.accelerator.synchronize()
 
 
 def weights(model: nn.Module) -> list[Tensor]:
