@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,6 +124,7 @@ def _write(cls: type, settings: Mapping[str, Any], *, is_wide: bool) -> tuple[st
         return _write(
             cls, {**settings, **lost}, is_wide=is_wide
         )  # the length of a loop keeps its default
+    subject = replace(subject, reduces_all=rule.reduces_all)
     return spec_text(subject, rule), rule, subject
 
 

@@ -186,14 +186,14 @@ class Unread(Base):
 
 
 class FailsLate(Base):
-    """A rule that fails in its tenth step."""
+    """A rule that fails after a hundred updates."""
 
     def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
         state["seen"] = torch.zeros_like(p) if "seen" not in state else state["seen"]
         state["seen"].add_(1.0)
         group["steps"] = [*group.get("steps", []), 1]
-        if len(group["steps"]) == 10:
-            raise ValueError("ten steps are enough")
+        if len(group["steps"]) == 100:
+            raise ValueError("a hundred steps are enough")
         p.add_(state["seen"] * grad, alpha=-group["lr"])
 
 
@@ -228,7 +228,9 @@ def test_a_state_that_the_rule_lacks_is_refused() -> None:
 
 
 def test_a_step_that_fails_in_the_proof_is_refused_at_the_author_s_line() -> None:
-    with pytest.raises(NotImportedError, match=r"in the proof.*ten steps are enough") as caught:
+    with pytest.raises(
+        NotImportedError, match=r"in the proof.*a hundred steps are enough"
+    ) as caught:
         import_optimizer(FailsLate)
 
     assert caught.value.place[0] == __file__
