@@ -13,7 +13,7 @@ from torch import Tensor
 from optgen.importer.recording import NotImportedError
 
 NUM_COUNTED = 10
-"""How many steps are taken to see which numbers count them."""
+"""The number of steps that are taken to see which numbers count them."""
 
 
 @dataclass(frozen=True)
