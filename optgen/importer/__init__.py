@@ -10,7 +10,7 @@ import os
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +128,7 @@ def _write(cls: type, settings: Mapping[str, Any], *, is_wide: bool) -> tuple[st
         return _write(
             cls, {**settings, **lost}, is_wide=is_wide
         )  # the length of a loop keeps its default
+    subject = replace(subject, reduces_all=rule.reduces_all)
     return spec_text(subject, rule), rule, subject
 
 

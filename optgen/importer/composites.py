@@ -13,13 +13,15 @@ def normalize(
     x: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Tensor | None = None
 ) -> Tensor:
     """Return a tensor divided by its norm along an axis."""
-    return x / x.norm(p, dim, keepdim=True).clamp_min(eps)
+    norm: Tensor = x.norm(p, dim, keepdim=True)
+    return x / norm.clamp_min(eps)
 
 
 def cosine_similarity(x: Tensor, y: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """Return the cosine between two tensors along an axis."""
-    x_norm, y_norm = (each.norm(2, dim, keepdim=True).clamp_min(eps) for each in (x, y))
-    return ((x * y).sum(dim, keepdim=True) / (x_norm * y_norm)).squeeze(dim)
+    norms: list[Tensor] = [each.norm(2, dim, keepdim=True).clamp_min(eps) for each in (x, y)]
+    products: Tensor = (x * y).sum(dim, keepdim=True)
+    return (products / (norms[0] * norms[1])).squeeze(dim)
 
 
 def std_mean(x: Tensor, dim: Any = None, **options: Any) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from optgen.importer.recording import NotImportedError
 
 NUM_COUNTED = 10
-"""How many steps are taken to see which numbers count them."""
+"""The number of steps that are taken to see which numbers count them."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,14 @@ class Counts:
     state_keys: frozenset[str]
 
 
-def groups_of(params: Sequence[Any], is_split: bool) -> list[Any]:
+def groups_of(params: Sequence[Any], is_split: bool, *, are_two: bool = False) -> list[Any]:
     """Return the first argument of a constructor: the parameters, or groups of them.
 
-    `is_split`: the class takes groups that say `use_muon`, which is true for matrices.
+    `is_split`: the class takes groups that say `use_muon`, which is true for matrices. `are_two`:
+    there are two groups, so that a norm of one group is not taken for one of all.
     """
+    if are_two and len(params) > 1 and not is_split:
+        return [{"params": params[::2]}, {"params": params[1::2]}]
     if not is_split:
         return list(params)
     return [
@@ -92,6 +95,7 @@ def _counted(cls: Any, settings: Mapping[str, Any], *, is_split: bool) -> Counts
     optimizer = cls(groups_of([p, vector], is_split), **settings)
     first = _numbers(optimizer.param_groups[0])
     seen: dict[str, list[float]] = defaultdict(list)
+    in_group: dict[str, list[float]] = defaultdict(list)
     for _ in range(NUM_COUNTED):
         p.grad, vector.grad = torch.full_like(p, 0.5), torch.full_like(vector, 0.5)
         optimizer.step()
@@ -100,19 +104,19 @@ def _counted(cls: Any, settings: Mapping[str, Any], *, is_split: bool) -> Counts
                 "states that belong to no parameter",
                 hint="keep them in the states of the parameters: `self.state[p]`",
             )
-        for holder in (optimizer.param_groups[0], optimizer.state[p]):
-            for key, value in _numbers(holder).items():
-                seen[key].append(value)
+        for key, value in _numbers(optimizer.param_groups[0]).items():
+            in_group[key].append(value)
+        for key, value in _numbers(optimizer.state[p]).items():
+            seen[key].append(value)
     counters = {
         key: int(values[0]) - 1
-        for key, values in seen.items()
+        for key, values in (*seen.items(), *in_group.items())
         if values == [values[0] + n for n in range(NUM_COUNTED)] and values[0] in (0, 1, 2)
     }
-    of_group = _numbers(optimizer.param_groups[0])
     changed = {
         key: first.get(key, 0.0)
-        for key in of_group
-        if key not in counters and {first.get(key, seen[key][0])} != set(seen[key])
+        for key, values in in_group.items()
+        if key not in counters and {first.get(key, values[0])} != set(values)
     }
     kind = ""
     if "step" in counters and "step" in optimizer.state[p]:

@@ -70,6 +70,8 @@ class Rule:
     aliases: Mapping[str, str]
     num_runs: int
     lost: frozenset[str] = frozenset()
+    reduces_all: bool = False
+    """A reduction goes over all parameters."""
 
 
 @dataclass
@@ -381,10 +383,10 @@ def find_rule(subject: Subject) -> Rule:
             "the step changes no parameter",
             hint="the import gives it one matrix or one vector, without names",
         )
-    lost = {
-        name for each in explorers.values() for record, _, _ in each.paths for name in record.lost
-    }
-    return Rule(items, states, bounds, aliases, runs, frozenset(lost))
+    records = [record for each in explorers.values() for record, _, _ in each.paths]
+    lost = frozenset[str]().union(*(each.lost for each in records))
+    reduces_all = any(each.reduces_all for each in records)
+    return Rule(items, states, bounds, aliases, runs, lost, reduces_all)
 
 
 def _first_step(subject: Subject, states: Sequence[FoundState], shape: tuple[int, ...]) -> str:

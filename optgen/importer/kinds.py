@@ -49,11 +49,11 @@ def _split(
         item = rest.pop(0)
         if isinstance(item, If):
             is_needed = is_read_later or name in _read_before_set(rest, name)
-            sides = (
+            then, other = (
                 tuple(_split(side, name, is_read_later=is_needed, numbers=numbers))
                 for side in (item.then, item.other)
             )
-            made.append(If(item.condition, *sides, item.is_tensor))
+            made.append(If(item.condition, then, other, item.is_tensor))
             continue
         if item.name != name:
             made.append(item)

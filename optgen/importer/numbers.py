@@ -59,7 +59,7 @@ class Int(float):
         record = current()
         if record is not None:
             record.lost |= set(self.value.atoms())
-        return plain(self)
+        return int(float.__float__(self))
 
     def __repr__(self) -> str:
         return repr(plain(self))

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from optgen.importer.counts import groups_of
 from optgen.importer.explore import Rule
 from optgen.importer.precision import precision
 from optgen.importer.recording import NotImportedError, failed
-from optgen.importer.run import Argument, Subject, groups_of
+from optgen.importer.run import Argument, Subject
 from optgen.importer.statements import asked_names
 
 STEPS = 30
@@ -131,7 +132,7 @@ def prove(
             difference = _compare(subject, ours, setting, shapes)
         except _OriginalFailsError as error:
             if not setting:
-                raise error.refusal from error
+                raise _fails(error.refusal, shapes) from error
             refused += 1
             continue
         if not difference.error <= BOUND:
@@ -143,6 +144,13 @@ def prove(
     rounding = _rounding(subject, ours, shapes)
     keys = _exchange(subject, ours, shapes)
     return Proof(compared, shapes, largest, keys, refused, rounding)
+
+
+def _fails(refusal: NotImportedError, shapes: tuple[tuple[int, ...], ...]) -> DiffersError:
+    """Return the refusal of a class that fails; it may do so for parameters of three axes only."""
+    error = DiffersError(refusal.reason, refusal.place, refusal.hint)
+    error.num_axes = max(map(len, shapes))
+    return error
 
 
 def _differs(difference: Difference) -> DiffersError:
@@ -170,6 +178,7 @@ class _Side:
         *,
         is_wide: bool = False,
         is_split: bool = False,
+        are_two: bool = False,
         dtype: torch.dtype = torch.float64,
     ) -> None:
         generator = torch.Generator().manual_seed(7)
@@ -186,7 +195,7 @@ class _Side:
         self.replaced: set[torch.dtype] = set()
         """The shorter dtypes that steps without roundings met."""
         with precision(is_wide=is_wide):
-            self.optimizer = cls(groups_of(self.params, is_split), **options)
+            self.optimizer = cls(groups_of(self.params, is_split, are_two=are_two), **options)
 
     def step(self, number: int) -> None:
         """Take a step on a smooth function of each parameter, with noise of its own."""
@@ -235,7 +244,14 @@ def _original(
 ) -> _Side:
     """Return a side with the original class."""
     options = {**subject.settings, **setting}
-    return _Side(subject.cls, options, shapes, is_wide=subject.is_wide, is_split=subject.is_split)
+    return _Side(
+        subject.cls,
+        options,
+        shapes,
+        is_wide=subject.is_wide,
+        is_split=subject.is_split,
+        are_two=subject.reduces_all,
+    )
 
 
 def _rounding(subject: Subject, ours: Any, shapes: tuple[tuple[int, ...], ...]) -> str:
@@ -252,9 +268,14 @@ def _rounding(subject: Subject, ours: Any, shapes: tuple[tuple[int, ...], ...]) 
     probe.step(1)
     dtype = max(probe.replaced, key=lambda each: torch.finfo(each).eps, default=torch.float32)
     theirs = _Side(
-        subject.cls, subject.settings, shapes, is_split=subject.is_split, dtype=torch.float32
+        subject.cls,
+        subject.settings,
+        shapes,
+        is_split=subject.is_split,
+        are_two=subject.reduces_all,
+        dtype=torch.float32,
     )
-    mine = _Side(ours, {}, shapes, dtype=torch.float32)
+    mine = _Side(ours, {}, shapes, are_two=subject.reduces_all, dtype=torch.float32)
     bound = 4 * torch.finfo(dtype).eps
     for number in range(1, 4):
         theirs.step(number)
@@ -279,7 +300,7 @@ def _compare(
     except Exception as error:
         raise _OriginalFailsError(error, words) from error
     try:
-        mine = _Side(ours, _known(ours, setting), shapes)
+        mine = _Side(ours, _known(ours, setting), shapes, are_two=subject.reduces_all)
     except Exception as error:
         raise _ours_fails(error, words) from error
     largest = Difference(setting, "nothing", 0, 0.0)
@@ -337,7 +358,7 @@ def _exchange(subject: Subject, ours: Any, shapes: tuple[tuple[int, ...], ...]) 
         NotImportedError: a state dict is not taken, or the steps after it differ.
     """
     theirs = _original(subject, {}, shapes)
-    mine = _Side(ours, {}, shapes)
+    mine = _Side(ours, {}, shapes, are_two=subject.reduces_all)
     for number in range(1, 4):
         for side in (theirs, mine):
             side.step(number)

@@ -61,6 +61,9 @@ class Record:
     lost: set[str] = field(default_factory=set)
     """Words whose numbers were used where nothing records, such as the length of a loop."""
 
+    reduces_all: bool = False
+    """A reduction goes over all parameters."""
+
     def add(self, value: Value) -> Value:
         """Record a value at the author's line."""
         value.place = author_line()

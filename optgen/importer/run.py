@@ -64,6 +64,8 @@ class Subject:
     has_roundings: bool = False
     """There are such roundings. Known of a subject that runs without them."""
     state_keys: frozenset[str] = frozenset()
+    reduces_all: bool = False
+    """A reduction goes over all parameters, as the runs have shown."""
     is_split: bool = False
     """The class takes groups that say `use_muon`; an import gives it matrices in such a group."""
 

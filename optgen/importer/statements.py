@@ -274,9 +274,9 @@ def _with_inner_ifs_outside(
             raise NotImportedError("branches inside a branch on a tensor's value", item_place(side))
         sides = []
         for outcome in (True, False):
-            pair = (_given(inner.condition, outcome, each) for each in (then, other))
-            sides.append(tuple(_with_inner_ifs_outside(condition, *pair)))
-        return [If(inner.condition, *sides)]
+            a, b = (_given(inner.condition, outcome, each) for each in (then, other))
+            sides.append(tuple(_with_inner_ifs_outside(condition, a, b)))
+        return [If(inner.condition, sides[0], sides[1])]
     return list(_both_sides(condition, then, other))
 
 

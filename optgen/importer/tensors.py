@@ -357,6 +357,7 @@ class TensorRecorder(TorchFunctionMode):
         elif order != 2:
             return self._power_norm(value, x, axes, order)
         if each_in(value) is not None:
+            self.record.reduces_all = True
             return over_all(word, value)
         is_kept = bool(kwargs.get("keepdim", args[-1] is True))
         is_of_axis = bool(args[1:]) or "dim" in kwargs

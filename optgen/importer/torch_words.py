@@ -22,6 +22,8 @@ SAME = frozenset(
         "contiguous",
         "to",
         "float",
+        "half",
+        "bfloat16",
         "double",
         "type",
         "type_as",

@@ -223,7 +223,7 @@ class Unread(Base):
 
 
 class FailsLate(Base):
-    """A rule that fails in its hundredth update."""
+    """A rule that fails after a hundred updates."""
 
     def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
         state["seen"] = torch.zeros_like(p) if "seen" not in state else state["seen"]

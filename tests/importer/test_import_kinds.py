@@ -1,0 +1,243 @@
+"""Test that steps of many kinds are read, each with a class of its own, and proven."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from optgen.importer import NotImportedError, import_optimizer
+
+
+class Base(torch.optim.Optimizer):
+    """An optimizer whose rule is its method `update`."""
+
+    def __init__(self, params: Any, lr: float = 0.1, decay: float = 0.0) -> None:
+        super().__init__(params, {"lr": lr, "decay": decay})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            group["count"] = group.get("count", 0) + 1
+            for p in group["params"]:
+                self.update(p, p.grad, self.state[p], group)
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        raise NotImplementedError
+
+
+class QuotientByCount(Base):
+    """A mean of all gradients: a float by the count, which Python divides itself."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        if not state:
+            state["mean"] = torch.zeros_like(p)
+        state["mean"].lerp_(grad, weight=1.0 / group["count"])
+        p.add_(state["mean"].add(0.0), alpha=-group["lr"])
+
+
+class AskedTwice(Base):
+    """A flag that is asked first when states are made, and later inside another branch."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        if not state:
+            state["mean"] = torch.zeros_like(p)
+            if group["decay"] > 0:
+                state["largest"] = torch.zeros_like(p)
+        rate = group["lr"]
+        if group["lr"] > 0.09:
+            rate = rate / math.sqrt(group["count"])
+        mean = state["mean"].mul_(0.9).add_(grad.square())
+        if group["decay"] > 0:
+            torch.maximum(state["largest"], mean, out=state["largest"])
+            mean = state["largest"]
+        divisor = mean.sqrt()
+        if group["lr"] > 0.09:
+            divisor.add_(0.1)
+        else:
+            divisor.div_(1.0 - 0.9 ** group["count"]).add_(0.2)
+        p.addcdiv_(grad, divisor, value=-rate)
+
+
+class AskedWhileEmpty(Base):
+    """A condition that is asked in each step as long as no state is made."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        if not state and group["decay"] > 0:
+            state["mean"] = torch.zeros_like(p)
+        if group["lr"] > 0.09:
+            grad = grad + 0.1 * p
+        if group["decay"] > 0:
+            grad = state["mean"].mul_(group["decay"]).add_(grad)
+        p.add_(grad, alpha=-group["lr"])
+
+
+class SumOfWeights(Base):
+    """A sum that grows by 1 with the default arguments, and is no count."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        state["total"] = state.get("total", 0.0) + group["count"] ** group["decay"]
+        p.add_(grad, alpha=-group["lr"] / state["total"])
+
+
+class Repeats(Base):
+    """An argument that is the length of a loop; it keeps its default."""
+
+    def __init__(self, params: Any, lr: float = 0.1, repeats: int = 2) -> None:
+        torch.optim.Optimizer.__init__(self, params, {"lr": lr, "repeats": repeats})
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        for _ in range(group["repeats"]):
+            grad = grad * 0.5 + 0.1 * p
+        p.add_(grad, alpha=-group["lr"])
+
+
+class Normalized(Base):
+    """Functions that are made of simpler ones, numbers of rows, a variance, Python's max."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        update = functional.normalize(grad, dim=0)
+        if p.ndim > 1:
+            update = update + torch.nan_to_num(grad / (grad.std(correction=0) + 0.1), nan=0.0)
+            update.mul_(functional.cosine_similarity(grad, p, dim=1)[:, None])
+        scale = max(grad.norm(), group["decay"]) / math.sqrt(grad.square().mean() + 1.0)
+        p.sub_(update * scale, alpha=group["lr"])
+
+
+class Turned(Base):
+    """Products of a matrix or its transpose in bfloat16, for the group that says `use_muon`."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        for group in params:
+            if "use_muon" not in group:
+                raise ValueError("say `use_muon`")
+        torch.optim.Optimizer.__init__(self, params, {"lr": lr})
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        if not group["use_muon"]:
+            p.add_(grad, alpha=-group["lr"])
+            return
+        is_tall = grad.size(0) > grad.size(1)
+        x = (grad.mT if is_tall else grad).bfloat16()
+        x = x / (x.norm() + 1e-7)
+        gram = torch.empty(x.size(0), x.size(0), dtype=x.dtype)
+        torch.mm(x, x.mT, out=gram)
+        x = torch.addmm(x, gram, x, beta=1.5, alpha=-0.5)
+        p.add_((x.mT if is_tall else x).to(p.dtype), alpha=-group["lr"])
+
+
+class Clipped(Base):
+    """The norm of all gradients, in a branch."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        with torch.no_grad():
+            scale: Any = 1.0
+            if self.defaults["decay"] > 0:
+                norms = [p.grad.norm() for group in self.param_groups for p in group["params"]]
+                scale = (self.defaults["decay"] / torch.stack(norms).square().sum().sqrt()).clamp(
+                    max=1
+                )
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.add_(p.grad * scale, alpha=-group["lr"])
+
+
+class ClippedByGroup(Base):
+    """The norm of the gradients of one group, which the import takes for the norm of all."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        with torch.no_grad():
+            for group in self.param_groups:
+                norm = torch.stack([p.grad.norm() for p in group["params"]]).norm()
+                for p in group["params"]:
+                    p.add_(p.grad / (norm + 1.0), alpha=-group["lr"])
+
+
+def test_a_norm_of_one_group_is_not_taken_for_a_norm_of_all() -> None:
+    with pytest.raises(NotImportedError, match="differs from the original"):
+        import_optimizer(ClippedByGroup)
+
+
+class NestedTensorBranches(Base):
+    """A branch on a tensor in another one, with another number on each side."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        ratio = 1.0
+        if grad.norm() < 1.0:
+            ratio = group["decay"]
+            if group["lr"] > 0.09:
+                grad = grad * 2.0
+        elif grad.norm() < 3.0:
+            ratio = 0.25
+        p.add_(grad, alpha=-group["lr"])
+        p.mul_(1.0 - 0.1 * ratio)
+
+
+KINDS = [
+    QuotientByCount,
+    AskedTwice,
+    AskedWhileEmpty,
+    SumOfWeights,
+    Repeats,
+    Normalized,
+    Turned,
+    Clipped,
+    NestedTensorBranches,
+]
+
+
+@pytest.mark.one_case_in(9)
+@pytest.mark.parametrize("cls", KINDS)
+def test_a_step_of_this_kind_is_proven(cls: type) -> None:
+    proof = import_optimizer(cls).proof
+
+    assert proof.num_settings >= 4
+    assert proof.rounding == ("bfloat16" if cls is Turned else "")
+
+
+class PartRead(Base):
+    """A rule that reads a part of a tensor."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        p.add_(grad, alpha=-group["lr"] * grad.reshape(-1)[0])
+
+
+class Joined(Base):
+    """A rule that joins tensors."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        p.add_(torch.cat([grad, grad]).sum(), alpha=-group["lr"])
+
+
+class Signed(Base):
+    """A rule with the largest element of numbers that have a sign."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        p.add_(grad * grad.max(), alpha=-group["lr"])
+
+
+class GlobalState(Base):
+    """A rule with a state that belongs to no parameter."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        self.state["seen"] = True
+        p.add_(grad, alpha=-group["lr"])
+
+
+@pytest.mark.parametrize(
+    ("cls", "words"),
+    [
+        (PartRead, "a part of a tensor is read\n  hint: compute with whole tensors"),
+        (Joined, "tensors are joined\n  hint:"),
+        (Signed, "the largest element of numbers with a sign\n  hint:"),
+        (GlobalState, "states that belong to no parameter\n  hint:"),
+    ],
+)
+def test_a_refusal_has_a_way_out(cls: type, words: str) -> None:
+    with pytest.raises(NotImportedError) as caught:
+        import_optimizer(cls)
+
+    assert words in str(caught.value)
