@@ -35,6 +35,7 @@ _SHIFT = 2.0**-22  # of trace(x x'), added before the decomposition: rounding ma
 _BAND = 128  # rows of a symmetric product that are computed at once
 _BAND_LOSS = 0.15  # the time that bands lose, as a share of the whole product
 _FEW_ELEMENTS = 128 * 128  # below, a batch saves more in calls than it loses
+_FEW_IN_LISTS = 256 * 256  # the same for several tensors
 _SAMPLE = 4  # one row of so many tells the mean of a diagonal
 _SAFE = (2.0**-40, 2.0**60)  # norms whose squares are far from the limits of float32
 _CLEARLY = 1.04  # times the price of whole products must exceed another way's
@@ -157,6 +158,13 @@ def iterate(
     way = "batched"
     if first.numel() and all(map(_is_plain_memory, tensors)):
         way = _FORCED.get() or choose_way(rows, cols, steps, rates())
+        if (
+            way == "whole"
+            and not _FORCED.get()
+            and len(tensors) > 1
+            and rows * cols < _FEW_IN_LISTS
+        ):
+            way = "batched"
     if way == "batched":
         matrices = [x.bfloat16() for x in tensors]
         stacked = torch.stack(matrices) if len(matrices) > 1 else matrices[0].unsqueeze(0)
