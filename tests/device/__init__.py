@@ -13,7 +13,10 @@ It has its own memory, streams, events and pinned memory, and it has them as a G
   every later wait raises; a stalled device begins nothing. Counters: bytes held, their peaks, bytes
   copied, and the sum of all delays.
 
-It cannot show: the speed of a GPU, several devices, graphs, NCCL, memory that is rounded up or
+There are as many devices as DEVICE_COUNT in the environment says, one or two. They share limits,
+faults and counters.
+
+It cannot show: the speed of a GPU, graphs, NCCL, memory that is rounded up or
 fragmented, two copies that share a bus. An operator whose result's shape depends on values, or
 that has no meta kernel, runs on the host after a wait, and so hides races; `counts()` tells how
 many did, and DEVICE_TRACE=1 in the environment prints their names.
@@ -27,7 +30,7 @@ from __future__ import annotations
 import ctypes
 import types
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 
 import torch
@@ -96,7 +99,8 @@ def reset() -> None:
     """Give all settings their defaults, wait for the device, and forget its failure."""
     configure(**{name: value for name, value in SETTINGS.items() if name != "seed"})
     _native().device_clear_failure()
-    torch.accelerator.synchronize(NAME)
+    for index in range(torch._C._accelerator_hooks_device_count()):
+        torch.accelerator.synchronize(index)
     _native().device_clear_failure()
 
 
@@ -119,21 +123,26 @@ def _native() -> ctypes.CDLL:
     return native
 
 
+def _index(device: torch.device | str | int | None) -> int | None:
+    """Return the index of a device; None for the current one."""
+    return device if device is None or isinstance(device, int) else torch.device(device).index
+
+
 def _device_module() -> types.ModuleType:
     """Return `torch.sim`: what torch asks of the module of a device."""
     module = types.ModuleType(f"torch.{NAME}")
     functions = {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
-        "device_count": lambda: 1,
-        "current_device": lambda: 0,
-        "set_device": lambda device: None,
-        "device": lambda device=None: nullcontext(),
-        "synchronize": lambda device=None: torch.accelerator.synchronize(NAME),
-        "current_stream": lambda device=None: torch.accelerator.current_stream(NAME),
+        "device_count": torch._C._accelerator_hooks_device_count,
+        "current_device": torch.accelerator.current_device_index,
+        "set_device": torch.accelerator.set_device_index,
+        "device": lambda device=None: torch.accelerator.device_index(_index(device)),
+        "synchronize": lambda device=None: torch.accelerator.synchronize(device),
+        "current_stream": torch.accelerator.current_stream,
         "set_stream": torch.accelerator.set_stream,
         "stream": lambda stream: stream,
-        "Stream": lambda device=None, priority=0: torch.Stream(device=NAME),
+        "Stream": lambda device=None, priority=0: torch.Stream(device=device or NAME),
         "Event": lambda *_, **__: torch.Event(device=NAME),
         "memory_allocated": lambda device=None: counts()["device"],
         "get_amp_supported_dtype": lambda: [torch.bfloat16, torch.float16],

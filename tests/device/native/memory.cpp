@@ -86,12 +86,12 @@ void* allocate(size_t bytes) {
   if (!hold(counters.device, counters.device_peak, size, settings.device_limit)) return nullptr;
   auto& all = memory();
   std::lock_guard lock(all.mutex);
-  if (auto entry = all.free.find({bytes, current_stream}); entry != all.free.end()) {
+  if (auto entry = all.free.find({bytes, current_stream()}); entry != all.free.end()) {
     Block* block = entry->second;
     all.free.erase(entry);
     return block->shown;
   }
-  Block* block = map_block(bytes, current_stream);
+  Block* block = map_block(bytes, current_stream());
   all.blocks[block->shown] = block;
   return block->shown;
 }
@@ -120,6 +120,11 @@ void record_stream(const void* shown, StreamId id) {
 char* reachable(const void* shown) {
   Block* block = block_of(shown);
   return block ? block->reached + (static_cast<const char*>(shown) - block->shown) : nullptr;
+}
+
+StreamId owner(const void* shown) {
+  Block* block = block_of(shown);
+  return block ? block->owner : current_stream();
 }
 
 void* allocate_pinned(size_t bytes) {

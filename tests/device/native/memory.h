@@ -22,6 +22,9 @@ void record_stream(const void* shown, StreamId id);
 // Returns the address by which a stream's thread may reach device memory; nullptr if it is no device memory.
 char* reachable(const void* shown);
 
+// Returns the stream that was current when device memory was allocated.
+StreamId owner(const void* shown);
+
 void* allocate_pinned(size_t bytes);
 void release_pinned(void* address);
 bool is_pinned(const void* address);

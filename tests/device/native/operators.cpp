@@ -62,6 +62,14 @@ void fail_if_due(std::atomic<int64_t>& left, const char* message) {
   if (left >= 0 && left-- == 0) throw std::runtime_error(message);
 }
 
+// Lets a stream wait until another has come as far as it is now.
+void wait_for(Stream& waiting, Stream& other) {
+  auto event = std::make_shared<Event>();
+  uint64_t number = event->ask();
+  other.push([event, number] { event->pass(number); });
+  waiting.push([event, number] { event->wait(number); });
+}
+
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blocking) {
   check_failure();
   if (dst.numel() == 0) return dst;
@@ -72,7 +80,10 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blo
   auto source = reached(is_staged ? self.clone() : self).expand(dst.sizes()), target = reached(dst);
   auto bytes = static_cast<int64_t>(dst.numel() * dst.element_size());
   bool costs = !is_copying_operands;
-  auto& queue = stream(current_stream);
+  OnDevice scope(from_host ? dst.device() : self.device());
+  auto& queue = stream(current_stream());
+  auto other = !from_host && !to_host && self.device() != dst.device() ? current_streams[dst.device().index()] : -1;
+  if (other >= 0) wait_for(queue, stream(other));
   queue.push([=, &queue] {
     if (costs) {
       fail_if_due(settings.fail_after, "a copy failed, as the test asked");
@@ -82,6 +93,7 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blo
     }
     copy_values(target, source);
   });
+  if (other >= 0) wait_for(stream(other), queue);
   if (!returns_early) {
     queue.wait_until_idle();
     check_failure();
@@ -99,13 +111,15 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
 constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
 
 at::Tensor empty(c10::SymIntArrayRef size, std::optional<c10::ScalarType> dtype, std::optional<c10::Layout>,
-                 std::optional<c10::Device>, std::optional<bool>, std::optional<c10::MemoryFormat> format) {
+                 std::optional<c10::Device> device, std::optional<bool>, std::optional<c10::MemoryFormat> format) {
+  OnDevice scope(device);
   auto sizes = C10_AS_INTARRAYREF_SLOW(size);
   return at::detail::empty_generic(sizes, torch_allocator(), kKeys, c10::dtype_or_default(dtype), format);
 }
 
 at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride, std::optional<c10::ScalarType> dtype,
-                         std::optional<c10::Layout>, std::optional<c10::Device>, std::optional<bool>) {
+                         std::optional<c10::Layout>, std::optional<c10::Device> device, std::optional<bool>) {
+  OnDevice scope(device);
   auto sizes = C10_AS_INTARRAYREF_SLOW(size), strides = C10_AS_INTARRAYREF_SLOW(stride);
   return at::detail::empty_strided_generic(sizes, strides, torch_allocator(), kKeys, c10::dtype_or_default(dtype));
 }
@@ -272,11 +286,24 @@ void run_on_host(const c10::OperatorHandle& op, Stack* stack) {
   at::native::cpu_fallback(op, stack);
 }
 
+// Returns the device of the first tensor that is on one.
+std::optional<c10::Device> device_of(const Stack& arguments) {
+  for (const IValue& each : arguments) {
+    if (each.isTensor() && each.toTensor().defined() && each.toTensor().is_privateuseone()) return each.toTensor().device();
+    if (!each.isTensorList()) continue;
+    for (const at::Tensor& tensor : each.toTensorVector()) {
+      if (tensor.is_privateuseone()) return tensor.device();
+    }
+  }
+  return std::nullopt;
+}
+
 void run_in_stream(const c10::OperatorHandle& op, Stack* stack) {
   check_failure();
   const auto& schema = op.schema();
   size_t count = schema.arguments().size();
   Stack arguments(stack->end() - static_cast<int64_t>(count), stack->end());
+  OnDevice scope(device_of(arguments));
   if (runs_on_host(op) || !is_on_device(arguments)) return run_on_host(op, stack);
   auto results = tensors_of_results(op, arguments);
   if (!results) return run_on_host(op, stack);
@@ -285,7 +312,7 @@ void run_in_stream(const c10::OperatorHandle& op, Stack* stack) {
   Stack operands = mapped(arguments, reached);
   std::vector<at::Tensor> targets;
   for (const at::Tensor& each : *results) targets.push_back(reached(each));
-  stream(current_stream).push([op, operands, targets, writes_arguments] {
+  stream(current_stream()).push([op, operands, targets, writes_arguments] {
     fail_if_due(settings.fail_operator_after, "an operator failed, as the test asked");
     if (double seconds = settings.compute; seconds > 0) std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
     WithoutAutograd guard;

@@ -1,7 +1,9 @@
 #include "streams.h"
 
 #include <array>
+#include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <exception>
 
 #include "settings.h"
@@ -31,7 +33,8 @@ bool Stream::is_idle() {
 }
 
 void Stream::run() {
-  current_stream = id_;
+  current_device = device_of(id_);
+  current_streams[current_device] = id_;
   for (;;) {
     Task task;
     {
@@ -110,8 +113,8 @@ Clock::time_point Event::passed_at() {
 namespace {
 
 struct Pool {
-  std::array<std::unique_ptr<Stream>, kPooledStreams + 1> streams;
-  std::array<std::once_flag, kPooledStreams + 1> made;
+  std::array<std::unique_ptr<Stream>, kMostDevices * kStreams> streams;
+  std::array<std::once_flag, kMostDevices * kStreams> made;
 };
 
 Pool& pool() {
@@ -129,10 +132,21 @@ Stream& stream(StreamId id) {
   return *all.streams[id];
 }
 
-StreamId next_pooled_stream() { return 1 + static_cast<StreamId>(used_streams++ % kPooledStreams); }
+StreamId next_pooled_stream(int device) {
+  return default_stream(device) + 1 + static_cast<StreamId>(used_streams++ % kPooledStreams);
+}
 
-void wait_for_all_streams() {
-  for (StreamId id = 0; id <= kPooledStreams; ++id) stream(id).wait_until_idle();
+void wait_for_all_streams(int device) {
+  StreamId first = default_stream(device);
+  for (StreamId id = first; id < first + kStreams; ++id) stream(id).wait_until_idle();
+}
+
+int device_number() {
+  static const int number = [] {
+    const char* given = std::getenv("DEVICE_COUNT");
+    return given ? std::clamp(std::atoi(given), 1, kMostDevices) : 1;
+  }();
+  return number;
 }
 
 }  // namespace device

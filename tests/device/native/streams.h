@@ -1,6 +1,7 @@
 // Streams and events. A stream is a thread with a queue of tasks; an event counts how often a stream has passed it.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -57,14 +58,24 @@ class Event {
   Clock::time_point at_;
 };
 
-constexpr StreamId kDefaultStream = 0;
+constexpr int kMostDevices = 2;
 constexpr StreamId kPooledStreams = 32;  // a new stream is one of these in turn, as in CUDA
+constexpr StreamId kStreams = kPooledStreams + 1;  // of a device; the first is its default stream
+
+constexpr int device_of(StreamId id) { return static_cast<int>(id / kStreams); }
+constexpr StreamId default_stream(int device) { return device * kStreams; }
+
+// Returns the number of devices: DEVICE_COUNT in the environment, else 1.
+int device_number();
 
 Stream& stream(StreamId id);
-StreamId next_pooled_stream();
-void wait_for_all_streams();
+StreamId next_pooled_stream(int device);
+void wait_for_all_streams(int device);
 
-// The stream that this thread's calls go to.
-inline thread_local StreamId current_stream = kDefaultStream;
+// The device that this thread's calls go to, and their stream on each device.
+inline thread_local int current_device = 0;
+inline thread_local std::array<StreamId, kMostDevices> current_streams{default_stream(0), default_stream(1)};
+
+inline StreamId current_stream() { return current_streams[current_device]; }
 
 }  // namespace device

@@ -22,18 +22,19 @@ void check_failure() {
 namespace {
 
 constexpr auto kType = c10::DeviceType::PrivateUse1;
-const c10::Device kDevice(kType, 0);
+
+c10::Device here() { return c10::Device(kType, static_cast<c10::DeviceIndex>(current_device)); }
 
 struct DeviceAllocator final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
-    if (bytes == 0) return {nullptr, nullptr, &c10::detail::deleteNothing, kDevice};
+    if (bytes == 0) return {nullptr, nullptr, &c10::detail::deleteNothing, here()};
     void* shown = device::allocate(bytes);
     TORCH_CHECK_WITH(OutOfMemoryError, shown, "simulated device: out of memory, asked for ", bytes, " bytes");
-    return {shown, shown, &device::release, kDevice};
+    return {shown, shown, &device::release, here()};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &device::release; }
   void copy_data(void* to, const void* from, size_t bytes) const override {
-    stream(current_stream).wait_until_idle();
+    stream(current_stream()).wait_until_idle();
     std::memcpy(reachable(to), reachable(from), bytes);
   }
 } device_allocator;
@@ -56,24 +57,30 @@ Event& event_of(void* handle) { return **static_cast<EventHandle*>(handle); }
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return kType; }
-  c10::Device exchangeDevice(c10::Device) const override { return kDevice; }
-  c10::Device getDevice() const override { return kDevice; }
-  void setDevice(c10::Device) const override {}
-  void uncheckedSetDevice(c10::Device) const noexcept override {}
-  c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+  c10::Device exchangeDevice(c10::Device next) const override {
+    auto before = here();
+    setDevice(next);
+    return before;
+  }
+  c10::Device getDevice() const override { return here(); }
+  void setDevice(c10::Device next) const override { current_device = index_of(next); }
+  void uncheckedSetDevice(c10::Device next) const noexcept override { current_device = index_of(next); }
+  c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(device_number()); }
 
-  c10::Stream getStream(c10::Device) const override { return shown(current_stream); }
-  c10::Stream getDefaultStream(c10::Device) const override { return shown(kDefaultStream); }
-  c10::Stream getNewStream(c10::Device, int) const override { return shown(next_pooled_stream()); }
-  c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override { return shown(next_pooled_stream()); }
-  c10::Stream exchangeStream(c10::Stream next) const override { return shown(std::exchange(current_stream, next.id())); }
+  c10::Stream getStream(c10::Device at) const override { return shown(current_streams[index_of(at)]); }
+  c10::Stream getDefaultStream(c10::Device at) const override { return shown(default_stream(index_of(at))); }
+  c10::Stream getNewStream(c10::Device at, int) const override { return shown(next_pooled_stream(index_of(at))); }
+  c10::Stream getStreamFromGlobalPool(c10::Device at, bool) const override { return getNewStream(at, 0); }
+  c10::Stream exchangeStream(c10::Stream next) const override {
+    return shown(std::exchange(current_streams[device_of(next.id())], next.id()));
+  }
   bool queryStream(const c10::Stream& each) const override { return stream(each.id()).is_idle(); }
   void synchronizeStream(const c10::Stream& each) const override {
     stream(each.id()).wait_until_idle();
     check_failure();
   }
-  void synchronizeDevice(c10::DeviceIndex) const override {
-    wait_for_all_streams();
+  void synchronizeDevice(c10::DeviceIndex at) const override {
+    wait_for_all_streams(at < 0 ? current_device : at);
     check_failure();
   }
 
@@ -104,7 +111,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 
  private:
-  static c10::Stream shown(StreamId id) { return c10::Stream(c10::Stream::UNSAFE, kDevice, id); }
+  static int index_of(c10::Device device) { return device.has_index() ? device.index() : current_device; }
+  static c10::Stream shown(StreamId id) {
+    return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, static_cast<c10::DeviceIndex>(device_of(id))), id);
+  }
 };
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
 
@@ -112,14 +122,20 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
-  c10::DeviceIndex deviceCount() const override { return 1; }
-  c10::DeviceIndex getCurrentDevice() const override { return 0; }
-  void setCurrentDevice(c10::DeviceIndex) const override {}
-  c10::DeviceIndex exchangeDevice(c10::DeviceIndex) const override { return 0; }
-  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex) const override { return 0; }
+  c10::DeviceIndex deviceCount() const override { return static_cast<c10::DeviceIndex>(device_number()); }
+  c10::DeviceIndex getCurrentDevice() const override { return here().index(); }
+  void setCurrentDevice(c10::DeviceIndex next) const override { current_device = next; }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex next) const override {
+    return static_cast<c10::DeviceIndex>(std::exchange(current_device, next));
+  }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex next) const override {
+    return next < 0 ? here().index() : exchangeDevice(next);
+  }
   bool isPinnedPtr(const void* address) const override { return is_pinned(address); }
   c10::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator; }
-  at::Device getDeviceFromPtr(void*) const override { return kDevice; }
+  at::Device getDeviceFromPtr(void* address) const override {
+    return c10::Device(kType, static_cast<c10::DeviceIndex>(device_of(owner(address))));
+  }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
     static at::Generator generator = at::detail::getDefaultCPUGenerator();
     return generator;
