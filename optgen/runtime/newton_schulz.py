@@ -125,8 +125,8 @@ def cost_of(way: str, rows: int, cols: int, steps: int) -> Cost:
     )
 
 
-def choose_way(rows: int, cols: int, steps: int, by: Rates) -> str:
-    """Return the cheapest way for a matrix of the CPU, with rows <= cols.
+def choose_way(rows: int, cols: int, steps: int, by: Rates, count: int = 1) -> str:
+    """Return the cheapest way for each of `count` matrices of the CPU, with rows <= cols.
 
     Whole products are taken unless another way is clearly cheaper: they are what torch's Muon does.
     """
@@ -136,7 +136,9 @@ def choose_way(rows: int, cols: int, steps: int, by: Rates) -> str:
     def price(way: str) -> float:
         return cost_of(way, rows, cols, steps).seconds(by) * (1 if way == "whole" else _CLEARLY)
 
-    return min(WAYS[1:], key=price)
+    way = min(WAYS[1:], key=price)
+    is_batch_cheaper = count > 1 and rows * cols < _FEW_IN_LISTS
+    return "batched" if way == "whole" and is_batch_cheaper else way
 
 
 def iterate(
@@ -157,14 +159,7 @@ def iterate(
     rows, cols = sorted(first.shape[-2:])
     way = "batched"
     if first.numel() and all(map(_is_plain_memory, tensors)):
-        way = _FORCED.get() or choose_way(rows, cols, steps, rates())
-        if (
-            way == "whole"
-            and not _FORCED.get()
-            and len(tensors) > 1
-            and rows * cols < _FEW_IN_LISTS
-        ):
-            way = "batched"
+        way = _FORCED.get() or choose_way(rows, cols, steps, rates(), len(tensors))
     if way == "batched":
         return _batched(_stacked(tensors), coefficients, steps, eps).unbind()
     run = {"whole": _whole, "plain": _plain, "square": _square}[way]
