@@ -172,7 +172,7 @@ def _stacked(tensors: Sequence[Tensor]) -> Tensor:
     if len(tensors) == 1 or not all(map(_is_plain_memory, tensors)):
         return torch.stack([x.bfloat16() for x in tensors])
     stacked = tensors[0].new_empty((len(tensors), *tensors[0].shape), dtype=torch.bfloat16)
-    torch._foreach_copy_(stacked.unbind(), tensors)
+    torch._foreach_copy_(stacked.unbind(), list(tensors))
     return stacked
 
 
