@@ -169,7 +169,9 @@ def iterate(
 
 def _stacked(tensors: Sequence[Tensor]) -> Tensor:
     """Return tensors of one shape as one in bfloat16."""
-    if len(tensors) == 1 or not all(map(_is_plain_memory, tensors)):
+    if len(tensors) == 1:
+        return tensors[0].bfloat16().unsqueeze(0)
+    if not all(map(_is_plain_memory, tensors)):
         return torch.stack([x.bfloat16() for x in tensors])
     stacked = tensors[0].new_empty((len(tensors), *tensors[0].shape), dtype=torch.bfloat16)
     torch._foreach_copy_(stacked.unbind(), list(tensors))
