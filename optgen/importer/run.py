@@ -178,6 +178,8 @@ class Run:
     numbers: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     """The numbers that local variables were other names of, by function and variable, in order."""
     param: Any = None
+    is_constructed: bool = False
+    """The constructor accepted its arguments."""
 
     def take(self, *, is_fresh: bool) -> Path:
         """Run the constructor and a step: the first, or a later one."""
@@ -190,6 +192,7 @@ class Run:
         try:
             with recording_functions(), precision(is_wide=self.subject.is_wide):
                 optimizer = self._construct()
+                self.is_constructed = True
                 for self.number in (1,) if is_fresh else (1, 2, 3, 4):
                     self.record.is_silent = not is_fresh and self.number < 4
                     self.param.grad = torch.randn(

@@ -47,11 +47,12 @@ Event = Assign | Choice
 
 
 class HazardError(Exception):
-    """A value is read after its name got another one, so it needs a name of its own."""
+    """A value is read after its name got another one, so one of both needs a name of its own."""
 
-    def __init__(self, value: Value) -> None:
+    def __init__(self, value: Value, later: Value) -> None:
         super().__init__(text(value))
         self.value = value
+        self.later = later
 
 
 def events_of(events: Sequence[Value | Branch]) -> list[Event]:
@@ -86,7 +87,7 @@ def _check(value: Value, holds: dict[str, Value]) -> None:
     if value.name is not None:
         held = holds.get(value.name)
         if held is not None and held is not value and not _is_same_copy(held, value):
-            raise HazardError(value)
+            raise HazardError(value, held)
         return
     for each in value.args:
         _check(each, holds)

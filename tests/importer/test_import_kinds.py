@@ -241,3 +241,74 @@ def test_a_refusal_has_a_way_out(cls: type, words: str) -> None:
         import_optimizer(cls)
 
     assert words in str(caught.value)
+
+
+class NesterovNeedsMomentum(torch.optim.Optimizer):
+    """A constructor that refuses a flag alone, in a class that asks for it in another branch."""
+
+    def __init__(
+        self, params: Any, lr: float = 0.1, momentum: float = 0.0, nesterov: bool = False
+    ) -> None:
+        if momentum < 0.0:
+            raise ValueError(momentum)
+        if nesterov and momentum <= 0:
+            raise ValueError("nesterov needs a momentum")
+        super().__init__(params, {"lr": lr, "momentum": momentum, "nesterov": nesterov})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                grad, state = p.grad, self.state[p]
+                if group["momentum"] != 0:
+                    if "mean" not in state:
+                        state["mean"] = torch.clone(grad).detach()
+                    else:
+                        state["mean"].mul_(group["momentum"]).add_(grad)
+                    if group["nesterov"]:
+                        grad = grad.add(state["mean"], alpha=group["momentum"])
+                    else:
+                        grad = state["mean"]
+                p.add_(grad, alpha=-group["lr"])
+
+
+class NesterovEverywhere(NesterovNeedsMomentum):
+    """The same constructor; the step asks for the flag alone."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                grad, state = p.grad, self.state[p]
+                if "mean" not in state:
+                    state["mean"] = torch.zeros_like(p)
+                state["mean"].mul_(group["momentum"]).add_(grad)
+                if group["nesterov"]:
+                    p.add_(grad, alpha=-group["lr"])
+                p.add_(state["mean"], alpha=-group["lr"])
+
+
+@pytest.mark.parametrize("cls", [NesterovNeedsMomentum, NesterovEverywhere])
+def test_a_flag_that_the_constructor_takes_with_another_argument_is_read(cls: type) -> None:
+    made = import_optimizer(cls)
+
+    assert "nesterov=flag(False)" in made.text
+    assert "_before" not in made.text
+    assert made.proof.num_settings >= 8
+
+
+class ClonedThenChanged(Base):
+    """A copy of the gradient that is read after the variable of the gradient has changed."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        if group["decay"] != 0:
+            grad = grad.add(p, alpha=group["decay"])
+        raw = torch.clone(grad)
+        if group["lr"] <= 0.09:
+            grad = grad.sign()
+            grad = grad * (raw.square() > 0.1) + raw
+        p.add_(grad, alpha=-group["lr"])
+
+
+def test_a_copy_of_the_gradient_keeps_its_value() -> None:
+    assert import_optimizer(ClonedThenChanged).proof.largest <= 1e-12
