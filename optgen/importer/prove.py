@@ -6,6 +6,7 @@ import copy
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,8 @@ from optgen.importer.run import Argument, Subject
 from optgen.importer.statements import asked_names
 
 STEPS = 30
+SCHEDULED_AT = 16
+"""The step before which the numbers of the groups change, as a schedule does it."""
 BOUND = 1e-12
 MAX_OWN_PRECISION = 1e-9
 SHAPES = ((6, 4), (3, 7), (5,), (1, 1), (2, 3, 4), ())
@@ -155,9 +158,12 @@ def _fails(refusal: NotImportedError, shapes: tuple[tuple[int, ...], ...]) -> Di
 
 def _differs(difference: Difference) -> DiffersError:
     """Return the refusal of a difference."""
+    when = ""
+    if difference.step >= SCHEDULED_AT:
+        when = f", after the numbers of the groups had changed before step {SCHEDULED_AT}"
     error = DiffersError(
         f"the rule differs from the original: {difference.what} by {difference.error:.1e} "
-        f"in step {difference.step} with {_words(difference.setting)}"
+        f"in step {difference.step} with {_words(difference.setting)}{when}"
     )
     error.num_axes = len(re.findall(r"\d+[,)]", difference.what.rpartition("(")[2]))
     return error
@@ -208,6 +214,13 @@ class _Side:
             self.optimizer.step()
         self.replaced |= seen
 
+    def schedule(self, names: AbstractSet[str]) -> None:
+        """Make numbers of the groups smaller: rates and sums by half, tuples by a tenth."""
+        for group in self.optimizer.param_groups:
+            for name in names & group.keys():
+                x = group[name]
+                group[name] = tuple(0.9 * each for each in x) if isinstance(x, tuple) else 0.5 * x
+
     def tensors(self) -> Iterator[tuple[str, str, Tensor]]:
         """Yield the parameters and their states: the key or "", words, the numbers."""
         for n, p in enumerate(self.params):
@@ -233,10 +246,23 @@ def _own_precision(
     for p in nudged.params:
         p.data.mul_(1 + torch.finfo(torch.float64).eps)
     for number in range(1, at.step + 1):
-        side.step(number)
-        nudged.step(number)
+        for each in (side, nudged):
+            if number == SCHEDULED_AT:
+                each.schedule(_scheduled(subject, each))
+            each.step(number)
     values = ({what: x for _, what, x in each.tensors()}[at.what] for each in (side, nudged))
     return min(4 * _error(*values), MAX_OWN_PRECISION)
+
+
+def _scheduled(subject: Subject, original: _Side) -> set[str]:
+    """Return the arguments that are fractions in the original's groups."""
+    group = original.optimizer.param_groups[0]
+    numbers = {a.name: group.get(a.name) for a in subject.arguments}
+    return {
+        name
+        for name, x in numbers.items()
+        if all(type(each) is float for each in (x if isinstance(x, tuple) else [x]))
+    }
 
 
 def _original(
@@ -304,7 +330,11 @@ def _compare(
     except Exception as error:
         raise _ours_fails(error, words) from error
     largest = Difference(setting, "nothing", 0, 0.0)
+    scheduled = _scheduled(subject, original)
     for number in range(1, STEPS + 1):
+        if number == SCHEDULED_AT:
+            for side in (original, mine):
+                side.schedule(scheduled)
         try:
             original.step(number)
         except Exception as error:

@@ -64,9 +64,13 @@ class Record:
     reduces_all: bool = False
     """A reduction goes over all parameters."""
 
+    scheduled: frozenset[str] = frozenset()
+    """The arguments whose numbers the groups have. Empty while the constructor runs."""
+
     def add(self, value: Value) -> Value:
         """Record a value at the author's line."""
         value.place = author_line()
+        self._check(value)
         if not self.is_silent:
             self.events.append(value)
         return value
@@ -75,6 +79,7 @@ class Record:
         """Record a condition, and return the side to take."""
         if condition.op == "constant":
             return outcome
+        self._check(condition)
         truth, is_negated = self._canonical(condition)
         natural = outcome != is_negated
         if self.is_silent:
@@ -89,6 +94,17 @@ class Record:
         taken = self.decided[truth.key]
         self.events.append(Branch(truth, taken))
         return taken != is_negated
+
+    def _check(self, value: Value) -> None:
+        """Refuse a value of the constructor's number where a schedule may have changed it."""
+        if stale := sorted(value.firsts & self.scheduled):
+            name = stale[0]
+            raise NotImportedError(
+                f"the step reads the `{name}` that the constructor got, which a schedule of the "
+                "group's number does not change",
+                author_line(),
+                hint=f'read group["{name}"], or give the number an argument of its own',
+            )
 
     def equals_run_with(self, forced: Mapping[str, bool]) -> bool:
         """Tell if a run with these forced outcomes would be this one."""

@@ -135,11 +135,10 @@ class Clipped(Base):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         with torch.no_grad():
             scale: Any = 1.0
-            if self.defaults["decay"] > 0:
+            decay = self.param_groups[0]["decay"]
+            if decay > 0:
                 norms = [p.grad.norm() for group in self.param_groups for p in group["params"]]
-                scale = (self.defaults["decay"] / torch.stack(norms).square().sum().sqrt()).clamp(
-                    max=1
-                )
+                scale = (decay / torch.stack(norms).square().sum().sqrt()).clamp(max=1)
             for group in self.param_groups:
                 for p in group["params"]:
                     p.add_(p.grad * scale, alpha=-group["lr"])
@@ -312,3 +311,38 @@ class ClonedThenChanged(Base):
 
 def test_a_copy_of_the_gradient_keeps_its_value() -> None:
     assert import_optimizer(ClonedThenChanged).proof.largest <= 1e-12
+
+
+class KeptByConstructor(Base):
+    """A rate that the constructor keeps outside the groups, as a bound that grows with lr."""
+
+    def __init__(self, params: Any, lr: float = 0.1, decay: float = 0.0) -> None:
+        super().__init__(params, lr, decay)
+        self.first_rates = [group["lr"] for group in self.param_groups]
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        final = 0.1 * group["lr"] / self.first_rates[0]
+        p.add_(grad.clamp(-final, final), alpha=-group["lr"])
+
+
+class KeptInStep(Base):
+    """A rate that the first step keeps, where nothing records."""
+
+    rate: Any = None
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        self.rate = self.rate or group["lr"]
+        p.add_(grad, alpha=-self.rate)
+
+
+def test_a_number_that_the_constructor_keeps_is_refused_at_its_line() -> None:
+    with pytest.raises(NotImportedError, match=r"`lr` that the constructor got") as caught:
+        import_optimizer(KeptByConstructor)
+
+    assert caught.value.place[0] == __file__
+    assert 'read group["lr"]' in caught.value.hint
+
+
+def test_the_proof_changes_the_groups_numbers_as_a_schedule_does() -> None:
+    with pytest.raises(NotImportedError, match="in step 16 with the defaults, after the numbers"):
+        import_optimizer(KeptInStep)
