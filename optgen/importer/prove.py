@@ -25,6 +25,8 @@ SCHEDULED_AT = 16
 """The step before which the numbers of the groups change, as a schedule does it."""
 BOUND = 1e-12
 MAX_OWN_PRECISION = 1e-9
+GRADIENTS = (1.0, 1e-6, 1e-9)
+"""The magnitudes of gradients in the steps in float32."""
 SHAPES = ((6, 4), (3, 7), (5,), (1, 1), (2, 3, 4), ())
 MIN_SETTINGS = 8
 
@@ -144,7 +146,7 @@ def prove(
                 raise _differs(difference)
         compared += 1
         largest = max(largest, difference.error)
-    rounding = _rounding(subject, ours, shapes)
+    rounding = _in_float32(subject, ours, shapes)
     keys = _exchange(subject, ours, shapes)
     return Proof(compared, shapes, largest, keys, refused, rounding)
 
@@ -156,9 +158,8 @@ def _fails(refusal: NotImportedError, shapes: tuple[tuple[int, ...], ...]) -> Di
     return error
 
 
-def _differs(difference: Difference) -> DiffersError:
-    """Return the refusal of a difference."""
-    when = ""
+def _differs(difference: Difference, when: str = "") -> DiffersError:
+    """Return the refusal of a difference. `when`: words that say under which circumstances."""
     if difference.step >= SCHEDULED_AT:
         when = f", after the numbers of the groups had changed before step {SCHEDULED_AT}"
     error = DiffersError(
@@ -203,13 +204,14 @@ class _Side:
         with precision(is_wide=is_wide):
             self.optimizer = cls(groups_of(self.params, is_split, are_two=are_two), **options)
 
-    def step(self, number: int) -> None:
-        """Take a step on a smooth function of each parameter, with noise of its own."""
+    def step(self, number: int, scale: float = 1.0) -> None:
+        """Take a step on a smooth function of each parameter, with noise, times `scale`."""
         generator = torch.Generator().manual_seed(number)
         for p, target in zip(self.params, self.targets, strict=True):
             noise = torch.randn(p.shape, dtype=torch.float64, generator=generator)
             at = p.detach().double()
-            p.grad = (0.3 * (at - target) + 0.1 * torch.sin(at) + 0.2 * noise).to(p.dtype)
+            grad = 0.3 * (at - target) + 0.1 * torch.sin(at) + 0.2 * noise
+            p.grad = (scale * grad).to(p.dtype)
         with torch.no_grad(), precision(is_wide=self.is_wide) as seen:
             self.optimizer.step()
         self.replaced |= seen
@@ -266,50 +268,63 @@ def _scheduled(subject: Subject, original: _Side) -> set[str]:
 
 
 def _original(
-    subject: Subject, setting: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]
+    subject: Subject,
+    setting: Mapping[str, Any],
+    shapes: Sequence[tuple[int, ...]],
+    dtype: torch.dtype = torch.float64,
 ) -> _Side:
-    """Return a side with the original class."""
+    """Return a side with the original class. In float32 it has its roundings."""
     options = {**subject.settings, **setting}
     return _Side(
         subject.cls,
         options,
         shapes,
-        is_wide=subject.is_wide,
+        is_wide=subject.is_wide and dtype is torch.float64,
         is_split=subject.is_split,
         are_two=subject.reduces_all,
+        dtype=dtype,
     )
 
 
-def _rounding(subject: Subject, ours: Any, shapes: tuple[tuple[int, ...], ...]) -> str:
-    """Return the shortest dtype that the original rounds to, or "".
+def _in_float32(subject: Subject, ours: Any, shapes: tuple[tuple[int, ...], ...]) -> str:
+    """Compare a few steps in float32, with gradients of several magnitudes.
 
-    Then the original with its roundings takes three steps in float32, too.
+    So a number that is a float64's own in the rule, such as a dtype's eps, is found.
+
+    Returns:
+        The shortest dtype that the original rounds to inside a step, or "".
 
     Raises:
-        NotImportedError: these steps differ by more than the dtype's precision.
+        NotImportedError: the steps differ by more than some roundings, and by more than the
+            original from itself after one.
     """
+    dtype = _rounded_to(subject, shapes)
+    eps = torch.finfo(dtype).eps
+    for scale in GRADIENTS:
+        theirs, nudged = (_original(subject, {}, shapes, torch.float32) for _ in range(2))
+        mine = _Side(ours, {}, shapes, are_two=subject.reduces_all, dtype=torch.float32)
+        for p in nudged.params:
+            p.data.mul_(1 + torch.finfo(torch.float32).eps)
+        for number in range(1, 4):
+            for side in (theirs, nudged, mine):
+                side.step(number, scale)
+            found, own = ({what: x for _, what, x in each.tensors()} for each in (mine, nudged))
+            for _, what, x in theirs.tensors():
+                if what not in found or (error := _error(found[what], x)) <= 4 * eps:
+                    continue
+                if not error <= min(4 * _error(own[what], x), eps**0.5):
+                    words = f", in float32 with gradients of about {scale:g}"
+                    raise _differs(Difference({}, what, number, error), words)
+    return str(dtype).removeprefix("torch.") if subject.is_wide else ""
+
+
+def _rounded_to(subject: Subject, shapes: tuple[tuple[int, ...], ...]) -> torch.dtype:
+    """Return the shortest dtype that the original rounds to inside a step in float32."""
     if not subject.is_wide:
-        return ""
+        return torch.float32
     probe = _original(subject, {}, shapes)
     probe.step(1)
-    dtype = max(probe.replaced, key=lambda each: torch.finfo(each).eps, default=torch.float32)
-    theirs = _Side(
-        subject.cls,
-        subject.settings,
-        shapes,
-        is_split=subject.is_split,
-        are_two=subject.reduces_all,
-        dtype=torch.float32,
-    )
-    mine = _Side(ours, {}, shapes, are_two=subject.reduces_all, dtype=torch.float32)
-    bound = 4 * torch.finfo(dtype).eps
-    for number in range(1, 4):
-        theirs.step(number)
-        mine.step(number)
-        for a, b in zip(theirs.params, mine.params, strict=True):
-            if not (error := _error(b.detach(), a.detach())) <= bound:
-                raise NotImportedError(f"the rule differs from the original by {error:.1e}")
-    return str(dtype).removeprefix("torch.")
+    return max(probe.replaced, key=lambda each: torch.finfo(each).eps, default=torch.float32)
 
 
 def _compare(

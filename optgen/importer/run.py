@@ -27,14 +27,13 @@ from optgen.importer.recording import (
     set_current,
 )
 from optgen.importer.tensors import TensorRecorder
-from optgen.importer.values import Value, apply, constant
+from optgen.importer.values import PROPERTIES, Value, apply, constant
 from optgen.ir.ops import OPS
 from optgen.spec.reserved_names import ADDED_ARGUMENTS, why_taken
 
 LETTERS = {"exp_avg": "m", "exp_avg_sq": "v", "max_exp_avg_sq": "v_max", "momentum_buffer": "m"}
 """Letters of papers for common keys of states."""
-SIZES = ("rows", "cols", "numel", "ndim")
-OTHER_NAMES = ("atom", "constant", "copy", *SIZES)
+OTHER_NAMES = ("atom", "constant", "copy", *PROPERTIES)
 """Values that a variable is only another name of."""
 
 
@@ -275,7 +274,7 @@ class Run:
         self.bindings[self.local_name(name)] = value
         if value.op not in OTHER_NAMES and value.name is None:
             self.computed.add(name)
-        if value.op in ("constant", *SIZES):
+        if value.op in ("constant", *PROPERTIES):
             return
         if value.op == "atom":
             self.aliases.setdefault(str(value.name), name)

@@ -9,7 +9,7 @@ from difflib import SequenceMatcher
 
 from optgen.importer import layout
 from optgen.importer.recording import Branch, NotImportedError
-from optgen.importer.values import Value, expression, text
+from optgen.importer.values import PROPERTIES, Value, expression, text
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def events_of(events: Sequence[Value | Branch]) -> list[Event]:
 
 def _check(value: Value, holds: dict[str, Value]) -> None:
     """Raise an error if a name in a value's text no longer holds the value."""
-    if value.op in ("rows", "cols", "numel", "ndim"):
+    if value.op in PROPERTIES:
         return
     if value.name is not None:
         held = holds.get(value.name)

@@ -25,6 +25,8 @@ COMPARISONS: dict[str, type[ast.cmpop]] = {
     "eq": ast.Eq,
     "ne": ast.NotEq,
 }
+PROPERTIES = ("rows", "cols", "numel", "ndim", "machine_eps")
+"""Words for what a parameter is in all steps, in spite of its numbers."""
 NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
 
 

@@ -346,3 +346,42 @@ def test_a_number_that_the_constructor_keeps_is_refused_at_its_line() -> None:
 def test_the_proof_changes_the_groups_numbers_as_a_schedule_does() -> None:
     with pytest.raises(NotImportedError, match="in step 16 with the defaults, after the numbers"):
         import_optimizer(KeptInStep)
+
+
+class LeastOfDtype(Base):
+    """A divisor that the dtype's eps bounds from below."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        eps = torch.finfo(grad.dtype).eps
+        p.sub_(grad / grad.abs().clamp(min=eps), alpha=group["lr"])
+
+
+class TinyOfDtype(Base):
+    """A divisor that the dtype's smallest number bounds from below."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        p.sub_(grad / grad.abs().clamp(min=torch.finfo(p.dtype).tiny), alpha=group["lr"])
+
+
+class RoundedByHand(Base):
+    """A number of the dtype that nothing records."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        eps = 1e-7 if p.dtype == torch.float32 else 1e-16
+        p.sub_(grad / grad.abs().clamp(min=eps), alpha=group["lr"])
+
+
+def test_the_eps_of_the_parameters_dtype_is_a_word_of_the_language() -> None:
+    assert "maximum(abs(g), machine_eps(p))" in import_optimizer(LeastOfDtype).text
+
+
+def test_other_numbers_of_a_dtype_are_refused_at_their_line() -> None:
+    with pytest.raises(NotImportedError, match="the dtype's `tiny` has no word") as caught:
+        import_optimizer(TinyOfDtype)
+
+    assert caught.value.place[0] == __file__
+
+
+def test_steps_in_float32_are_compared() -> None:
+    with pytest.raises(NotImportedError, match="in float32 with gradients of about 1e-06"):
+        import_optimizer(RoundedByHand)
