@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from optgen.importer.kinds import with_kinds
-from optgen.importer.recording import NotImportedError, Record, failed
+from optgen.importer.recording import NotImportedError, Record, failed, stale
 from optgen.importer.run import Path, Run, Subject
 from optgen.importer.statements import (
     Assign,
@@ -59,6 +59,8 @@ class Rule:
     lost: frozenset[str] = frozenset()
     reduces_all: bool = False
     """A reduction goes over all parameters."""
+    kept: frozenset[str] = frozenset()
+    """The arguments that the steps read as the constructor got them, and not in the groups."""
 
 
 class RefusedRunError(Exception):
@@ -424,8 +426,21 @@ def find_rule(subject: Subject) -> Rule:
     records = [record for each in explorers.values() for record, _, _ in each.paths]
     lost = frozenset[str]().union(*(each.lost for each in records))
     reduces_all = any(each.reduces_all for each in records)
-    num_runs = len(records)
-    return Rule(items, states, bounds, aliases, num_runs, lost, reduces_all)
+    kept = _kept(records)
+    return Rule(items, states, bounds, aliases, len(records), lost, reduces_all, kept)
+
+
+def _kept(records: Sequence[Record]) -> frozenset[str]:
+    """Return the arguments that the steps read as the constructor got them.
+
+    Raises:
+        NotImportedError: another place of the steps reads the group's number.
+    """
+    places = {name: place for each in records for name, place in each.kept.items()}
+    renewed = set[str]().union(*(each.renewed for each in records))
+    for name in sorted(renewed & places.keys()):
+        raise stale(name, places[name])
+    return frozenset(places)
 
 
 def _first_step(subject: Subject, states: Sequence[FoundState], shape: tuple[int, ...]) -> str:

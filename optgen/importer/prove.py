@@ -257,13 +257,14 @@ def _own_precision(
 
 
 def _scheduled(subject: Subject, original: _Side) -> set[str]:
-    """Return the arguments that are fractions in the original's groups."""
+    """Return the arguments that are fractions in the original's groups, and read there."""
     group = original.optimizer.param_groups[0]
     numbers = {a.name: group.get(a.name) for a in subject.arguments}
     return {
         name
         for name, x in numbers.items()
-        if all(type(each) is float for each in (x if isinstance(x, tuple) else [x]))
+        if name not in subject.kept
+        and all(type(each) is float for each in (x if isinstance(x, tuple) else [x]))
     }
 
 

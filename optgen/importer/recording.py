@@ -67,10 +67,16 @@ class Record:
     scheduled: frozenset[str] = frozenset()
     """The arguments whose numbers the groups have. Empty while the constructor runs."""
 
+    kept: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Those that the step reads as the constructor got them, with the author's lines."""
+
+    renewed: set[str] = field(default_factory=set)
+    """Those that the step reads in the groups."""
+
     def add(self, value: Value) -> Value:
         """Record a value at the author's line."""
         value.place = author_line()
-        self._check(value)
+        self._note_origins(value)
         if not self.is_silent:
             self.events.append(value)
         return value
@@ -79,7 +85,7 @@ class Record:
         """Record a condition, and return the side to take."""
         if condition.op == "constant":
             return outcome
-        self._check(condition)
+        self._note_origins(condition)
         truth, is_negated = self._canonical(condition)
         natural = outcome != is_negated
         if self.is_silent:
@@ -95,16 +101,15 @@ class Record:
         self.events.append(Branch(truth, taken))
         return taken != is_negated
 
-    def _check(self, value: Value) -> None:
-        """Refuse a value of the constructor's number where a schedule may have changed it."""
-        if stale := sorted(value.firsts & self.scheduled):
-            name = stale[0]
-            raise NotImportedError(
-                f"the step reads the `{name}` that the constructor got, which a schedule of the "
-                "group's number does not change",
-                author_line(),
-                hint=f'read group["{name}"], or give the number an argument of its own',
-            )
+    def _note_origins(self, value: Value) -> None:
+        """Note which arguments a value of the step reads as the constructor got them."""
+        for name, is_first in sorted(value.origins):
+            if is_first and name in self.scheduled:
+                self.kept.setdefault(name, author_line())
+                if name == "lr":
+                    raise stale(name, self.kept[name])
+            elif not is_first:
+                self.renewed.add(name)
 
     def equals_run_with(self, forced: Mapping[str, bool]) -> bool:
         """Tell if a run with these forced outcomes would be this one."""
@@ -125,6 +130,16 @@ class Record:
         if op in ("ge", "le"):
             return Value(NEGATED[op], args), True
         return condition, False
+
+
+def stale(name: str, place: tuple[str, int]) -> NotImportedError:
+    """Return the refusal of a number that a schedule of the group's number does not change."""
+    return NotImportedError(
+        f"the step reads the `{name}` that the constructor got, which a schedule of the group's "
+        "number does not change",
+        place,
+        hint=f'read group["{name}"], or give the number an argument of its own',
+    )
 
 
 def failed(error: Exception, when: str = "") -> NotImportedError:

@@ -66,6 +66,8 @@ class Subject:
     state_keys: frozenset[str] = frozenset()
     reduces_all: bool = False
     """A reduction goes over all parameters, as the runs have shown."""
+    kept: frozenset[str] = frozenset()
+    """The arguments that the steps read as the constructor got them, and not in the groups."""
     is_split: bool = False
     """The class takes groups that say `use_muon`; an import gives it matrices in such a group."""
 
@@ -321,16 +323,16 @@ def _argument(argument: Argument, *, is_first: bool = True) -> Any:
     default = argument.default
     if type(default) is int and default == 0:
         default = 0.0
-    firsts = frozenset([argument.name] if is_first else [])
+    origins = frozenset([(argument.name, is_first)])
     if isinstance(default, tuple):
         return tuple(
             recorded(
                 float(x) if x == 0 else x,
-                Value("atom", name=f"{argument.name}[{i}]", firsts=firsts),
+                Value("atom", name=f"{argument.name}[{i}]", origins=origins),
             )
             for i, x in enumerate(default)
         )
-    return recorded(default, Value("atom", name=argument.name, firsts=firsts))
+    return recorded(default, Value("atom", name=argument.name, origins=origins))
 
 
 def _has_atoms(x: Any, argument: Any) -> bool:

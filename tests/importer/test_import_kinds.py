@@ -385,3 +385,29 @@ def test_other_numbers_of_a_dtype_are_refused_at_their_line() -> None:
 def test_steps_in_float32_are_compared() -> None:
     with pytest.raises(NotImportedError, match="in float32 with gradients of about 1e-06"):
         import_optimizer(RoundedByHand)
+
+
+class KeptAlone(Base):
+    """A number that the steps read only as the constructor kept it."""
+
+    def __init__(self, params: Any, lr: float = 0.1, decay: float = 0.1) -> None:
+        super().__init__(params, lr, decay)
+        self.decay = decay
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        p.add_(grad + self.decay * p, alpha=-group["lr"])
+
+
+class KeptAndRenewed(KeptAlone):
+    """A number that one place reads as the constructor kept it, and another one in the group."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        p.add_(grad + self.decay * p, alpha=-group["lr"])
+        p.mul_(1.0 - 0.1 * group["decay"])
+
+
+def test_a_number_that_only_the_constructor_s_copy_is_read_of_is_an_argument() -> None:
+    assert "g + decay * p" in import_optimizer(KeptAlone).text
+
+    with pytest.raises(NotImportedError, match=r"the step reads the `decay` that the constr"):
+        import_optimizer(KeptAndRenewed)
