@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from optgen.importer.numbers import Flag, Float, Int, plain, recorded
+from optgen.importer.recording import NotImportedError
 from optgen.importer.values import Value, constant, is_constant
 
 if TYPE_CHECKING:
@@ -44,6 +45,11 @@ class Holder(dict[Any, Any]):
             elif self.is_group and key not in self.run.subject.group_numbers:
                 continue
             elif self.is_group:
+                if not isinstance(x, int | float | Tensor):
+                    raise NotImportedError(
+                        f"the group's `{key}` is {x!r} before the first step, and a number later",
+                        hint="begin with a number, and keep it in self.state[p]",
+                    )
                 word = self.run.subject.letter(key)
                 self.run.words.add(word)
                 self.run.inits.setdefault(key, constant(self.run.subject.group_numbers[key]))

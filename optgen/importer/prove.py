@@ -18,7 +18,7 @@ from optgen.importer.explore import Rule
 from optgen.importer.precision import precision
 from optgen.importer.recording import NotImportedError, failed
 from optgen.importer.run import Argument, Subject
-from optgen.importer.statements import asked_names
+from optgen.importer.statements import asked_names, line_of
 
 STEPS = 30
 SCHEDULED_AT = 16
@@ -33,9 +33,13 @@ MIN_SETTINGS = 8
 
 @dataclass(frozen=True)
 class Difference:
-    """The largest difference of one setting: of what, in which step, how large."""
+    """The largest difference of one setting: of what, in which step, how large.
+
+    `key` is the state's key, or "" for a parameter.
+    """
 
     setting: Mapping[str, Any]
+    key: str
     what: str
     step: int
     error: float
@@ -143,10 +147,10 @@ def prove(
         if not difference.error <= BOUND:
             own = _own_precision(subject, setting, shapes, difference)
             if not difference.error <= own:
-                raise _differs(difference)
+                raise _differs(difference, subject, rule)
         compared += 1
         largest = max(largest, difference.error)
-    rounding = _in_float32(subject, ours, shapes)
+    rounding = _in_float32(subject, rule, ours, shapes)
     keys = _exchange(subject, ours, shapes)
     return Proof(compared, shapes, largest, keys, refused, rounding)
 
@@ -158,13 +162,24 @@ def _fails(refusal: NotImportedError, shapes: tuple[tuple[int, ...], ...]) -> Di
     return error
 
 
-def _differs(difference: Difference, when: str = "") -> DiffersError:
-    """Return the refusal of a difference. `when`: words that say under which circumstances."""
+def _differs(difference: Difference, subject: Subject, rule: Rule, when: str = "") -> DiffersError:
+    """Return the refusal of a difference at the line that computes what differs.
+
+    `when`: words that say under which circumstances it was found.
+    """
+    hint = (
+        "let the step compute with tensors, arguments and states alone, without float(…) or other "
+        "parameters; fix arguments by --set, or write a spec by hand"
+    )
     if difference.step >= SCHEDULED_AT:
         when = f", after the numbers of the groups had changed before step {SCHEDULED_AT}"
+        hint = "read the numbers in the group in each step, under the arguments' names"
+    name = subject.letter(difference.key) if difference.key else "p"
     error = DiffersError(
         f"the rule differs from the original: {difference.what} by {difference.error:.1e} "
-        f"in step {difference.step} with {_words(difference.setting)}{when}"
+        f"in step {difference.step} with {_words(difference.setting)}{when}",
+        line_of(rule.items, name),
+        hint,
     )
     error.num_axes = len(re.findall(r"\d+[,)]", difference.what.rpartition("(")[2]))
     return error
@@ -287,7 +302,9 @@ def _original(
     )
 
 
-def _in_float32(subject: Subject, ours: Any, shapes: tuple[tuple[int, ...], ...]) -> str:
+def _in_float32(
+    subject: Subject, rule: Rule, ours: Any, shapes: tuple[tuple[int, ...], ...]
+) -> str:
     """Compare a few steps in float32, with gradients of several magnitudes.
 
     So a number that is a float64's own in the rule, such as a dtype's eps, is found.
@@ -310,12 +327,12 @@ def _in_float32(subject: Subject, ours: Any, shapes: tuple[tuple[int, ...], ...]
             for side in (theirs, nudged, mine):
                 side.step(number, scale)
             found, own = ({what: x for _, what, x in each.tensors()} for each in (mine, nudged))
-            for _, what, x in theirs.tensors():
+            for key, what, x in theirs.tensors():
                 if what not in found or (error := _error(found[what], x)) <= 4 * eps:
                     continue
                 if not error <= min(4 * _error(own[what], x), eps**0.5):
                     words = f", in float32 with gradients of about {scale:g}"
-                    raise _differs(Difference({}, what, number, error), words)
+                    raise _differs(Difference({}, key, what, number, error), subject, rule, words)
     return str(dtype).removeprefix("torch.") if subject.is_wide else ""
 
 
@@ -345,7 +362,7 @@ def _compare(
         mine = _Side(ours, _known(ours, setting), shapes, are_two=subject.reduces_all)
     except Exception as error:
         raise _ours_fails(error, words) from error
-    largest = Difference(setting, "nothing", 0, 0.0)
+    largest = Difference(setting, "", "nothing", 0, 0.0)
     scheduled = _scheduled(subject, original)
     for number in range(1, STEPS + 1):
         if number == SCHEDULED_AT:
@@ -367,7 +384,7 @@ def _compare(
                 raise NotImportedError(f"the original has the {what}, which the rule lacks")
             error_of_x = _error(found[what], x)
             if not error_of_x <= largest.error:
-                largest = Difference(setting, what, number, error_of_x)
+                largest = Difference(setting, key, what, number, error_of_x)
         if not largest.error <= BOUND:
             return largest
     return largest

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any
 
 from optgen.importer.values import NEGATED, Value, constant, is_constant
@@ -142,13 +143,26 @@ def stale(name: str, place: tuple[str, int]) -> NotImportedError:
     )
 
 
+def complete(refusal: NotImportedError, cls: Any) -> None:
+    """Give a refusal the class's step as its place, and a way out, if it has none."""
+    step = inspect.unwrap(getattr(cls, "step", cls))
+    if not refusal.place[0] and isinstance(step, FunctionType):
+        refusal.place = step.__code__.co_filename, step.__code__.co_firstlineno
+    if not refusal.hint and "hint:" not in refusal.reason:
+        refusal.hint = "fix arguments by --set, or write the rule as a spec by hand"
+
+
 def failed(error: Exception, when: str = "") -> NotImportedError:
     """Return an error of the author's code as a refusal at the author's line.
 
     `when`: words that say which part of an import met the error, or "".
     """
     reason = f"the class fails here{when}: {type(error).__name__}: {error}"
-    return NotImportedError(reason, _author_place(error))
+    hint = (
+        "the import gives the class a matrix or a vector in float64 on the CPU, and no closure; "
+        "fix arguments by --set, or import an inner class"
+    )
+    return NotImportedError(reason, _author_place(error), hint)
 
 
 def defect(error: Exception, name: str) -> NotImportedError:
@@ -212,4 +226,8 @@ def as_value(x: Any) -> Value:
         return recorded
     if x is None or isinstance(x, int | float | str):
         return constant(x)
-    raise NotImportedError(f"a {type(x).__name__} in arithmetic", author_line())
+    raise NotImportedError(
+        f"a {type(x).__name__} in arithmetic",
+        author_line(),
+        hint="compute with numbers and whole tensors: write 0.0 and not [0.0]",
+    )

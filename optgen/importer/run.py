@@ -73,11 +73,12 @@ class Subject:
 
     def letter(self, key: str) -> str:
         """Return the name of a state in the rule."""
-        name = letter(key)
-        if any(other != key and LETTERS.get(other) == name for other in self.state_keys):
+        name, arguments = letter(key), {each.name for each in self.arguments}
+        if name in arguments or any(
+            other != key and LETTERS.get(other) == name for other in self.state_keys
+        ):
             name = key
-        is_taken = name in {each.name for each in self.arguments}
-        return f"{name}_state" if is_taken else name
+        return f"{name}_state" if name in arguments else name
 
 
 @dataclass
@@ -115,6 +116,11 @@ def find_subject(cls: Any, settings: Mapping[str, Any], *, is_wide: bool = False
                 f"the argument `{each.name}` has no default", hint=f"--set {each.name}=…"
             )
         if _is_number_like(each.default):
+            if each.name in ("p", "g", "t"):
+                raise NotImportedError(
+                    f"the argument `{each.name}` has a name that a spec gives to something else",
+                    hint="rename it, or fix it by --set",
+                )
             arguments.append(Argument(each.name, each.default))
     names = {each.name for each in arguments}
     try:

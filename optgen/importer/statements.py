@@ -110,6 +110,18 @@ def assigned(items: Sequence[Item]) -> set[str]:
     return names
 
 
+def line_of(items: Sequence[Item], name: str) -> tuple[str, int]:
+    """Return the author's line of the last assignment to a name; ("", 0) if there is none."""
+    for item in reversed(items):
+        if isinstance(item, If):
+            place = line_of(item.then + item.other, name)
+        else:
+            place = item.place if item.name == name else ("", 0)
+        if place[0]:
+            return place
+    return "", 0
+
+
 def names_read(items: Sequence[Item]) -> set[str]:
     """Return the names that code reads."""
     names: set[str] = set()

@@ -226,9 +226,50 @@ class GlobalState(Base):
         p.add_(grad, alpha=-group["lr"])
 
 
+class ListOfNumber(Base):
+    """A rule with a list of a number."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        p.add_(grad * torch.tensor([0.5], dtype=p.dtype), alpha=-group["lr"])
+
+
+class ListOfTensors(Base):
+    """A rule with a list of tensors as a state."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        state.setdefault("means", [torch.zeros_like(p)])
+        p.add_(state["means"][0].add_(grad), alpha=-group["lr"])
+
+
+class NumberOfNone(Base):
+    """A rule whose group has no number before the first step, and one later."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        torch.optim.Optimizer.__init__(self, params, {"lr": lr, "scale": None})
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        if group["scale"] is not None:
+            p.add_(grad, alpha=-group["lr"] * group["scale"])
+        group["scale"] = 1.0 / (1.0 + p.norm().item())
+
+
+class TwoSteps(Base):
+    """A rule that differs: each other step does nothing, and no state says so."""
+
+    calls = 0
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        self.calls += 1
+        p.add_(grad, alpha=-group["lr"] if self.calls % 2 else -0.5 * group["lr"])
+
+
 @pytest.mark.parametrize(
     ("cls", "words"),
     [
+        (ListOfNumber, "a list in arithmetic\n  hint: compute with numbers"),
+        (ListOfTensors, "a tensor of unknown origin\n  hint: keep it in self.state[p]"),
+        (NumberOfNone, "the group's `scale` is None before the first step"),
+        (TwoSteps, "with the defaults\n  hint: let the step compute with"),
         (PartRead, "a part of a tensor is read\n  hint: compute with whole tensors"),
         (Joined, "tensors are joined\n  hint:"),
         (Signed, "the largest element of numbers with a sign\n  hint:"),
@@ -240,6 +281,8 @@ def test_a_refusal_has_a_way_out(cls: type, words: str) -> None:
         import_optimizer(cls)
 
     assert words in str(caught.value)
+    assert caught.value.place[0] == __file__
+    assert caught.value.place[1] > 1
 
 
 class NesterovNeedsMomentum(torch.optim.Optimizer):
