@@ -29,6 +29,7 @@ from optgen.importer.statements import (
     with_wide_reductions_first,
     without_copies,
     without_dead,
+    without_impossible,
 )
 from optgen.importer.states import MATRIX, VECTOR, FoundState, find_states
 from optgen.importer.values import Value, text
@@ -406,7 +407,8 @@ def find_rule(subject: Subject) -> Rule:
     for shape in (MATRIX, VECTOR):
         first, later = codes[shape, True], codes[shape, False]
         if first != later:
-            first = merged(_first_step(subject, states, shape), first, later)
+            condition = _first_step(subject, states, shape)
+            first = without_impossible(merged(condition, first, later), condition)
         by_shape.append(first)
     items: Sequence[Item] = by_shape[0]
     if by_shape[0] != by_shape[1]:

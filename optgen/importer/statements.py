@@ -184,6 +184,50 @@ def merged(condition: str, then: Sequence[Item], other: Sequence[Item]) -> list[
     return made
 
 
+def without_impossible(items: Sequence[Item], first: str) -> list[Item]:
+    """Return code without sides that no step takes: a first step, where `first` is true, counts 1.
+
+    Runs of a first step answer `t > 3` both ways, as all runs do.
+    """
+    made: list[Item] = []
+    for item in items:
+        if isinstance(item, If):
+            then, other = list(item.then), list(item.other)
+            if item.condition == first:
+                then = list(_counted_once(then))
+            elif (is_first := _at_first_step(item.condition)) is not None:
+                then, other = (
+                    side if is_taken else _given(first, False, side)
+                    for side, is_taken in ((then, is_first), (other, not is_first))
+                )
+            sides = (tuple(without_impossible(each, first)) for each in (then, other))
+            item = If(item.condition, *sides, item.is_tensor)
+        made.append(item)
+    return made
+
+
+def _at_first_step(condition: str) -> bool | None:
+    """Return the answer of a condition on the count alone for the count 1; None for others."""
+    if names_in(condition) != {"t"}:
+        return None
+    try:
+        return bool(eval(condition, {"__builtins__": {}}, {"t": 1}))
+    except ArithmeticError:
+        return None
+
+
+def _counted_once(items: Sequence[Item]) -> Iterator[Item]:
+    """Yield the code of a step with the count 1."""
+    for item in items:
+        if isinstance(item, Assign):
+            yield item
+        elif (is_true := _at_first_step(item.condition)) is not None:
+            yield from _counted_once(item.then if is_true else item.other)
+        else:
+            then, other = (tuple(_counted_once(side)) for side in (item.then, item.other))
+            yield If(item.condition, then, other, item.is_tensor)
+
+
 def _are_alike(left: Sequence[Item], right: Sequence[Item]) -> bool:
     """Tell if both are ifs with the same conditions."""
     return len(left) == len(right) and all(

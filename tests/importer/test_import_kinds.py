@@ -454,3 +454,25 @@ def test_a_number_that_only_the_constructor_s_copy_is_read_of_is_an_argument() -
 
     with pytest.raises(NotImportedError, match=r"the step reads the `decay` that the constr"):
         import_optimizer(KeptAndRenewed)
+
+
+class OddSteps(Base):
+    """A first step of its own on both sides of a branch on the step count."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        if group["count"] % 2 == 1:
+            if "mean" not in state:
+                state["mean"] = grad.clone()
+            state["mean"].lerp_(grad, 0.5)
+        else:
+            if "mean" not in state:
+                state["mean"] = grad.clone()
+            state["mean"].mul_(0.9).add_(grad)
+        p.add_(state["mean"], alpha=-group["lr"])
+
+
+def test_a_first_step_does_not_ask_for_the_step_count() -> None:
+    text = import_optimizer(OddSteps).text
+
+    assert text.count("t % 2") == 1
+    assert text.count("fresh(mean_state)") == 1
