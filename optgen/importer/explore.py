@@ -29,9 +29,8 @@ from optgen.importer.statements import (
     with_wide_reductions_first,
     without_copies,
     without_dead,
-    without_impossible,
 )
-from optgen.importer.states import MATRIX, VECTOR, FoundState, find_states
+from optgen.importer.states import MATRIX, VECTOR, FoundState, find_states, with_first_step
 from optgen.importer.values import Value, text
 
 MAX_RUNS = 200
@@ -406,10 +405,7 @@ def find_rule(subject: Subject) -> Rule:
     by_shape = []
     for shape in (MATRIX, VECTOR):
         first, later = codes[shape, True], codes[shape, False]
-        if first != later:
-            condition = _first_step(subject, states, shape)
-            first = without_impossible(merged(condition, first, later), condition)
-        by_shape.append(first)
+        by_shape.append(with_first_step(subject, states, shape, first, later))
     items: Sequence[Item] = by_shape[0]
     if by_shape[0] != by_shape[1]:
         items = merged("factored(p)", by_shape[0], by_shape[1])
@@ -443,15 +439,6 @@ def _kept(records: Sequence[Record]) -> frozenset[str]:
     for name in sorted(renewed & places.keys()):
         raise stale(name, places[name])
     return frozenset(places)
-
-
-def _first_step(subject: Subject, states: Sequence[FoundState], shape: tuple[int, ...]) -> str:
-    """Return the condition of a parameter's first step."""
-    own = "factored" if shape == MATRIX else "not factored"
-    for each in states:
-        if each.shape != "scalar" and each.when in ("", own):
-            return f"fresh({subject.letter(each.key)})"
-    return "t == 1"
 
 
 def _bounds(subject: Subject) -> tuple[Bound, ...]:

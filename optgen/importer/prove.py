@@ -75,7 +75,7 @@ def settings_of(subject: Subject, rule: Rule) -> tuple[list[dict[str, Any]], int
     compared. There are more mixtures than that, for settings that the original refuses.
     """
     asked = asked_names(rule.items)
-    choices = {a.name: _choices(a, a.name in asked) for a in subject.arguments}
+    choices = {a.name: _choices(a, is_asked=a.name in asked) for a in subject.arguments}
     found: list[dict[str, Any]] = [{}]
     for name, values in choices.items():
         found += [{name: value} for value in values]
@@ -91,7 +91,7 @@ def settings_of(subject: Subject, rule: Rule) -> tuple[list[dict[str, Any]], int
     return found, num_wanted
 
 
-def _choices(argument: Argument, is_asked: bool) -> list[Any]:
+def _choices(argument: Argument, *, is_asked: bool) -> list[Any]:
     """Return other values of an argument; 0 is one if the rule asks for the argument."""
     default = argument.default
     if isinstance(default, bool):
@@ -151,7 +151,9 @@ def prove(
         compared += 1
         largest = max(largest, difference.error)
     rounding = _in_float32(subject, rule, ours, shapes)
-    keys = _exchange(subject, ours, shapes)
+    keys = all(
+        _exchange(subject, ours, each, shapes) for each in ({}, _with_all_states(subject, rule))
+    )
     return Proof(compared, shapes, largest, keys, refused, rounding)
 
 
@@ -411,7 +413,16 @@ def _error(a: Tensor, b: Tensor) -> float:
     return float((a - b).abs().max()) / max(float(b.abs().max()), 1e-30)
 
 
-def _exchange(subject: Subject, ours: Any, shapes: tuple[tuple[int, ...], ...]) -> bool:
+def _with_all_states(subject: Subject, rule: Rule) -> dict[str, Any]:
+    """Return a setting with which states exist that do not with the defaults."""
+    flags = {state.when for state in rule.states}
+    off = [a for a in subject.arguments if a.name in flags and not a.default]
+    return {a.name: _choices(a, is_asked=False)[0] for a in off}
+
+
+def _exchange(
+    subject: Subject, ours: Any, setting: Mapping[str, Any], shapes: tuple[tuple[int, ...], ...]
+) -> bool:
     """Let each side go on with the other's state dict, and compare it with its own course.
 
     Returns:
@@ -420,8 +431,8 @@ def _exchange(subject: Subject, ours: Any, shapes: tuple[tuple[int, ...], ...]) 
     Raises:
         NotImportedError: a state dict is not taken, or the steps after it differ.
     """
-    theirs = _original(subject, {}, shapes)
-    mine = _Side(ours, {}, shapes, are_two=subject.reduces_all)
+    theirs = _original(subject, setting, shapes)
+    mine = _Side(ours, _known(ours, setting), shapes, are_two=subject.reduces_all)
     for number in range(1, 4):
         for side in (theirs, mine):
             side.step(number)
@@ -448,7 +459,9 @@ def _exchange(subject: Subject, ours: Any, shapes: tuple[tuple[int, ...], ...]) 
     for a, b in zip(theirs.params, mine.params, strict=True):
         if not (error_of_p := _error(b.detach(), a.detach())) <= bound:
             raise NotImportedError(
-                f"the steps after an exchange of state dicts differ by {error_of_p:.1e}"
+                f"the steps after an exchange of state dicts differ by {error_of_p:.1e} with "
+                f"{_words(setting)}",
+                hint="keep all that a step reads in self.state[p], a count of steps too",
             )
     return True
 

@@ -185,10 +185,7 @@ def merged(condition: str, then: Sequence[Item], other: Sequence[Item]) -> list[
 
 
 def without_impossible(items: Sequence[Item], first: str) -> list[Item]:
-    """Return code without sides that no step takes: a first step, where `first` is true, counts 1.
-
-    Runs of a first step answer `t > 3` both ways, as all runs do.
-    """
+    """Return code without sides that no step takes: where `first` is true, the count is 1."""
     made: list[Item] = []
     for item in items:
         if isinstance(item, If):
@@ -197,11 +194,11 @@ def without_impossible(items: Sequence[Item], first: str) -> list[Item]:
                 then = list(_counted_once(then))
             elif (is_first := _at_first_step(item.condition)) is not None:
                 then, other = (
-                    side if is_taken else _given(first, False, side)
+                    side if is_taken else given(first, False, side)
                     for side, is_taken in ((then, is_first), (other, not is_first))
                 )
-            sides = (tuple(without_impossible(each, first)) for each in (then, other))
-            item = If(item.condition, *sides, item.is_tensor)
+            then, other = (without_impossible(each, first) for each in (then, other))
+            item = If(item.condition, tuple(then), tuple(other), item.is_tensor)
         made.append(item)
     return made
 
@@ -331,13 +328,13 @@ def _with_inner_ifs_outside(
             raise NotImportedError("branches inside a branch on a tensor's value", item_place(side))
         sides = []
         for outcome in (True, False):
-            a, b = (_given(inner.condition, outcome, each) for each in (then, other))
+            a, b = (given(inner.condition, outcome, each) for each in (then, other))
             sides.append(tuple(_with_inner_ifs_outside(condition, a, b)))
         return [If(inner.condition, sides[0], sides[1])]
     return list(_both_sides(condition, then, other))
 
 
-def _given(condition: str, outcome: bool, items: Sequence[Item]) -> list[Item]:
+def given(condition: str, outcome: bool, items: Sequence[Item]) -> list[Item]:
     """Return code in which a lasting condition is known: of its ifs one side stays."""
     made: list[Item] = []
     for n, item in enumerate(items):
@@ -347,9 +344,9 @@ def _given(condition: str, outcome: bool, items: Sequence[Item]) -> list[Item]:
                 return [*made, *items[n + 1 :]]
             continue
         if item.condition == condition:
-            made += _given(condition, outcome, item.then if outcome else item.other)
+            made += given(condition, outcome, item.then if outcome else item.other)
             continue
-        then, other = (tuple(_given(condition, outcome, s)) for s in (item.then, item.other))
+        then, other = (tuple(given(condition, outcome, s)) for s in (item.then, item.other))
         made.append(If(item.condition, then, other, item.is_tensor))
     return made
 

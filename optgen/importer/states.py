@@ -10,6 +10,7 @@ import torch
 
 from optgen.importer.recording import NotImportedError
 from optgen.importer.run import Path, Subject
+from optgen.importer.statements import Item, given, merged, without_impossible
 
 MATRIX, VECTOR = (4, 3), (5,)
 """The shapes of the parameters that runs have."""
@@ -79,3 +80,41 @@ def _shape_word(key: str, shapes: Mapping[tuple[int, ...], tuple[int, ...]]) -> 
     if (word := words.get(shapes.get(MATRIX, ()))) is not None:
         return word
     raise NotImportedError(f"the state {key!r} has the shape {shapes.get(MATRIX)} for {MATRIX}")
+
+
+def with_first_step(
+    subject: Subject,
+    states: Sequence[FoundState],
+    shape: tuple[int, ...],
+    first: list[Item],
+    later: list[Item],
+) -> list[Item]:
+    """Return the code of a first and a later step as one.
+
+    If states exist only with a flag, they tell the first step where the flag is true. So a rule
+    goes on from a state dict without a step count.
+    """
+    if first == later:
+        return first
+    condition = _first_step(subject, states, shape)
+    flags = [
+        s for s in states if s.shape == "like" and s.when in {a.name for a in subject.arguments}
+    ]
+    if condition == "t == 1" and flags:
+        flag, own = flags[0].when, f"fresh({subject.letter(flags[0].key)})"
+        sides = []
+        for is_on in (True, False):
+            a, b = (given(flag, is_on, code) for code in (first, later))
+            asked = own if is_on else condition
+            sides.append(a if a == b else without_impossible(merged(asked, a, b), asked))
+        return merged(flag, *sides)
+    return without_impossible(merged(condition, first, later), condition)
+
+
+def _first_step(subject: Subject, states: Sequence[FoundState], shape: tuple[int, ...]) -> str:
+    """Return the condition of a parameter's first step."""
+    own = "factored" if shape == MATRIX else "not factored"
+    for each in states:
+        if each.shape != "scalar" and each.when in ("", own):
+            return f"fresh({subject.letter(each.key)})"
+    return "t == 1"

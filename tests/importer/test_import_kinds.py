@@ -335,6 +335,7 @@ def test_a_flag_that_the_constructor_takes_with_another_argument_is_read(cls: ty
     made = import_optimizer(cls)
 
     assert "nesterov=flag(False)" in made.text
+    assert made.proof.keys
     assert "_before" not in made.text
     assert made.proof.num_settings >= 8
 
@@ -476,3 +477,16 @@ def test_a_first_step_does_not_ask_for_the_step_count() -> None:
 
     assert text.count("t % 2") == 1
     assert text.count("fresh(mean_state)") == 1
+
+
+class NotExchangedWithState(NesterovNeedsMomentum):
+    """A rule whose state dict is refused by its own class if it holds a state."""
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        if state_dict["state"]:
+            raise ValueError("no states")
+
+
+def test_state_dicts_are_exchanged_with_all_states() -> None:
+    with pytest.raises(NotImportedError, match="exchanged: ValueError: no states"):
+        import_optimizer(NotExchangedWithState)
