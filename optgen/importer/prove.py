@@ -27,6 +27,8 @@ BOUND = 1e-12
 MAX_OWN_PRECISION = 1e-9
 GRADIENTS = (1.0, 1e-6, 1e-9)
 """The magnitudes of gradients in the steps in float32."""
+ROUNDINGS = 64
+"""The roundings of float32 that steps may be apart: a difference such as v - m² loses digits."""
 SHAPES = ((6, 4), (3, 7), (5,), (1, 1), (2, 3, 4), ())
 MIN_SETTINGS = 8
 
@@ -320,6 +322,7 @@ def _in_float32(
     """
     dtype = _rounded_to(subject, shapes)
     eps = torch.finfo(dtype).eps
+    num_roundings = ROUNDINGS if dtype is torch.float32 else 4
     for scale in GRADIENTS:
         theirs, nudged = (_original(subject, {}, shapes, torch.float32) for _ in range(2))
         mine = _Side(ours, {}, shapes, are_two=subject.reduces_all, dtype=torch.float32)
@@ -330,7 +333,7 @@ def _in_float32(
                 side.step(number, scale)
             found, own = ({what: x for _, what, x in each.tensors()} for each in (mine, nudged))
             for key, what, x in theirs.tensors():
-                if what not in found or (error := _error(found[what], x)) <= 4 * eps:
+                if what not in found or (error := _error(found[what], x)) <= num_roundings * eps:
                     continue
                 if not error <= min(4 * _error(own[what], x), eps**0.5):
                     words = f", in float32 with gradients of about {scale:g}"
