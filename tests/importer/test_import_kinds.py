@@ -315,7 +315,7 @@ class NesterovNeedsMomentum(torch.optim.Optimizer):
 
 
 class NesterovEverywhere(NesterovNeedsMomentum):
-    """The same constructor; the step asks for the flag alone."""
+    """A step that asks for the flag alone, with this constructor."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
