@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from optgen import jit
 from optgen.importer.explore import find_rule
 from optgen.importer.prove import SHAPES, DiffersError, Proof, prove
-from optgen.importer.recording import NotImportedError, defect, failed, is_author_file
+from optgen.importer.recording import NotImportedError, complete, defect, failed, is_author_file
 from optgen.importer.run import find_subject
 from optgen.importer.write import spec_text
 from optgen.spec.declare import Spec
@@ -71,7 +71,8 @@ def import_optimizer(
     """
     try:
         imported = _imported(cls, settings)
-    except NotImportedError:
+    except NotImportedError as refusal:
+        complete(refusal, cls)
         raise
     except Exception as error:
         *_, (frame, _) = traceback.walk_tb(error.__traceback__)
@@ -128,7 +129,7 @@ def _write(cls: type, settings: Mapping[str, Any], *, is_wide: bool) -> tuple[st
         return _write(
             cls, {**settings, **lost}, is_wide=is_wide
         )  # the length of a loop keeps its default
-    subject = replace(subject, reduces_all=rule.reduces_all)
+    subject = replace(subject, reduces_all=rule.reduces_all, kept=rule.kept)
     return spec_text(subject, rule), rule, subject
 
 

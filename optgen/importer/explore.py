@@ -10,10 +10,8 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import torch
-
 from optgen.importer.kinds import with_kinds
-from optgen.importer.recording import NotImportedError, Record, failed
+from optgen.importer.recording import NotImportedError, Record, failed, stale
 from optgen.importer.run import Path, Run, Subject
 from optgen.importer.statements import (
     Assign,
@@ -32,10 +30,10 @@ from optgen.importer.statements import (
     without_copies,
     without_dead,
 )
+from optgen.importer.states import MATRIX, VECTOR, FoundState, find_states, with_first_step
 from optgen.importer.values import Value, text
 
 MAX_RUNS = 200
-MATRIX, VECTOR = (4, 3), (5,)
 
 
 @dataclass(frozen=True)
@@ -45,17 +43,6 @@ class Bound:
     name: str
     kind: str
     number: float
-
-
-@dataclass(frozen=True)
-class FoundState:
-    """A state: its key, its first value, its shape, when it exists, and its dtype or ""."""
-
-    key: str
-    init: str
-    shape: str
-    when: str
-    dtype: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,6 +59,24 @@ class Rule:
     lost: frozenset[str] = frozenset()
     reduces_all: bool = False
     """A reduction goes over all parameters."""
+    kept: frozenset[str] = frozenset()
+    """The arguments that the steps read as the constructor got them, and not in the groups."""
+
+
+class RefusedRunError(Exception):
+    """A class refuses a run.
+
+    Attributes:
+        error: the error that it raises.
+        record: what the run asked.
+        is_constructed: the constructor accepted its arguments, and a step raised the error.
+    """
+
+    def __init__(self, error: Exception, record: Record, is_constructed: bool) -> None:
+        super().__init__("the class refuses a run")
+        self.error = error
+        self.record = record
+        self.is_constructed = is_constructed
 
 
 @dataclass
@@ -85,22 +90,34 @@ class Explorer:
     paths: list[tuple[Record, Path, list[Event]]] = field(default_factory=list)
     conditions: dict[str, Value] = field(default_factory=dict)
     sites: dict[tuple[str, int, int], str] = field(default_factory=dict)
+    inputs: set[tuple[str, int, int]] = field(default_factory=set)
+    """The sites whose values keep off the gradient's name, which is read later."""
     has_new_sites: bool = False
     computed: set[str] = field(default_factory=set)
     owned: frozenset[str] = frozenset()
     """The variables that `computed` had when a pass began, so all runs of a pass are alike."""
-    raising: set[tuple[str, bool]] = field(default_factory=set)
+    refused: list[RefusedRunError] = field(default_factory=list)
+    """The runs that the class refused, with errors of its own."""
 
     def run(self, forced: Mapping[str, bool]) -> tuple[Path, list[Event]]:
         """Run with forced outcomes, or return the earlier run with them."""
         for record, path, events in self.paths:
             if record.equals_run_with(forced):
                 return path, events
+        for refused in self.refused:
+            if refused.record.equals_run_with(forced):
+                raise refused
         if len(self.paths) >= MAX_RUNS:
             raise NotImportedError(f"more than {MAX_RUNS} paths", hint="--set some arguments")
         record = Record(forced, self.nonnegative)
         run = Run(self.subject, record, self.shape, self.owned, computed=self.computed)
-        path = run.take(is_fresh=self.is_fresh)
+        try:
+            path = run.take(is_fresh=self.is_fresh)
+        except NotImportedError:
+            raise
+        except Exception as error:
+            self.refused.append(RefusedRunError(error, record, run.is_constructed))
+            raise self.refused[-1] from error
         self.conditions |= {
             event.condition.key: event.condition
             for event in path.events
@@ -124,11 +141,15 @@ class Explorer:
             try:
                 return events_of(path.events)
             except HazardError as error:
-                if error.value.op == "atom":
-                    error.value.name = f"{error.value.name}_before"
+                own, is_input = error.value, error.value.op == "atom"
+                if is_input and own.name == "g" and error.later.op != "copy":
+                    own = error.later  # so `g` stays the gradient in all runs
+                elif is_input:
+                    own.name = f"{own.name}_before"
                     continue
-                site = next(site for site, v in _sites(path) if v is error.value)
-                self.sites[site] = f"{error.value.name or 'x'}_{len(self.sites) + 1}"
+                site = next(site for site, v in _sites(path) if v is own)
+                self.sites[site] = f"{own.name or 'x'}_{len(self.sites) + 1}"
+                self.inputs |= {site} if is_input else set()
                 self.has_new_sites = True
         raise NotImportedError("values are overwritten before they are read")
 
@@ -138,7 +159,7 @@ class Explorer:
         for site, value in named:
             if value.name == self.sites[site]:
                 continue
-            if value.name is not None:
+            if value.name is not None and site not in self.inputs:
                 at = next(n for n, e in enumerate(path.events) if e is value) + 1
                 copy = Value("copy", (value,), name=value.name, place=value.place)
                 path.events.insert(at, copy)
@@ -148,18 +169,20 @@ class Explorer:
         """Return the run that has these events."""
         return next(path for _, path, each in self.paths if each is events)
 
+    def first_run(self) -> list[Event]:
+        """Return the events of the run without forced outcomes."""
+        try:
+            return self.run({})[1]
+        except RefusedRunError as refused:
+            raise failed(refused.error) from refused.error
+
     def code(self) -> list[Item]:
         """Return the merged code of all paths."""
         for _ in range(20):
             self.paths.clear()
             num_computed = len(self.computed)
             self.owned = frozenset(self.computed)
-            try:
-                events = self.run({})[1]
-            except NotImportedError:
-                raise
-            except Exception as error:
-                raise failed(error) from error
+            events = self.first_run()
             self.has_new_sites = False
             items = self._structure(events, {}, 0, len(events), frozenset())[0]
             if not self.has_new_sites and len(self.computed) == num_computed:
@@ -185,31 +208,49 @@ class Explorer:
                 items.insert(0, event)
                 spans.insert(0, (i, i + 1))
                 continue
-            if event.key in known or (event.key, not event.outcome) in self.raising:
+            if event.key in known:
                 continue
             self._turn(events, before, i, stop, known, items, spans)
         return items, spans
 
-    def _other_side(self, choice: Choice, forced: Mapping[str, bool]) -> list[Event] | None:
-        """Return the events of the run that takes a branch's other side; None if the class raises.
+    def _other_side(
+        self, choice: Choice, forced: Mapping[str, bool]
+    ) -> tuple[list[Event], Mapping[str, bool]] | None:
+        """Return the events of the run that takes a branch's other side, and what was forced.
+
+        A constructor may refuse this side alone: `if nesterov and momentum <= 0: raise`. If no run
+        has taken the side, it is taken with the other side of the condition that was asked last.
+
+        Returns:
+            None if the class refuses the side.
 
         Raises:
             NotImportedError: this run does not come to the branch.
         """
-        try:
-            other = self.run(forced)[1]
-        except NotImportedError:
-            raise
-        except Exception:
-            self.raising.add((choice.key, not choice.outcome))
-            return None
+        while True:
+            try:
+                other = self.run(forced)[1]
+                break
+            except RefusedRunError as refused:
+                last = next(reversed(refused.record.answers), choice.key)
+                if refused.is_constructed or last in forced or self._has_taken(choice):
+                    return None
+                forced = {**forced, last: not refused.record.decided[last]}
         if not _parts(other, choice.key):
             raise NotImportedError(
                 f"a run comes to `{choice.condition}`, and another one with the same earlier "
                 "answers does not",
                 hint="let the step depend on arguments, states and the step count only",
             )
-        return other
+        return other, forced
+
+    def _has_taken(self, choice: Choice) -> bool:
+        """Tell if a run has taken a branch's other side."""
+        return any(
+            p.decided.get(choice.key) is not choice.outcome
+            for _, p, _ in self.paths
+            if choice.key in p.decided
+        )
 
     def _turn(
         self,
@@ -224,10 +265,10 @@ class Explorer:
         """Take the other side of a branch, and put an `if` in front of the items."""
         choice = events[i]
         assert isinstance(choice, Choice)
-        forced = {**before, **_forced_to_turn(events, choice)}
-        other = self._other_side(choice, forced)
-        if other is None:
+        turned = self._other_side(choice, {**before, **_forced_to_turn(events, choice)})
+        if turned is None:
             return
+        other, forced = turned
         occurrence = sum(isinstance(e, Choice) and e.key == choice.key for e in events[:i])
         parts, other_parts = _parts(events, choice.key), _parts(other, choice.key)
         if occurrence == 0 and _is_asked_later(other, i, choice.key):
@@ -359,13 +400,12 @@ def find_rule(subject: Subject) -> Rule:
         codes = {key: folded(each.code()) for key, each in explorers.items()}
         if len(computed) == before:
             break
-    states = _states(subject, explorers)
+    runs = {key: [path for _, path, _ in each.paths] for key, each in explorers.items()}
+    states = find_states(subject, runs)
     by_shape = []
     for shape in (MATRIX, VECTOR):
         first, later = codes[shape, True], codes[shape, False]
-        if first != later:
-            first = merged(_first_step(subject, states, shape), first, later)
-        by_shape.append(first)
+        by_shape.append(with_first_step(subject, states, shape, first, later))
     items: Sequence[Item] = by_shape[0]
     if by_shape[0] != by_shape[1]:
         items = merged("factored(p)", by_shape[0], by_shape[1])
@@ -374,10 +414,8 @@ def find_rule(subject: Subject) -> Rule:
     items = with_wide_reductions_first(with_kinds(items, live))
     items = without_copies(folded(with_wheres(items)), {a.name for a in subject.arguments})
     aliases: dict[str, str] = {}
-    for each in explorers.values():
-        for _, path, _ in each.paths:
-            aliases |= path.aliases
-    runs = sum(len(each.paths) for each in explorers.values())
+    for path in itertools.chain(*runs.values()):
+        aliases |= path.aliases
     if not (items := without_dead(items, live)):
         raise NotImportedError(
             "the step changes no parameter",
@@ -386,27 +424,27 @@ def find_rule(subject: Subject) -> Rule:
     records = [record for each in explorers.values() for record, _, _ in each.paths]
     lost = frozenset[str]().union(*(each.lost for each in records))
     reduces_all = any(each.reduces_all for each in records)
-    return Rule(items, states, bounds, aliases, runs, lost, reduces_all)
+    kept = _kept(records)
+    return Rule(items, states, bounds, aliases, len(records), lost, reduces_all, kept)
 
 
-def _first_step(subject: Subject, states: Sequence[FoundState], shape: tuple[int, ...]) -> str:
-    """Return the condition of a parameter's first step."""
-    own = "factored" if shape == MATRIX else "not factored"
-    for each in states:
-        if each.shape != "scalar" and each.when in ("", own):
-            return f"fresh({subject.letter(each.key)})"
-    return "t == 1"
+def _kept(records: Sequence[Record]) -> frozenset[str]:
+    """Return the arguments that the steps read as the constructor got them.
+
+    Raises:
+        NotImportedError: another place of the steps reads the group's number.
+    """
+    places = {name: place for each in records for name, place in each.kept.items()}
+    renewed = set[str]().union(*(each.renewed for each in records))
+    for name in sorted(renewed & places.keys()):
+        raise stale(name, places[name])
+    return frozenset(places)
 
 
 def _bounds(subject: Subject) -> tuple[Bound, ...]:
     """Return the bounds that the constructor checks."""
     explorer = Explorer(subject, MATRIX, True)
-    try:
-        _, events = explorer.run({})
-    except NotImportedError:
-        raise
-    except Exception as error:
-        raise failed(error) from error
+    events = explorer.first_run()
     found: list[Bound] = []
     names = {f"{a.name}" for a in subject.arguments if not isinstance(a.default, tuple)}
     names |= {
@@ -429,71 +467,10 @@ def _bounds(subject: Subject) -> tuple[Bound, ...]:
             explorer.run({**forced, event.key: not event.outcome})
         except NotImportedError:
             continue
-        except Exception:
+        except RefusedRunError:
             opposite = {"lt": "ge", "gt": "le"}[condition.op]
             kind = condition.op if event.outcome else opposite
             bound = Bound(str(condition.args[0].name), kind, number)
             if bound not in found:
                 found.append(bound)
     return tuple(found)
-
-
-def _states(
-    subject: Subject, explorers: Mapping[tuple[tuple[int, ...], bool], Explorer]
-) -> tuple[FoundState, ...]:
-    """Return the states of all runs."""
-    keys: dict[str, None] = {}
-    for each in explorers.values():
-        for _, path, _ in each.paths:
-            keys |= dict.fromkeys(path.states)
-    return tuple(_state(key, subject, explorers) for key in keys)
-
-
-def _state(
-    key: str, subject: Subject, explorers: Mapping[tuple[tuple[int, ...], bool], Explorer]
-) -> FoundState:
-    shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
-    init = "0"
-    present: list[tuple[bool, dict[str, bool]]] = []
-    for (shape, fresh), each in explorers.items():
-        for _, path, _ in each.paths:
-            if key in path.states:
-                shapes[shape] = path.states[key][0]
-            if fresh and key in path.inits:
-                init = path.inits[key].key
-            present.append((key in path.states, path.decided))
-    when = ""
-    if set(shapes) != {MATRIX, VECTOR}:
-        when = "factored" if MATRIX in shapes else "not factored"
-    elif not all(is_there for is_there, _ in present):
-        when = _flag_of(present, key, {a.name for a in subject.arguments})
-    word = _shape_word(key, shapes)
-    dtypes = {
-        path.states[key][1]
-        for e in explorers.values()
-        for _, path, _ in e.paths
-        if key in path.states
-    }
-    is_default = word == "scalar" and torch.get_default_dtype() in dtypes
-    return FoundState(key, init, word, when, "torch" if is_default else "")
-
-
-def _flag_of(present: Sequence[tuple[bool, dict[str, bool]]], key: str, names: set[str]) -> str:
-    """Return the argument that decides if a state exists."""
-    for name in names:
-        if all(decided.get(name, not there) == there for there, decided in present):
-            return name
-        if all(decided.get(name, there) != there for there, decided in present):
-            return f"not {name}"
-    return ""
-
-
-def _shape_word(key: str, shapes: Mapping[tuple[int, ...], tuple[int, ...]]) -> str:
-    if all(shape == mine for shape, mine in shapes.items()):
-        return "like"
-    if all(mine in ((), (1,)) for mine in shapes.values()):
-        return "scalar"
-    words = {(4, 1): "row", (1, 3): "col", (4,): "row", (3,): "col"}
-    if (word := words.get(shapes.get(MATRIX, ()))) is not None:
-        return word
-    raise NotImportedError(f"the state {key!r} has the shape {shapes.get(MATRIX)} for {MATRIX}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import math
 import operator
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.importer.recording import as_value, current
+from optgen.importer.recording import NotImportedError, as_value, author_line, current
 from optgen.importer.values import Value, apply
 
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
@@ -27,6 +28,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     name: getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")
 }
+_FINFO = torch.finfo
 _FUNCTIONS = ("sqrt", "exp", "log", "sin", "cos", "tanh", "floor", "ceil")
 
 
@@ -212,11 +214,40 @@ def _extremum(name: str, word: str, bound: str) -> Callable[..., Any]:
     return function
 
 
+class _ParameterInfo:
+    """The `torch.finfo` of the parameter's dtype: its eps records.
+
+    A run has parameters in float64, and the rule is for all dtypes.
+    """
+
+    bits, dtype = 64, "float64"
+
+    @property
+    def eps(self) -> float:
+        """Return the distance from 1 to the next number, as a number that records."""
+        value = Value("machine_eps", (Value("atom", name="p"),))
+        number: float = recorded(sys.float_info.epsilon, value)
+        return number
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotImportedError(
+            f"the dtype's `{name}` has no word in the language",
+            author_line(),
+            hint="write a number, or use finfo(…).eps, which is machine_eps(p)",
+        )
+
+
+def _finfo(*dtypes: torch.dtype) -> Any:
+    info = _FINFO(*dtypes)
+    return _ParameterInfo() if info.dtype == "float64" and current() is not None else info
+
+
 @contextmanager
 def recording_functions() -> Iterator[None]:
-    """Let `math`'s functions, `min` and `max` record."""
+    """Let `math`'s functions, `min`, `max` and `torch.finfo` record."""
     changes = [(math, name, _math_function(name)) for name in _FUNCTIONS]
     changes += [(math, "pow", lambda x, y: x**y)]
+    changes += [(torch, "finfo", _finfo)]
     changes += [(builtins, "max", _extremum("max", "maximum", "min"))]
     changes += [(builtins, "min", _extremum("min", "minimum", "max"))]
     before = [(module, name, getattr(module, name)) for module, name, _ in changes]

@@ -6,6 +6,7 @@ import copy
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,20 +18,30 @@ from optgen.importer.explore import Rule
 from optgen.importer.precision import precision
 from optgen.importer.recording import NotImportedError, failed
 from optgen.importer.run import Argument, Subject
-from optgen.importer.statements import asked_names
+from optgen.importer.statements import asked_names, line_of
 
 STEPS = 30
+SCHEDULED_AT = 16
+"""The step before which the numbers of the groups change, as a schedule does it."""
 BOUND = 1e-12
 MAX_OWN_PRECISION = 1e-9
+GRADIENTS = (1.0, 1e-6, 1e-9)
+"""The magnitudes of gradients in the steps in float32."""
+ROUNDINGS = 64
+"""The roundings of float32 that steps may be apart: a difference such as v - m² loses digits."""
 SHAPES = ((6, 4), (3, 7), (5,), (1, 1), (2, 3, 4), ())
 MIN_SETTINGS = 8
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The largest difference of one setting: of what, in which step, how large."""
+    """The largest difference of one setting: of what, in which step, how large.
+
+    `key` is the state's key, or "" for a parameter.
+    """
 
     setting: Mapping[str, Any]
+    key: str
     what: str
     step: int
     error: float
@@ -66,7 +77,7 @@ def settings_of(subject: Subject, rule: Rule) -> tuple[list[dict[str, Any]], int
     compared. There are more mixtures than that, for settings that the original refuses.
     """
     asked = asked_names(rule.items)
-    choices = {a.name: _choices(a, a.name in asked) for a in subject.arguments}
+    choices = {a.name: _choices(a, is_asked=a.name in asked) for a in subject.arguments}
     found: list[dict[str, Any]] = [{}]
     for name, values in choices.items():
         found += [{name: value} for value in values]
@@ -82,7 +93,7 @@ def settings_of(subject: Subject, rule: Rule) -> tuple[list[dict[str, Any]], int
     return found, num_wanted
 
 
-def _choices(argument: Argument, is_asked: bool) -> list[Any]:
+def _choices(argument: Argument, *, is_asked: bool) -> list[Any]:
     """Return other values of an argument; 0 is one if the rule asks for the argument."""
     default = argument.default
     if isinstance(default, bool):
@@ -138,11 +149,13 @@ def prove(
         if not difference.error <= BOUND:
             own = _own_precision(subject, setting, shapes, difference)
             if not difference.error <= own:
-                raise _differs(difference)
+                raise _differs(difference, subject, rule)
         compared += 1
         largest = max(largest, difference.error)
-    rounding = _rounding(subject, ours, shapes)
-    keys = _exchange(subject, ours, shapes)
+    rounding = _in_float32(subject, rule, ours, shapes)
+    keys = all(
+        _exchange(subject, ours, each, shapes) for each in ({}, _with_all_states(subject, rule))
+    )
     return Proof(compared, shapes, largest, keys, refused, rounding)
 
 
@@ -153,11 +166,24 @@ def _fails(refusal: NotImportedError, shapes: tuple[tuple[int, ...], ...]) -> Di
     return error
 
 
-def _differs(difference: Difference) -> DiffersError:
-    """Return the refusal of a difference."""
+def _differs(difference: Difference, subject: Subject, rule: Rule, when: str = "") -> DiffersError:
+    """Return the refusal of a difference at the line that computes what differs.
+
+    `when`: words that say under which circumstances it was found.
+    """
+    hint = (
+        "let the step compute with tensors, arguments and states alone, without float(…) or other "
+        "parameters; fix arguments by --set, or write a spec by hand"
+    )
+    if difference.step >= SCHEDULED_AT:
+        when = f", after the numbers of the groups had changed before step {SCHEDULED_AT}"
+        hint = "read the numbers in the group in each step, under the arguments' names"
+    name = subject.letter(difference.key) if difference.key else "p"
     error = DiffersError(
         f"the rule differs from the original: {difference.what} by {difference.error:.1e} "
-        f"in step {difference.step} with {_words(difference.setting)}"
+        f"in step {difference.step} with {_words(difference.setting)}{when}",
+        line_of(rule.items, name),
+        hint,
     )
     error.num_axes = len(re.findall(r"\d+[,)]", difference.what.rpartition("(")[2]))
     return error
@@ -197,16 +223,24 @@ class _Side:
         with precision(is_wide=is_wide):
             self.optimizer = cls(groups_of(self.params, is_split, are_two=are_two), **options)
 
-    def step(self, number: int) -> None:
-        """Take a step on a smooth function of each parameter, with noise of its own."""
+    def step(self, number: int, scale: float = 1.0) -> None:
+        """Take a step on a smooth function of each parameter, with noise, times `scale`."""
         generator = torch.Generator().manual_seed(number)
         for p, target in zip(self.params, self.targets, strict=True):
             noise = torch.randn(p.shape, dtype=torch.float64, generator=generator)
             at = p.detach().double()
-            p.grad = (0.3 * (at - target) + 0.1 * torch.sin(at) + 0.2 * noise).to(p.dtype)
+            grad = 0.3 * (at - target) + 0.1 * torch.sin(at) + 0.2 * noise
+            p.grad = (scale * grad).to(p.dtype)
         with torch.no_grad(), precision(is_wide=self.is_wide) as seen:
             self.optimizer.step()
         self.replaced |= seen
+
+    def schedule(self, names: AbstractSet[str]) -> None:
+        """Make numbers of the groups smaller: rates and sums by half, tuples by a tenth."""
+        for group in self.optimizer.param_groups:
+            for name in names & group.keys():
+                x = group[name]
+                group[name] = tuple(0.9 * each for each in x) if isinstance(x, tuple) else 0.5 * x
 
     def tensors(self) -> Iterator[tuple[str, str, Tensor]]:
         """Yield the parameters and their states: the key or "", words, the numbers."""
@@ -233,57 +267,87 @@ def _own_precision(
     for p in nudged.params:
         p.data.mul_(1 + torch.finfo(torch.float64).eps)
     for number in range(1, at.step + 1):
-        side.step(number)
-        nudged.step(number)
+        for each in (side, nudged):
+            if number == SCHEDULED_AT:
+                each.schedule(_scheduled(subject, each))
+            each.step(number)
     values = ({what: x for _, what, x in each.tensors()}[at.what] for each in (side, nudged))
     return min(4 * _error(*values), MAX_OWN_PRECISION)
 
 
+def _scheduled(subject: Subject, original: _Side) -> set[str]:
+    """Return the arguments that are fractions in the original's groups, and read there."""
+    group = original.optimizer.param_groups[0]
+    numbers = {a.name: group.get(a.name) for a in subject.arguments}
+    return {
+        name
+        for name, x in numbers.items()
+        if name not in subject.kept
+        and all(type(each) is float for each in (x if isinstance(x, tuple) else [x]))
+    }
+
+
 def _original(
-    subject: Subject, setting: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]
+    subject: Subject,
+    setting: Mapping[str, Any],
+    shapes: Sequence[tuple[int, ...]],
+    dtype: torch.dtype = torch.float64,
 ) -> _Side:
-    """Return a side with the original class."""
+    """Return a side with the original class. In float32 it has its roundings."""
     options = {**subject.settings, **setting}
     return _Side(
         subject.cls,
         options,
         shapes,
-        is_wide=subject.is_wide,
+        is_wide=subject.is_wide and dtype is torch.float64,
         is_split=subject.is_split,
         are_two=subject.reduces_all,
+        dtype=dtype,
     )
 
 
-def _rounding(subject: Subject, ours: Any, shapes: tuple[tuple[int, ...], ...]) -> str:
-    """Return the shortest dtype that the original rounds to, or "".
+def _in_float32(
+    subject: Subject, rule: Rule, ours: Any, shapes: tuple[tuple[int, ...], ...]
+) -> str:
+    """Compare a few steps in float32, with gradients of several magnitudes.
 
-    Then the original with its roundings takes three steps in float32, too.
+    So a number that is a float64's own in the rule, such as a dtype's eps, is found.
+
+    Returns:
+        The shortest dtype that the original rounds to inside a step, or "".
 
     Raises:
-        NotImportedError: these steps differ by more than the dtype's precision.
+        NotImportedError: the steps differ by more than some roundings, and by more than the
+            original from itself after one.
     """
+    dtype = _rounded_to(subject, shapes)
+    eps = torch.finfo(dtype).eps
+    num_roundings = ROUNDINGS if dtype is torch.float32 else 4
+    for scale in GRADIENTS:
+        theirs, nudged = (_original(subject, {}, shapes, torch.float32) for _ in range(2))
+        mine = _Side(ours, {}, shapes, are_two=subject.reduces_all, dtype=torch.float32)
+        for p in nudged.params:
+            p.data.mul_(1 + torch.finfo(torch.float32).eps)
+        for number in range(1, 4):
+            for side in (theirs, nudged, mine):
+                side.step(number, scale)
+            found, own = ({what: x for _, what, x in each.tensors()} for each in (mine, nudged))
+            for key, what, x in theirs.tensors():
+                if what not in found or (error := _error(found[what], x)) <= num_roundings * eps:
+                    continue
+                if not error <= min(4 * _error(own[what], x), eps**0.5):
+                    words = f", in float32 with gradients of about {scale:g}"
+                    raise _differs(Difference({}, key, what, number, error), subject, rule, words)
+    return str(dtype).removeprefix("torch.") if subject.is_wide else ""
+
+
+def _rounded_to(subject: Subject, shapes: tuple[tuple[int, ...], ...]) -> torch.dtype:
+    """Return the shortest dtype that the original rounds to inside a step in float32."""
     if not subject.is_wide:
-        return ""
+        return torch.float32
     probe = _original(subject, {}, shapes)
     probe.step(1)
-    dtype = max(probe.replaced, key=lambda each: torch.finfo(each).eps, default=torch.float32)
-    theirs = _Side(
-        subject.cls,
-        subject.settings,
-        shapes,
-        is_split=subject.is_split,
-        are_two=subject.reduces_all,
-        dtype=torch.float32,
-    )
-    mine = _Side(ours, {}, shapes, are_two=subject.reduces_all, dtype=torch.float32)
-    bound = 4 * torch.finfo(dtype).eps
-    for number in range(1, 4):
-        theirs.step(number)
-        mine.step(number)
-        for a, b in zip(theirs.params, mine.params, strict=True):
-            if not (error := _error(b.detach(), a.detach())) <= bound:
-                raise NotImportedError(f"the rule differs from the original by {error:.1e}")
-    return str(dtype).removeprefix("torch.")
+    return max(probe.replaced, key=lambda each: torch.finfo(each).eps, default=torch.float32)
 
 
 def _compare(
@@ -303,8 +367,12 @@ def _compare(
         mine = _Side(ours, _known(ours, setting), shapes, are_two=subject.reduces_all)
     except Exception as error:
         raise _ours_fails(error, words) from error
-    largest = Difference(setting, "nothing", 0, 0.0)
+    largest = Difference(setting, "", "nothing", 0, 0.0)
+    scheduled = _scheduled(subject, original)
     for number in range(1, STEPS + 1):
+        if number == SCHEDULED_AT:
+            for side in (original, mine):
+                side.schedule(scheduled)
         try:
             original.step(number)
         except Exception as error:
@@ -321,7 +389,7 @@ def _compare(
                 raise NotImportedError(f"the original has the {what}, which the rule lacks")
             error_of_x = _error(found[what], x)
             if not error_of_x <= largest.error:
-                largest = Difference(setting, what, number, error_of_x)
+                largest = Difference(setting, key, what, number, error_of_x)
         if not largest.error <= BOUND:
             return largest
     return largest
@@ -348,7 +416,16 @@ def _error(a: Tensor, b: Tensor) -> float:
     return float((a - b).abs().max()) / max(float(b.abs().max()), 1e-30)
 
 
-def _exchange(subject: Subject, ours: Any, shapes: tuple[tuple[int, ...], ...]) -> bool:
+def _with_all_states(subject: Subject, rule: Rule) -> dict[str, Any]:
+    """Return a setting with which states exist that do not with the defaults."""
+    flags = {state.when for state in rule.states}
+    off = [a for a in subject.arguments if a.name in flags and not a.default]
+    return {a.name: _choices(a, is_asked=False)[0] for a in off}
+
+
+def _exchange(
+    subject: Subject, ours: Any, setting: Mapping[str, Any], shapes: tuple[tuple[int, ...], ...]
+) -> bool:
     """Let each side go on with the other's state dict, and compare it with its own course.
 
     Returns:
@@ -357,8 +434,8 @@ def _exchange(subject: Subject, ours: Any, shapes: tuple[tuple[int, ...], ...]) 
     Raises:
         NotImportedError: a state dict is not taken, or the steps after it differ.
     """
-    theirs = _original(subject, {}, shapes)
-    mine = _Side(ours, {}, shapes, are_two=subject.reduces_all)
+    theirs = _original(subject, setting, shapes)
+    mine = _Side(ours, _known(ours, setting), shapes, are_two=subject.reduces_all)
     for number in range(1, 4):
         for side in (theirs, mine):
             side.step(number)
@@ -385,7 +462,9 @@ def _exchange(subject: Subject, ours: Any, shapes: tuple[tuple[int, ...], ...]) 
     for a, b in zip(theirs.params, mine.params, strict=True):
         if not (error_of_p := _error(b.detach(), a.detach())) <= bound:
             raise NotImportedError(
-                f"the steps after an exchange of state dicts differ by {error_of_p:.1e}"
+                f"the steps after an exchange of state dicts differ by {error_of_p:.1e} with "
+                f"{_words(setting)}",
+                hint="keep all that a step reads in self.state[p], a count of steps too",
             )
     return True
 

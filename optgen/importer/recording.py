@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any
 
 from optgen.importer.values import NEGATED, Value, constant, is_constant
@@ -64,9 +65,19 @@ class Record:
     reduces_all: bool = False
     """A reduction goes over all parameters."""
 
+    scheduled: frozenset[str] = frozenset()
+    """The arguments whose numbers the groups have. Empty while the constructor runs."""
+
+    kept: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Those that the step reads as the constructor got them, with the author's lines."""
+
+    renewed: set[str] = field(default_factory=set)
+    """Those that the step reads in the groups."""
+
     def add(self, value: Value) -> Value:
         """Record a value at the author's line."""
         value.place = author_line()
+        self._note_origins(value)
         if not self.is_silent:
             self.events.append(value)
         return value
@@ -75,6 +86,7 @@ class Record:
         """Record a condition, and return the side to take."""
         if condition.op == "constant":
             return outcome
+        self._note_origins(condition)
         truth, is_negated = self._canonical(condition)
         natural = outcome != is_negated
         if self.is_silent:
@@ -89,6 +101,16 @@ class Record:
         taken = self.decided[truth.key]
         self.events.append(Branch(truth, taken))
         return taken != is_negated
+
+    def _note_origins(self, value: Value) -> None:
+        """Note which arguments a value of the step reads as the constructor got them."""
+        for name, is_first in sorted(value.origins):
+            if is_first and name in self.scheduled:
+                self.kept.setdefault(name, author_line())
+                if name == "lr":
+                    raise stale(name, self.kept[name])
+            elif not is_first:
+                self.renewed.add(name)
 
     def equals_run_with(self, forced: Mapping[str, bool]) -> bool:
         """Tell if a run with these forced outcomes would be this one."""
@@ -111,13 +133,36 @@ class Record:
         return condition, False
 
 
+def stale(name: str, place: tuple[str, int]) -> NotImportedError:
+    """Return the refusal of a number that a schedule of the group's number does not change."""
+    return NotImportedError(
+        f"the step reads the `{name}` that the constructor got, which a schedule of the group's "
+        "number does not change",
+        place,
+        hint=f'read group["{name}"], or give the number an argument of its own',
+    )
+
+
+def complete(refusal: NotImportedError, cls: Any) -> None:
+    """Give a refusal the class's step as its place, and a way out, if it has none."""
+    step = inspect.unwrap(getattr(cls, "step", cls))
+    if not refusal.place[0] and isinstance(step, FunctionType):
+        refusal.place = step.__code__.co_filename, step.__code__.co_firstlineno
+    if not refusal.hint and "hint:" not in refusal.reason:
+        refusal.hint = "fix arguments by --set, or write the rule as a spec by hand"
+
+
 def failed(error: Exception, when: str = "") -> NotImportedError:
     """Return an error of the author's code as a refusal at the author's line.
 
     `when`: words that say which part of an import met the error, or "".
     """
     reason = f"the class fails here{when}: {type(error).__name__}: {error}"
-    return NotImportedError(reason, _author_place(error))
+    hint = (
+        "the import gives the class a matrix or a vector in float64 on the CPU, and no closure; "
+        "fix arguments by --set, or import an inner class"
+    )
+    return NotImportedError(reason, _author_place(error), hint)
 
 
 def defect(error: Exception, name: str) -> NotImportedError:
@@ -181,4 +226,8 @@ def as_value(x: Any) -> Value:
         return recorded
     if x is None or isinstance(x, int | float | str):
         return constant(x)
-    raise NotImportedError(f"a {type(x).__name__} in arithmetic", author_line())
+    raise NotImportedError(
+        f"a {type(x).__name__} in arithmetic",
+        author_line(),
+        hint="compute with numbers and whole tensors: write 0.0 and not [0.0]",
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import keyword
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from optgen.importer.counts import count, groups_of, takes_split_groups
+from optgen.importer.holders import Group, States
 from optgen.importer.numbers import Flag, Float, Int, Size, plain, recorded, recording_functions
 from optgen.importer.precision import precision
 from optgen.importer.recording import (
@@ -26,14 +27,13 @@ from optgen.importer.recording import (
     set_current,
 )
 from optgen.importer.tensors import TensorRecorder
-from optgen.importer.values import Value, apply, constant, is_constant
+from optgen.importer.values import PROPERTIES, Value, apply, constant
 from optgen.ir.ops import OPS
 from optgen.spec.reserved_names import ADDED_ARGUMENTS, why_taken
 
 LETTERS = {"exp_avg": "m", "exp_avg_sq": "v", "max_exp_avg_sq": "v_max", "momentum_buffer": "m"}
 """Letters of papers for common keys of states."""
-SIZES = ("rows", "cols", "numel", "ndim")
-OTHER_NAMES = ("atom", "constant", "copy", *SIZES)
+OTHER_NAMES = ("atom", "constant", "copy", *PROPERTIES)
 """Values that a variable is only another name of."""
 
 
@@ -66,16 +66,19 @@ class Subject:
     state_keys: frozenset[str] = frozenset()
     reduces_all: bool = False
     """A reduction goes over all parameters, as the runs have shown."""
+    kept: frozenset[str] = frozenset()
+    """The arguments that the steps read as the constructor got them, and not in the groups."""
     is_split: bool = False
     """The class takes groups that say `use_muon`; an import gives it matrices in such a group."""
 
     def letter(self, key: str) -> str:
         """Return the name of a state in the rule."""
-        name = letter(key)
-        if any(other != key and LETTERS.get(other) == name for other in self.state_keys):
+        name, arguments = letter(key), {each.name for each in self.arguments}
+        if name in arguments or any(
+            other != key and LETTERS.get(other) == name for other in self.state_keys
+        ):
             name = key
-        is_taken = name in {each.name for each in self.arguments}
-        return f"{name}_state" if is_taken else name
+        return f"{name}_state" if name in arguments else name
 
 
 @dataclass
@@ -113,6 +116,11 @@ def find_subject(cls: Any, settings: Mapping[str, Any], *, is_wide: bool = False
                 f"the argument `{each.name}` has no default", hint=f"--set {each.name}=…"
             )
         if _is_number_like(each.default):
+            if each.name in ("p", "g", "t"):
+                raise NotImportedError(
+                    f"the argument `{each.name}` has a name that a spec gives to something else",
+                    hint="rename it, or fix it by --set",
+                )
             arguments.append(Argument(each.name, each.default))
     names = {each.name for each in arguments}
     try:
@@ -178,6 +186,8 @@ class Run:
     numbers: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     """The numbers that local variables were other names of, by function and variable, in order."""
     param: Any = None
+    is_constructed: bool = False
+    """The constructor accepted its arguments."""
 
     def take(self, *, is_fresh: bool) -> Path:
         """Run the constructor and a step: the first, or a later one."""
@@ -190,6 +200,7 @@ class Run:
         try:
             with recording_functions(), precision(is_wide=self.subject.is_wide):
                 optimizer = self._construct()
+                self.is_constructed = True
                 for self.number in (1,) if is_fresh else (1, 2, 3, 4):
                     self.record.is_silent = not is_fresh and self.number < 4
                     self.param.grad = torch.randn(
@@ -215,9 +226,9 @@ class Run:
             groups = groups_of([self.param], self.subject.is_split)
             optimizer = self.subject.cls(groups, **arguments, **self.subject.settings)
         created = optimizer.state.get(self.param, {})
-        optimizer.param_groups[:] = [_Group(self, each) for each in optimizer.param_groups]
+        optimizer.param_groups[:] = [Group(self, each) for each in optimizer.param_groups]
         try:
-            optimizer.state = _States(self)
+            optimizer.state = States(self)
         except AttributeError:
             raise NotImportedError(
                 "`state` is a property: a wrapper of another optimizer"
@@ -225,7 +236,21 @@ class Run:
         if created:
             with self.recorder:
                 optimizer.state[self.param] = created
+        self.record.scheduled = frozenset(self._renew_arguments(optimizer.param_groups))
         return optimizer
+
+    def _renew_arguments(self, groups: Sequence[Any]) -> Iterator[str]:
+        """Let the groups' numbers differ from those that the constructor keeps elsewhere.
+
+        Yields:
+            The arguments whose numbers the groups have, so that a schedule can change them.
+        """
+        for argument in self.subject.arguments:
+            first = _argument(argument)
+            for group in groups:
+                if _has_atoms(group.get(argument.name), first):
+                    dict.__setitem__(group, argument.name, _argument(argument, is_first=False))
+                    yield argument.name
 
     def _step(self, optimizer: Any) -> None:
         """Take one step with a new recorder, which knows p, g and the states."""
@@ -257,7 +282,7 @@ class Run:
         self.bindings[self.local_name(name)] = value
         if value.op not in OTHER_NAMES and value.name is None:
             self.computed.add(name)
-        if value.op in ("constant", *SIZES):
+        if value.op in ("constant", *PROPERTIES):
             return
         if value.op == "atom":
             self.aliases.setdefault(str(value.name), name)
@@ -299,16 +324,32 @@ class Run:
         return name
 
 
-def _argument(argument: Argument) -> Any:
+def _argument(argument: Argument, *, is_first: bool = True) -> Any:
+    """Return an argument as the constructor gets it, or as a later schedule may have changed it."""
     default = argument.default
     if type(default) is int and default == 0:
         default = 0.0
+    origins = frozenset([(argument.name, is_first)])
     if isinstance(default, tuple):
         return tuple(
-            recorded(float(x) if x == 0 else x, Value("atom", name=f"{argument.name}[{i}]"))
+            recorded(
+                float(x) if x == 0 else x,
+                Value("atom", name=f"{argument.name}[{i}]", origins=origins),
+            )
             for i, x in enumerate(default)
         )
-    return recorded(default, Value("atom", name=argument.name))
+    return recorded(default, Value("atom", name=argument.name, origins=origins))
+
+
+def _has_atoms(x: Any, argument: Any) -> bool:
+    """Tell if a number, or a tuple of numbers, is an argument as the constructor got it."""
+    if isinstance(argument, tuple):
+        return (
+            isinstance(x, tuple | list)
+            and len(x) == len(argument)
+            and all(_has_atoms(*each) for each in zip(x, argument, strict=True))
+        )
+    return isinstance(x, Float | Int) and x.value.op == "atom" and x.value.key == argument.value.key
 
 
 class _Naming:
@@ -338,143 +379,3 @@ class _Naming:
                     if (own := self.run.own_value(name, x)) is not x:
                         frame.f_locals[name] = own  # Python copies it into the variable
         return self._line
-
-
-class _Holder(dict[Any, Any]):
-    """A dictionary of states that records what is stored in it."""
-
-    is_group = False
-
-    def __init__(self, run: Run, *args: Any) -> None:
-        super().__init__(*args)
-        self.run = run
-
-    def setdefault(self, key: Any, default: Any = None) -> Any:
-        if key not in self:
-            self[key] = default
-        return self[key]
-
-    def update(self, *args: Any, **kwargs: Any) -> None:
-        for key, x in dict(*args, **kwargs).items():
-            self[key] = x
-
-    def declare(self) -> None:
-        """Let the stored tensors and numbers stand for the states before a step."""
-        for key, x in list(self.items()):
-            if key in self.run.subject.counters:
-                count = self.run.count(float(plain(x)))
-                if isinstance(x, Tensor):
-                    self.run.recorder.declare(x, "", count)
-                    self.run.recorder.memories[_memory_key(self.run, x)].word = None
-                else:
-                    super().__setitem__(key, recorded(plain(x), count))
-            elif self.is_group and key not in self.run.subject.group_numbers:
-                continue
-            elif self.is_group:
-                word = self.run.subject.letter(key)
-                self.run.words.add(word)
-                self.run.inits.setdefault(key, constant(self.run.subject.group_numbers[key]))
-                super().__setitem__(key, recorded(float(plain(x)), Value("atom", name=word)))
-            elif isinstance(x, Tensor):
-                word = self.run.subject.letter(key)
-                self.run.words.add(word)
-                self.run.recorder.declare(x, word, _state_atom(word, x))
-            elif type(plain(x)) in (int, float):
-                atom = Value("atom", name=self.run.subject.letter(key))
-                super().__setitem__(key, recorded(plain(x), atom))
-
-    def __setitem__(self, key: Any, x: Any) -> None:
-        run = self.run
-        if key in run.subject.counters:
-            x = self._counter(x)
-        elif not self.is_group and isinstance(x, Tensor):
-            self._store(key, x)
-        elif self._is_kept_number(key, x):
-            x = self._store_number(key, x)
-        super().__setitem__(key, x)
-
-    def _is_kept_number(self, key: Any, x: Any) -> bool:
-        """Tell if a number is a state: of the parameter, or of the group."""
-        is_number = isinstance(x, int | float) and not isinstance(x, bool)
-        return is_number and (not self.is_group or key in self.run.subject.group_numbers)
-
-    def _counter(self, x: Any) -> Any:
-        run = self.run
-        if isinstance(x, Tensor):
-            run.recorder.declare(x, "", run.count(float(x)))
-            run.recorder.memories[_memory_key(run, x)].word = None
-            return x
-        return recorded(plain(x), run.count(float(plain(x))))
-
-    def _store(self, key: Any, x: Tensor) -> None:
-        """Store a tensor: the first value of a state, or its next value."""
-        run, word = self.run, self.run.subject.letter(key)
-        run.words.add(word)
-        memory = run.recorder.memory_of(x)
-        value = memory.value if memory else run.recorder.value_of(x)
-        if key not in self and self._is_first_value(value):
-            run.inits[key] = value
-            run.recorder.declare(x, word, _state_atom(word, x))
-            return
-        if memory is not None and memory.word == word:
-            return
-        if key not in self:
-            run.inits[key] = constant(0)
-        if value.name is None or value.op == "atom":
-            copy = Value("copy", (value,)) if value.op in ("atom", "constant") else value
-            if copy is not value:
-                run.record.add(copy)
-        else:
-            copy = run.record.add(Value("copy", (value,)))
-        copy.name = word
-        run.recorder.declare(x, word, copy)
-
-    def _is_first_value(self, value: Value) -> bool:
-        """Tell if a state may be declared with a first value: a number, an argument, or p."""
-        names = {a.name for a in self.run.subject.arguments}
-        return is_constant(value) or (value.op == "atom" and value.name in {"p", *names})
-
-    def _store_number(self, key: Any, x: Any) -> Any:
-        run, word = self.run, self.run.subject.letter(key)
-        run.words.add(word)
-        value = x.value if isinstance(x, Float | Int | Flag) else constant(x)
-        if key not in self and self._is_first_value(value):
-            run.inits[key] = value
-            return recorded(plain(x), Value("atom", name=word))
-        if key not in self:
-            run.inits[key] = constant(0)
-        copy = run.record.add(Value("copy", (value,)))
-        copy.name = word
-        return recorded(plain(x), copy)
-
-
-class _Group(_Holder):
-    is_group = True
-
-
-class _States(dict[Any, Any]):
-    """All states of an optimizer, by parameter."""
-
-    def __init__(self, run: Run) -> None:
-        super().__init__()
-        self.run = run
-
-    def __missing__(self, key: Any) -> _Holder:
-        made = _Holder(self.run)
-        super().__setitem__(key, made)
-        return made
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        made = _Holder(self.run)
-        super().__setitem__(key, made)
-        made.update(value)
-
-
-def _state_atom(word: str, x: Tensor) -> Value:
-    """Return the value of a state before a step. A state of one number is a number."""
-    return Value("atom", name=word, reads_tensors=x.ndim > 0)
-
-
-def _memory_key(run: Run, x: Tensor) -> Any:
-    memory = run.recorder.memory_of(x)
-    return next(key for key, each in run.recorder.memories.items() if each is memory)

@@ -9,7 +9,7 @@ from difflib import SequenceMatcher
 
 from optgen.importer import layout
 from optgen.importer.recording import Branch, NotImportedError
-from optgen.importer.values import Value, expression, text
+from optgen.importer.values import PROPERTIES, Value, expression, text
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,12 @@ Event = Assign | Choice
 
 
 class HazardError(Exception):
-    """A value is read after its name got another one, so it needs a name of its own."""
+    """A value is read after its name got another one, so one of both needs a name of its own."""
 
-    def __init__(self, value: Value) -> None:
+    def __init__(self, value: Value, later: Value) -> None:
         super().__init__(text(value))
         self.value = value
+        self.later = later
 
 
 def events_of(events: Sequence[Value | Branch]) -> list[Event]:
@@ -81,12 +82,12 @@ def events_of(events: Sequence[Value | Branch]) -> list[Event]:
 
 def _check(value: Value, holds: dict[str, Value]) -> None:
     """Raise an error if a name in a value's text no longer holds the value."""
-    if value.op in ("rows", "cols", "numel", "ndim"):
+    if value.op in PROPERTIES:
         return
     if value.name is not None:
         held = holds.get(value.name)
         if held is not None and held is not value and not _is_same_copy(held, value):
-            raise HazardError(value)
+            raise HazardError(value, held)
         return
     for each in value.args:
         _check(each, holds)
@@ -107,6 +108,18 @@ def assigned(items: Sequence[Item]) -> set[str]:
     for item in items:
         names |= {item.name} if isinstance(item, Assign) else assigned(item.then + item.other)
     return names
+
+
+def line_of(items: Sequence[Item], name: str) -> tuple[str, int]:
+    """Return the author's line of the last assignment to a name; ("", 0) if there is none."""
+    for item in reversed(items):
+        if isinstance(item, If):
+            place = line_of(item.then + item.other, name)
+        else:
+            place = item.place if item.name == name else ("", 0)
+        if place[0]:
+            return place
+    return "", 0
 
 
 def names_read(items: Sequence[Item]) -> set[str]:
@@ -169,6 +182,47 @@ def merged(condition: str, then: Sequence[Item], other: Sequence[Item]) -> list[
             continue
         made.append(If(condition, tuple(left), tuple(right)))
     return made
+
+
+def without_impossible(items: Sequence[Item], first: str) -> list[Item]:
+    """Return code without sides that no step takes: where `first` is true, the count is 1."""
+    made: list[Item] = []
+    for item in items:
+        if isinstance(item, If):
+            then, other = list(item.then), list(item.other)
+            if item.condition == first:
+                then = list(_counted_once(then))
+            elif (is_first := _at_first_step(item.condition)) is not None:
+                then, other = (
+                    side if is_taken else given(first, False, side)
+                    for side, is_taken in ((then, is_first), (other, not is_first))
+                )
+            then, other = (without_impossible(each, first) for each in (then, other))
+            item = If(item.condition, tuple(then), tuple(other), item.is_tensor)
+        made.append(item)
+    return made
+
+
+def _at_first_step(condition: str) -> bool | None:
+    """Return the answer of a condition on the count alone for the count 1; None for others."""
+    if names_in(condition) != {"t"}:
+        return None
+    try:
+        return bool(eval(condition, {"__builtins__": {}}, {"t": 1}))
+    except ArithmeticError:
+        return None
+
+
+def _counted_once(items: Sequence[Item]) -> Iterator[Item]:
+    """Yield the code of a step with the count 1."""
+    for item in items:
+        if isinstance(item, Assign):
+            yield item
+        elif (is_true := _at_first_step(item.condition)) is not None:
+            yield from _counted_once(item.then if is_true else item.other)
+        else:
+            then, other = (tuple(_counted_once(side)) for side in (item.then, item.other))
+            yield If(item.condition, then, other, item.is_tensor)
 
 
 def _are_alike(left: Sequence[Item], right: Sequence[Item]) -> bool:
@@ -274,13 +328,13 @@ def _with_inner_ifs_outside(
             raise NotImportedError("branches inside a branch on a tensor's value", item_place(side))
         sides = []
         for outcome in (True, False):
-            a, b = (_given(inner.condition, outcome, each) for each in (then, other))
+            a, b = (given(inner.condition, outcome, each) for each in (then, other))
             sides.append(tuple(_with_inner_ifs_outside(condition, a, b)))
         return [If(inner.condition, sides[0], sides[1])]
     return list(_both_sides(condition, then, other))
 
 
-def _given(condition: str, outcome: bool, items: Sequence[Item]) -> list[Item]:
+def given(condition: str, outcome: bool, items: Sequence[Item]) -> list[Item]:
     """Return code in which a lasting condition is known: of its ifs one side stays."""
     made: list[Item] = []
     for n, item in enumerate(items):
@@ -290,9 +344,9 @@ def _given(condition: str, outcome: bool, items: Sequence[Item]) -> list[Item]:
                 return [*made, *items[n + 1 :]]
             continue
         if item.condition == condition:
-            made += _given(condition, outcome, item.then if outcome else item.other)
+            made += given(condition, outcome, item.then if outcome else item.other)
             continue
-        then, other = (tuple(_given(condition, outcome, s)) for s in (item.then, item.other))
+        then, other = (tuple(given(condition, outcome, s)) for s in (item.then, item.other))
         made.append(If(item.condition, then, other, item.is_tensor))
     return made
 

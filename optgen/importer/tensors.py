@@ -83,7 +83,11 @@ class TensorRecorder(TorchFunctionMode):
         if memory is None:
             if tensor.numel() == 1 and not tensor.requires_grad:
                 return constant(float(tensor))
-            raise NotImportedError("a tensor of unknown origin", author_line())
+            raise NotImportedError(
+                "a tensor of unknown origin",
+                author_line(),
+                hint="keep it in self.state[p] under a key of its own, in no list or dictionary",
+            )
         return memory.value
 
     def _base_of(self, tensor: Tensor) -> Memory | None:
@@ -152,7 +156,11 @@ class TensorRecorder(TorchFunctionMode):
     def _set_item(self, func: Any, x: Tensor, mask: Any, new: Any) -> None:
         """Record `x[mask] = new`."""
         if not (isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.shape == x.shape):
-            raise NotImportedError("a part of a tensor is assigned", author_line())
+            raise NotImportedError(
+                "a part of a tensor is assigned",
+                author_line(),
+                hint="assign the whole tensor: x.copy_(torch.where(mask, new, x))",
+            )
         value = Value("where", (self.value_of(mask), self._operand(new), self.value_of(x)))
         func(x, mask, plain(new))
         self._assign(x, value)

@@ -25,6 +25,8 @@ COMPARISONS: dict[str, type[ast.cmpop]] = {
     "eq": ast.Eq,
     "ne": ast.NotEq,
 }
+PROPERTIES = ("rows", "cols", "numel", "ndim", "machine_eps")
+"""Words for what a parameter is in all steps, in spite of its numbers."""
 NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
 
 
@@ -45,6 +47,8 @@ class Value:
     key: str = field(default="", repr=False)
     kind: str = "number"
     """number, tensor, row, col, turned: what the shape of a recorded tensor is."""
+    origins: frozenset[tuple[str, bool]] = frozenset()
+    """The arguments that it is computed from, and if they are as the constructor got them."""
 
     def __post_init__(self) -> None:
         """Fill in the key: the structure without the author's names."""
@@ -55,6 +59,7 @@ class Value:
         else:
             self.key = f"{self.op}({','.join(each.key for each in self.args)})"
         self.reads_tensors |= any(each.reads_tensors for each in self.args)
+        self.origins = self.origins.union(*(each.origins for each in self.args))
 
     def atoms(self) -> Iterator[str]:
         """Yield the names of all atoms that the value is computed from."""

@@ -6,11 +6,12 @@ import ast
 import re
 from collections.abc import Iterator
 
-from optgen.importer.explore import Bound, FoundState, Rule
+from optgen.importer.explore import Bound, Rule
 from optgen.importer.layout import number
 from optgen.importer.run import Argument, Subject
 from optgen.importer.source_of import paper_of, provenance
 from optgen.importer.statements import Item, assigned, names_read, printed, renamed
+from optgen.importer.states import FoundState
 from optgen.importer.tidy import means_of_squares, tidied
 from optgen.ir.ops import OPS
 

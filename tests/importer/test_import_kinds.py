@@ -135,11 +135,10 @@ class Clipped(Base):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         with torch.no_grad():
             scale: Any = 1.0
-            if self.defaults["decay"] > 0:
+            decay = self.param_groups[0]["decay"]
+            if decay > 0:
                 norms = [p.grad.norm() for group in self.param_groups for p in group["params"]]
-                scale = (self.defaults["decay"] / torch.stack(norms).square().sum().sqrt()).clamp(
-                    max=1
-                )
+                scale = (decay / torch.stack(norms).square().sum().sqrt()).clamp(max=1)
             for group in self.param_groups:
                 for p in group["params"]:
                     p.add_(p.grad * scale, alpha=-group["lr"])
@@ -227,9 +226,50 @@ class GlobalState(Base):
         p.add_(grad, alpha=-group["lr"])
 
 
+class ListOfNumber(Base):
+    """A rule with a list of a number."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        p.add_(grad * torch.tensor([0.5], dtype=p.dtype), alpha=-group["lr"])
+
+
+class ListOfTensors(Base):
+    """A rule with a list of tensors as a state."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        state.setdefault("means", [torch.zeros_like(p)])
+        p.add_(state["means"][0].add_(grad), alpha=-group["lr"])
+
+
+class NumberOfNone(Base):
+    """A rule whose group has no number before the first step, and one later."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        torch.optim.Optimizer.__init__(self, params, {"lr": lr, "scale": None})
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        if group["scale"] is not None:
+            p.add_(grad, alpha=-group["lr"] * group["scale"])
+        group["scale"] = 1.0 / (1.0 + p.norm().item())
+
+
+class TwoSteps(Base):
+    """A rule that differs: each other step does nothing, and no state says so."""
+
+    calls = 0
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        self.calls += 1
+        p.add_(grad, alpha=-group["lr"] if self.calls % 2 else -0.5 * group["lr"])
+
+
 @pytest.mark.parametrize(
     ("cls", "words"),
     [
+        (ListOfNumber, "a list in arithmetic\n  hint: compute with numbers"),
+        (ListOfTensors, "a tensor of unknown origin\n  hint: keep it in self.state[p]"),
+        (NumberOfNone, "the group's `scale` is None before the first step"),
+        (TwoSteps, "with the defaults\n  hint: let the step compute with"),
         (PartRead, "a part of a tensor is read\n  hint: compute with whole tensors"),
         (Joined, "tensors are joined\n  hint:"),
         (Signed, "the largest element of numbers with a sign\n  hint:"),
@@ -241,3 +281,212 @@ def test_a_refusal_has_a_way_out(cls: type, words: str) -> None:
         import_optimizer(cls)
 
     assert words in str(caught.value)
+    assert caught.value.place[0] == __file__
+    assert caught.value.place[1] > 1
+
+
+class NesterovNeedsMomentum(torch.optim.Optimizer):
+    """A constructor that refuses a flag alone, in a class that asks for it in another branch."""
+
+    def __init__(
+        self, params: Any, lr: float = 0.1, momentum: float = 0.0, nesterov: bool = False
+    ) -> None:
+        if momentum < 0.0:
+            raise ValueError(momentum)
+        if nesterov and momentum <= 0:
+            raise ValueError("nesterov needs a momentum")
+        super().__init__(params, {"lr": lr, "momentum": momentum, "nesterov": nesterov})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                grad, state = p.grad, self.state[p]
+                if group["momentum"] != 0:
+                    if "mean" not in state:
+                        state["mean"] = torch.clone(grad).detach()
+                    else:
+                        state["mean"].mul_(group["momentum"]).add_(grad)
+                    if group["nesterov"]:
+                        grad = grad.add(state["mean"], alpha=group["momentum"])
+                    else:
+                        grad = state["mean"]
+                p.add_(grad, alpha=-group["lr"])
+
+
+class NesterovEverywhere(NesterovNeedsMomentum):
+    """A step that asks for the flag alone, with this constructor."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                grad, state = p.grad, self.state[p]
+                if "mean" not in state:
+                    state["mean"] = torch.zeros_like(p)
+                state["mean"].mul_(group["momentum"]).add_(grad)
+                if group["nesterov"]:
+                    p.add_(grad, alpha=-group["lr"])
+                p.add_(state["mean"], alpha=-group["lr"])
+
+
+@pytest.mark.parametrize("cls", [NesterovNeedsMomentum, NesterovEverywhere])
+def test_a_flag_that_the_constructor_takes_with_another_argument_is_read(cls: type) -> None:
+    made = import_optimizer(cls)
+
+    assert "nesterov=flag(False)" in made.text
+    assert made.proof.keys
+    assert "_before" not in made.text
+    assert made.proof.num_settings >= 8
+
+
+class ClonedThenChanged(Base):
+    """A copy of the gradient that is read after the variable of the gradient has changed."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        if group["decay"] != 0:
+            grad = grad.add(p, alpha=group["decay"])
+        raw = torch.clone(grad)
+        if group["lr"] <= 0.09:
+            grad = grad.sign()
+            grad = grad * (raw.square() > 0.1) + raw
+        p.add_(grad, alpha=-group["lr"])
+
+
+def test_a_copy_of_the_gradient_keeps_its_value() -> None:
+    assert import_optimizer(ClonedThenChanged).proof.largest <= 1e-12
+
+
+class KeptByConstructor(Base):
+    """A rate that the constructor keeps outside the groups, as a bound that grows with lr."""
+
+    def __init__(self, params: Any, lr: float = 0.1, decay: float = 0.0) -> None:
+        super().__init__(params, lr, decay)
+        self.first_rates = [group["lr"] for group in self.param_groups]
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        final = 0.1 * group["lr"] / self.first_rates[0]
+        p.add_(grad.clamp(-final, final), alpha=-group["lr"])
+
+
+class KeptInStep(Base):
+    """A rate that the first step keeps, where nothing records."""
+
+    rate: Any = None
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        self.rate = self.rate or group["lr"]
+        p.add_(grad, alpha=-self.rate)
+
+
+def test_a_number_that_the_constructor_keeps_is_refused_at_its_line() -> None:
+    with pytest.raises(NotImportedError, match=r"`lr` that the constructor got") as caught:
+        import_optimizer(KeptByConstructor)
+
+    assert caught.value.place[0] == __file__
+    assert 'read group["lr"]' in caught.value.hint
+
+
+def test_the_proof_changes_the_groups_numbers_as_a_schedule_does() -> None:
+    with pytest.raises(NotImportedError, match="in step 16 with the defaults, after the numbers"):
+        import_optimizer(KeptInStep)
+
+
+class LeastOfDtype(Base):
+    """A divisor that the dtype's eps bounds from below."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        eps = torch.finfo(grad.dtype).eps
+        p.sub_(grad / grad.abs().clamp(min=eps), alpha=group["lr"])
+
+
+class TinyOfDtype(Base):
+    """A divisor that the dtype's smallest number bounds from below."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        p.sub_(grad / grad.abs().clamp(min=torch.finfo(p.dtype).tiny), alpha=group["lr"])
+
+
+class RoundedByHand(Base):
+    """A number of the dtype that nothing records."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        eps = 1e-7 if p.dtype == torch.float32 else 1e-16
+        p.sub_(grad / grad.abs().clamp(min=eps), alpha=group["lr"])
+
+
+def test_the_eps_of_the_parameters_dtype_is_a_word_of_the_language() -> None:
+    assert "maximum(abs(g), machine_eps(p))" in import_optimizer(LeastOfDtype).text
+
+
+def test_other_numbers_of_a_dtype_are_refused_at_their_line() -> None:
+    with pytest.raises(NotImportedError, match="the dtype's `tiny` has no word") as caught:
+        import_optimizer(TinyOfDtype)
+
+    assert caught.value.place[0] == __file__
+
+
+def test_steps_in_float32_are_compared() -> None:
+    with pytest.raises(NotImportedError, match="in float32 with gradients of about 1e-06"):
+        import_optimizer(RoundedByHand)
+
+
+class KeptAlone(Base):
+    """A number that the steps read only as the constructor kept it."""
+
+    def __init__(self, params: Any, lr: float = 0.1, decay: float = 0.1) -> None:
+        super().__init__(params, lr, decay)
+        self.decay = decay
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        p.add_(grad + self.decay * p, alpha=-group["lr"])
+
+
+class KeptAndRenewed(KeptAlone):
+    """A number that one place reads as the constructor kept it, and another one in the group."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        p.add_(grad + self.decay * p, alpha=-group["lr"])
+        p.mul_(1.0 - 0.1 * group["decay"])
+
+
+def test_a_number_that_only_the_constructor_s_copy_is_read_of_is_an_argument() -> None:
+    assert "g + decay * p" in import_optimizer(KeptAlone).text
+
+    with pytest.raises(NotImportedError, match=r"the step reads the `decay` that the constr"):
+        import_optimizer(KeptAndRenewed)
+
+
+class OddSteps(Base):
+    """A first step of its own on both sides of a branch on the step count."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        if group["count"] % 2 == 1:
+            if "mean" not in state:
+                state["mean"] = grad.clone()
+            state["mean"].lerp_(grad, 0.5)
+        else:
+            if "mean" not in state:
+                state["mean"] = grad.clone()
+            state["mean"].mul_(0.9).add_(grad)
+        p.add_(state["mean"], alpha=-group["lr"])
+
+
+def test_a_first_step_does_not_ask_for_the_step_count() -> None:
+    text = import_optimizer(OddSteps).text
+
+    assert text.count("t % 2") == 1
+    assert text.count("fresh(mean_state)") == 1
+
+
+class NotExchangedWithState(NesterovNeedsMomentum):
+    """A rule whose state dict is refused by its own class if it holds a state."""
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        if state_dict["state"]:
+            raise ValueError("no states")
+
+
+def test_state_dicts_are_exchanged_with_all_states() -> None:
+    with pytest.raises(NotImportedError, match="exchanged: ValueError: no states"):
+        import_optimizer(NotExchangedWithState)
