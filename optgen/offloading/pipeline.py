@@ -94,7 +94,7 @@ class Pipeline:
         self.ended_pass = 0  # the last pass whose weights have all arrived
 
     def copy_cells(self) -> None:
-        """Give pieces the scalar states of their parameters, which a load has changed."""
+        """Give pieces the scalar states of their parameters, which someone may have changed."""
         for each in self._kernels:
             each.copy_cells()
 
@@ -120,6 +120,8 @@ class Pipeline:
     def run(self, current: Pass) -> None:
         """Run a pass; the worker's thread calls this."""
         began = time.perf_counter()
+        if current.hypers is not None:
+            self.copy_cells()
         for work in current.works:
             if work.refreshed:
                 self._follow_weights(work)
