@@ -1,4 +1,7 @@
-"""Refuse parameters and gradients that cannot be offloaded, before anything moves."""
+"""Refuse parameters and gradients that cannot be offloaded, before anything moves.
+
+A gradient that changes while it is copied is found later, by `pipeline.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Put together what steps on the host: buckets, the ring, kernels, and gradients that are kept."""
+"""Put together what steps on the host: buckets, the ring, kernels, and gradients that are kept.
+
+`ring.py` has the streams and the copies, and `bucket_kernel.py` the kernel's call.
+"""
 
 from __future__ import annotations
 

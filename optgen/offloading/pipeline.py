@@ -1,7 +1,8 @@
 """Step buckets one after the other, while gradients of the next arrive and weights of others leave.
 
-The worker's thread runs a pass over the buckets. Its copies first wait for the backward pass: it
-has made the gradients, and it has read the weights.
+The worker's thread runs a pass over the buckets. Its copies, which `ring.py` starts, first wait for
+the backward pass: it has made the gradients, and it has read the weights. A gradient that changes
+before its copy has ended is an error. `bucket_kernel.py` calls the kernel.
 """
 
 from __future__ import annotations
