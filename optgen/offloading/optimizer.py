@@ -39,7 +39,7 @@ from optgen.offloading.host_memory import (
     needed_bytes,
     states_to_use,
 )
-from optgen.offloading.host_rule import FACTOR, OffloadRule
+from optgen.offloading.host_rule import FACTOR, MASTER, OffloadRule
 from optgen.offloading.host_side import HostSide
 from optgen.offloading.layout import HostParam, HostStates, Kind
 from optgen.offloading.options import Options
@@ -212,6 +212,12 @@ class OffloadedOptimizer(LightOptimizer):
     def _states_to_use(self) -> tuple[list[bool], list[Any]]:
         return states_to_use(self.rule, self.param_groups, self._host_params.values())
 
+    def _renew_states(self) -> None:
+        """Let states begin with the values that their parameters have at the first step."""
+        for owner in self._stepper.changed_before_first_step(self._host_params):
+            keys = owner.states.keys() - {MASTER}
+            begin_anew(self.rule, owner, keys, self.param_groups, self.defaults)
+
     # Steps.
 
     @with_step_hooks
@@ -260,6 +266,7 @@ class OffloadedOptimizer(LightOptimizer):
         factor = self._factor(grads, counts)
         hypers = self._packed_hypers(factor)
         self._build_if_changed()
+        self._renew_states()
         works = self._stepper.works(grads, counts)
         sends_only = self._options.hide == "backward"
         if sends_only:
@@ -297,10 +304,8 @@ class OffloadedOptimizer(LightOptimizer):
             self.synchronize()
             squares = self._stepper.host.squares(counts)
         params = [param for group in self.param_groups for param in group["params"]]
-        norm = self.grad_norm = gradient_norm(
-            list(grads.values()), squares, params, self._wait_for_norm
-        )
-        return clip_factor(norm, self._options.max_norm)
+        self.grad_norm = gradient_norm([*grads.values()], squares, params, self._wait_for_norm)
+        return clip_factor(self.grad_norm, self._options.max_norm)
 
     def _wait_for_norm(self, device: torch.device) -> None:
         event = torch.Event(device=device)
@@ -320,6 +325,7 @@ class OffloadedOptimizer(LightOptimizer):
                 "since the last step, an option of a group asks for other states, or a state was "
                 'replaced: with hide="backward", call synchronize() after such a change'
             )
+        self._renew_states()
         self._stepper.follow_weights(only_changed=True)
         self._stepper.host.set_hypers(self._packed_hypers(1.0))
         self._backward_steps.begin()
@@ -434,7 +440,7 @@ class OffloadedOptimizer(LightOptimizer):
             owner = self._host_params[own]
             if lacking := copy_loaded(owner, states, self.rule, self.param_groups):
                 begin_anew(self.rule, owner, lacking, self.param_groups, self.defaults)
-            self._stepper.doubt_weights(own)  # they may have been loaded, too
+            self._stepper.doubt_weights(own, is_new=not states)  # they may have been loaded, too
         self._build_if_changed()
         self._stepper.host.pipeline.copy_cells()
         collector = self._stepper.host.collector
@@ -455,22 +461,15 @@ class OffloadedOptimizer(LightOptimizer):
 
     def report(self) -> Report:
         """Return the bytes on each side, and what steps have taken, in milliseconds."""
-        small = set(self._small.params)
-        return make_report(
-            self.state,
-            small,
-            self._options.ring_bytes,
-            self._stepper.host.ring.timings,
-            self._files is not None,
-        )
+        small, timings = set(self._small.params), self._stepper.host.ring.timings
+        in_files = self._files is not None
+        return make_report(self.state, small, self._options.ring_bytes, timings, in_files)
 
     def close(self) -> None:
-        """End the threads when the last step has ended; later steps raise a RuntimeError.
-
-        States can still be read.
+        """End the threads when the last step has ended. States can still be read.
 
         Raises:
-            OffloadError: The last step failed, and no call has told it yet. The threads have ended.
+            OffloadError: The last step failed, and no call has told it yet.
         """
         try:
             self._worker.finish()

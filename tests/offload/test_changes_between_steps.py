@@ -209,3 +209,21 @@ def test_a_model_that_moves_waits(sim: Any) -> None:
     ours[2].cpu()
     second.close()
     assert not any("_apply" in vars(module) for module in ours.modules())
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("rule", ["schedule_free_adamw", "sgd"])
+def test_weights_that_are_loaded_after_the_optimizer_was_made(
+    rule: str, mode: str, sim: Any
+) -> None:
+    """States that begin as the weights begin as those of the first step."""
+    ours, theirs, other = network("sim"), network(), network(seed=1)
+    module = {"module": ours} if mode == "forward" else {}
+    optimizer_ = offloaded(ours, rule, **MODES[mode], **module)
+    reference = master(rule)(theirs.parameters(), lr=1e-2)
+    for model, each in ((ours, optimizer_), (theirs, reference)):
+        model.load_state_dict(other.state_dict())
+        train(model, each)
+    optimizer_.close()
+
+    assert_equal(ours, theirs)
