@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from optgen.importer import import_optimizer
     from optgen.jit import load
     from optgen.kernels import build_kernels
-    from optgen.offloading import offload
+    from optgen.offloading import OffloadError, offload
     from optgen.runtime import GeneratedOptimizer
     from optgen.runtime.backend_table import use_lowering
     from optgen.runtime.explain import explain
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "GeneratedOptimizer",
+    "OffloadError",
     "amp",
     "build_kernels",
     "compose",
@@ -40,6 +41,7 @@ __all__ = [
 
 _MODULE_OF_NAME = {
     "GeneratedOptimizer": "optgen.runtime.optimizer",
+    "OffloadError": "optgen.offloading",
     "build_kernels": "optgen.kernels",
     "compose": "optgen.compositions",
     "explain": "optgen.runtime.explain",

@@ -2,8 +2,9 @@
 
 `optgen.offload` is the way in. It composes the rule with float32 weights (`host_rule.py`), divides
 the parameters into buckets (`layout.py`), and makes an `OffloadedOptimizer` (`optimizer.py`). Its
-worker thread (`worker.py`) runs each step as a pass over the buckets (`pipeline.py`), which calls
-the rule's C++ kernel once for each (`bucket_kernel.py`).
+worker thread (`worker.py`) runs each step as a pass over the buckets (`pipeline.py`). The pass
+copies through a ring of slots, on streams (`ring.py`), and calls the rule's C++ kernel once for
+each bucket (`bucket_kernel.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Step a bucket by one call of the kernel, whose table of addresses is made once.
 
+The kernel's call is here. `pipeline.py` makes it for each bucket.
+
 Gradients and new weights are in slots of the ring, so their addresses change with the slots. All
-other addresses stay: states are never replaced, only overwritten. The parameter's stream is a slot
-that the kernel writes and does not read.
+other addresses stay: a state that someone replaces needs a new table, and its old memory lives as
+long as the old table. The parameter's stream is a slot that the kernel writes and does not read.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from optgen.runtime.fused_cpu.kernel import Kernel, Table, Threads
 from optgen.runtime.reader.streams import SHAPE_SIZE, STREAM_BITS, shifted_to_stream
 from optgen.runtime.tensors.dtensor import to_local
 from optgen.runtime.toolchain.dtype_variants import STREAM_DTYPE_CODES
-from optgen.runtime.torch_private import data_ptr
+from optgen.runtime.torch_private import data_ptr, untyped_storage
 
 _PARAM, _GRAD = 0, 1
 _NO_GRADIENT = ~shifted_to_stream(STREAM_BITS, _GRAD) & 2**64 - 1
@@ -54,6 +56,13 @@ class BucketKernel:
         self._copied_cells: list[tuple[Tensor, Tensor]] = []
         codes = [0] * count
         columns = {stream: self._column(key) for stream, key in enumerate(kernel.keys) if key}
+        # Someone may let a state go, or give it other memory, while a step that uses it runs.
+        self._memory = [
+            untyped_storage(each)
+            for column in columns.values()
+            for each in column
+            if each is not None
+        ]
         for stream, column in {_PARAM: weights[0], **columns}.items():
             for row, tensor in enumerate(column):
                 if tensor is not None:

@@ -7,13 +7,15 @@ the states that the kernels know.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from optgen.offloading.layout import HostParam
+from optgen.runtime.rule import Rule
+from optgen.runtime.state.create import state_keys
 from optgen.runtime.tensors.dtensor import is_dtensor, to_local
 
 Group = dict[str, Any]
@@ -60,6 +62,48 @@ def _stand_in(param: Tensor, host_params: Mapping[Tensor, HostParam]) -> Tensor:
     return nn.Parameter(torch.empty(param.shape, dtype=param.dtype), requires_grad=False)
 
 
+def param_pairs(groups: Sequence[Group], loaded: Any) -> list[tuple[Tensor, Tensor]]:
+    """Return the parameters of groups, each with that of another optimizer with such groups."""
+    return [
+        pair
+        for own, other in zip(groups, loaded.param_groups, strict=True)
+        for pair in zip(own["params"], other["params"], strict=True)
+    ]
+
+
+def load_options(
+    groups: Sequence[Group],
+    loaded: Any,
+    host_params: Mapping[Tensor, HostParam],
+    make_states: Callable[[], None],
+) -> None:
+    """Take over the options of a loaded optimizer, and check its states.
+
+    `make_states` makes the states that the options ask for, and what steps them. If it fails, or a
+    loaded state does not fit, nothing is changed.
+
+    Raises:
+        ValueError: A loaded state does not fit.
+    """
+    before = [{**group} for group in groups]
+    keys = {owner: {*owner.order} for owner in host_params.values()}
+    try:
+        for own_group, group in zip(groups, loaded.param_groups, strict=True):
+            own_group.update({key: value for key, value in group.items() if key != "params"})
+        make_states()
+        for own, other in param_pairs(groups, loaded):
+            if own in host_params:
+                check_loaded(host_params[own], loaded.state.get(other, {}))
+    except BaseException:
+        for own_group, values in zip(groups, before, strict=True):
+            own_group.clear()
+            own_group.update(values)
+        for owner, known in keys.items():
+            owner.drop({*owner.order} - known)
+        make_states()
+        raise
+
+
 def check_loaded(owner: HostParam, loaded: Mapping[str, Any]) -> None:
     """Raise a ValueError for a loaded state that does not fit, before any is copied."""
     for key, value in loaded.items():
@@ -75,11 +119,14 @@ def check_loaded(owner: HostParam, loaded: Mapping[str, Any]) -> None:
 
 
 @torch.no_grad()
-def copy_loaded(owner: HostParam, loaded: Mapping[str, Any], fresh: Iterable[str]) -> list[str]:
+def copy_loaded(
+    owner: HostParam, loaded: Mapping[str, Any], rule: Rule, groups: Sequence[Group]
+) -> list[str]:
     """Copy a parameter's loaded states; return the keys that the checkpoint lacks.
 
-    Lacking states of `fresh` are made by the next step, as in a new optimizer.
+    Lacking states that a first step treats specially are made by the next one.
     """
+    fresh = {*rule.fresh} & {*state_keys(rule, groups[owner.group_index])}
     lacking = []
     for key in [*owner.states, *owner.unmade]:
         own, value = owner.tensor(key), loaded.get(key)

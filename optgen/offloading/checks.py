@@ -1,14 +1,18 @@
-"""Refuse parameters and gradients that cannot be offloaded, before anything moves."""
+"""Refuse parameters and gradients that cannot be offloaded, before anything moves.
+
+A gradient that changes while it is copied is found later, by `pipeline.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from optgen.offloading.layout import HostParam
+from optgen.offloading.layout import HostParam, Kind
 from optgen.runtime.rule import Rule
 from optgen.runtime.tensors.dtensor import (
     check_not_partial,
@@ -25,6 +29,16 @@ def check_param(param: Tensor, name: str) -> None:
     reason = _why_not(param)
     if reason:
         raise ValueError(f"offload cannot take {name}: {reason}")
+
+
+def check_group(group: Mapping[str, Any], index: int, rule: Rule) -> None:
+    """Raise a ValueError for the options of a group that the host cannot follow."""
+    if group.get("differentiable") or group.get("capturable"):
+        raise ValueError("offload takes no differentiable or capturable steps")
+    if group.get("view") is not None and not rule.elementwise:
+        raise ValueError("offload takes no view= of groups: the rule sees whole parameters")
+    if len(set(group["params"])) < len(group["params"]):
+        raise ValueError(f"group {index} lists a parameter twice")
 
 
 def check_sharding(param: Tensor, name: str, rule: Rule) -> None:
@@ -95,6 +109,19 @@ def check_gradient(param: Tensor, grad: Tensor, name_of: Callable[[], str]) -> N
         )
     if is_dtensor(type(param)) and not (is_dtensor(type(grad)) and same_sharding(param, grad)):
         raise RuntimeError(f"the gradient of {name_of()} has other placements than it")
+
+
+def check_kind(owner: HostParam, bucket_bytes: int) -> None:
+    """Raise a RuntimeError if a parameter was converted or moved since the optimizer was made."""
+    now, before = Kind.of(owner.param), owner.kind
+    if before is not None and now.bytes <= bucket_bytes:  # else it is in pieces, without gaps
+        now = now._replace(is_contiguous=before.is_contiguous)
+    if before not in (None, now):
+        raise RuntimeError(
+            f"{owner.name} is now ({now}), and was ({before}) when offload was called: convert "
+            "and move the model before, or make a new optimizer and load the state_dict() of this "
+            "one"
+        )
 
 
 def check_states(rule: Rule, owner: HostParam) -> None:

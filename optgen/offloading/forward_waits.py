@@ -5,6 +5,8 @@ are stepped in this order. A module waits for the parameters that it has itself,
 modules below it that no call reaches: `nn.MultiheadAttention` reads the weights of its `out_proj`
 without calling it.
 
+`state_dict`, `load_state_dict` and what converts or moves a model wait for all weights.
+
 A module of FSDP2 gathers the weights of all modules below it that are none of FSDP2's. It does so
 before its forward pass, on streams of its own. So it waits for all of them, before FSDP2's own
 hook, and on the host.
@@ -48,6 +50,10 @@ class ForwardWaits:
         self._called: set[nn.Module] = set()  # since `restart`
         self._params_of: dict[nn.Module, list[Tensor]] | None = None  # by the module that waits
         self._handles: list[RemovableHandle] = []
+        for each in self._own:  # torch has no hook for it
+            found = vars(each).setdefault("_apply", _ApplyAfterWaits(each))
+            if isinstance(found, _ApplyAfterWaits):
+                found.waits.append(self)
         is_compiled = hasattr(module, "_orig_mod")
         for each in [module] if is_compiled else module.modules():
             self._handles += [
@@ -82,6 +88,9 @@ class ForwardWaits:
         """Remove all hooks."""
         for handle in self._handles:
             handle.remove()
+        for each in self._own:
+            if isinstance(found := vars(each).get("_apply"), _ApplyAfterWaits):
+                found.remove(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and pickle the hooks of a copied model as hooks that wait for nothing."""
@@ -133,13 +142,40 @@ class ForwardWaits:
             )
         self._is_checked = True
 
-    def _before_all(self, *_: Any) -> None:
+    def wait_for_all(self) -> None:
+        """Wait until all parameters have their new weights."""
         self._wait(None)
+
+    def _before_all(self, *_: Any) -> None:
+        self.wait_for_all()
 
     def _wait(self, params: Iterable[Tensor] | None, on_host: bool = False) -> None:
         wait_for = self._wait_for()
         if wait_for is not None:
             wait_for(params, on_host)
+
+
+class _ApplyAfterWaits:
+    """A module's `_apply`, by which `cpu`, `to`, `float` and others read all weights.
+
+    It is an attribute of the module, and waits before it calls that of the module's class.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self.waits: list[ForwardWaits] = []
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        for each in self.waits:
+            each.wait_for_all()
+        return type(self._module)._apply(self._module, *args, **kwargs)
+
+    def remove(self, waits: ForwardWaits) -> None:
+        """Wait no more for some weights; the last call removes the attribute."""
+        if waits in self.waits:
+            self.waits.remove(waits)
+        if not self.waits:
+            del vars(self._module)["_apply"]
 
 
 class _NoWaits(ForwardWaits):

@@ -18,6 +18,7 @@ from optgen.offloading.options import Options
 from optgen.offloading.state_files import StateFiles, padded
 from optgen.runtime.rule import Rule
 from optgen.runtime.state.create import create_missing, dtype_of, has_codes, state_keys
+from optgen.runtime.tensors.dtensor import to_local
 from optgen.runtime.tensors.quantized import code_bytes
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -145,3 +146,29 @@ def create_states(
         owner.unmade[key] = values.pop(key)
     if files is not None:
         files.move(owner, missing)
+
+
+def states_to_use(
+    rule: Rule, groups: Sequence[Mapping[str, Any]], owners: Iterable[HostParam]
+) -> tuple[list[bool], list[Any]]:
+    """Return which states the options of groups ask for, and the memory of all states."""
+    present = [state.is_present(group) for group in groups for state in rule.states]
+    return present, [owner.memory(key) for owner in owners for key in owner.order]
+
+
+def begin_anew(
+    rule: Rule,
+    owner: HostParam,
+    keys: Iterable[str],
+    groups: Sequence[Mapping[str, Any]],
+    defaults: Mapping[str, Any],
+) -> None:
+    """Give some states their first values; let those go that the group's options do not ask for."""
+    kept = {key: value for key, value in owner.states.items() if key not in keys}
+    new = HostParam(owner.param, owner.name, owner.group_index, kept)
+    create_states(rule, new, groups, defaults)
+    for key in keys:
+        if (first := new.states.get(key)) is None:
+            owner.drop([key])
+        else:
+            to_local(owner.states[key]).copy_(to_local(first))

@@ -1,5 +1,7 @@
 """Choose the classes of an offloaded optimizer: one for its groups, one each for host and device.
 
+`bucket_kernel.py` calls the host's kernel.
+
 All three are compositions of the same rule with float32 weights, so they have the same states. The
 host keeps no copy of the rounded weights: the kernel of an elementwise rule only writes them. The
 kernel of a rule that reduces reads them. Its sums would have other bits without this stream: the

@@ -1,4 +1,7 @@
-"""Put together what steps on the host: buckets, the ring, kernels, and gradients that are kept."""
+"""Put together what steps on the host: buckets, the ring, kernels, and gradients that are kept.
+
+`ring.py` has the streams and the copies, and `bucket_kernel.py` the kernel's call.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +90,7 @@ class HostSide:
         self._hypers: Sequence[array[float]] = ()  # of steps during the backward pass
         if options.gradients == "leave":
             self.collector = Collector(
-                worker, self.ring, self.buckets, owners, options.accumulation, self._use
+                worker, self.ring, self.buckets, owners, options.gradient_limit, self._use
             )
             if earlier is not None and earlier.collector is not None:
                 self.collector.go_on(earlier.collector.counts)
@@ -95,7 +98,8 @@ class HostSide:
                     self.sums.square(self.collector.counts)
 
     def set_hypers(self, hypers: Sequence[array[float]]) -> None:
-        """Set the hyperparameters of the steps that are taken during the backward pass."""
+        """Begin a backward pass that takes steps, with these hyperparameters."""
+        self.pipeline.copy_cells()
         self._hypers = hypers
 
     def _use(self, load: Load) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from optgen.runtime.tensors.dtensor import is_dtensor, to_local
+from optgen.runtime.torch_private import data_ptr
 
 ALIGNMENT = 64
 """Pieces begin at multiples of this many bytes, a cache line."""
@@ -41,12 +43,37 @@ def _fits(value: object, own: Tensor) -> bool:
     return is_dtensor(type(value)) == is_dtensor(type(own))
 
 
+class Kind(NamedTuple):
+    """The properties of a parameter that the machinery on the host is made for."""
+
+    dtype: torch.dtype
+    device: torch.device
+    shape: torch.Size
+    is_contiguous: bool
+
+    @classmethod
+    def of(cls, param: Tensor) -> Kind:
+        """Return that of a parameter's part on this rank."""
+        local = to_local(param.detach())
+        return cls(local.dtype, local.device, local.shape, local.is_contiguous())
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all elements."""
+        return self.shape.numel() * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        memory = "" if self.is_contiguous else ", not contiguous"
+        return f"{self.dtype}, {tuple(self.shape)}, {self.device}{memory}"
+
+
 @dataclass(frozen=True, eq=False)
 class HostParam:
     """A parameter that is stepped on the host, and its states there.
 
     `states` is the parameter's entry in the optimizer's state. States that no step has made yet,
-    such as SGD's momentum, wait in `unmade`. `order` has the keys in a checkpoint's order.
+    such as SGD's momentum, wait in `unmade`. `order` has the keys in a checkpoint's order. `kind`
+    is that of the parameter when the optimizer was made.
     """
 
     param: Tensor
@@ -55,6 +82,7 @@ class HostParam:
     states: dict[str, Tensor]
     unmade: dict[str, Tensor] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
+    kind: Kind | None = None
 
     @property
     def local(self) -> Tensor:
@@ -72,6 +100,20 @@ class HostParam:
         """Return a state, made or not; None if the parameter has no such state."""
         value = self.states.get(key)
         return self.unmade.get(key) if value is None else value
+
+    def memory(self, key: str) -> tuple[int, int, torch.dtype] | None:
+        """Return the address, the number of elements and the dtype of a state, if there is one."""
+        if (value := self.tensor(key)) is None:
+            return None
+        local = to_local(value.detach())
+        return data_ptr(local), local.numel(), local.dtype
+
+    def drop(self, keys: Iterable[str]) -> None:
+        """Let states go that the options of the group do not ask for."""
+        for key in keys:
+            self.states.pop(key, None)
+            self.unmade.pop(key, None)
+            self.order.remove(key)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from optgen.offloading.checks import check_gradient
+from optgen.offloading.checks import check_gradient, check_kind
 from optgen.offloading.layout import Bucket, HostParam
 from optgen.offloading.ring import Ring
 from optgen.offloading.worker import Worker
@@ -90,12 +90,13 @@ class Collector:
         with self._lock:
             self._worker.check()
             check_gradient(param, grad, lambda: owner.name)
+            check_kind(owner, self._ring.slot_bytes)
             count = self.counts.get(param, 0)
             if self._limit is not None and count >= self._limit:
                 raise RuntimeError(
-                    f"{owner.name} has gradient number {count + 1} since the last step, and "
-                    f"accumulation={self._limit}: call step() after {self._limit} backward "
-                    "passes, or make the optimizer with accumulation=None"
+                    f"{owner.name} has gradient number {count + 1} since the last step, and a step "
+                    f"takes {self._limit} at most: call step() before this backward pass, or make "
+                    'the optimizer with accumulation=None, and another hide= than "backward"'
                 )
             begin = self.begin()
             if begin is not None and not self.counts:

@@ -12,11 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from optgen.keyed.apply_optimizer_in_backward import (
-    after_backward,
-    backward_is_compiled,
-    backward_pass,
-)
 from optgen.offloading.accumulation import (
     LoadedSum,
     add_sums,
@@ -24,31 +19,36 @@ from optgen.offloading.accumulation import (
     sums_by_param,
     without_sums,
 )
-from optgen.offloading.checkpoint import check_loaded, copy_loaded, loaded_by
+from optgen.offloading.backward_steps import BackwardSteps
+from optgen.offloading.checkpoint import copy_loaded, load_options, loaded_by, param_pairs
 from optgen.offloading.checks import (
     check_any_on_device,
     check_gradient,
+    check_group,
+    check_kind,
     check_param,
     check_sharding,
     check_states,
 )
 from optgen.offloading.clipping import clip_factor, gradient_norm
 from optgen.offloading.host_memory import (
+    begin_anew,
     check_room,
     create_states,
     missing_file_bytes,
     needed_bytes,
+    states_to_use,
 )
-from optgen.offloading.host_rule import FACTOR, OffloadRule
+from optgen.offloading.host_rule import FACTOR, MASTER, OffloadRule
 from optgen.offloading.host_side import HostSide
-from optgen.offloading.layout import HostParam, HostStates
+from optgen.offloading.layout import HostParam, HostStates, Kind
 from optgen.offloading.options import Options
 from optgen.offloading.report import Report, group_lines, make_report
 from optgen.offloading.ring import pinned_slots
 from optgen.offloading.small_params import SmallParams
 from optgen.offloading.state_files import StateFiles
 from optgen.offloading.stepper import Stepper
-from optgen.offloading.worker import Worker
+from optgen.offloading.worker import OffloadError, Worker
 from optgen.runtime.batch.hyperparameters import HyperConverter
 from optgen.runtime.light_optimizer import LightOptimizer, with_step_hooks
 from optgen.runtime.state.checkpoint import portable_state_dict
@@ -74,7 +74,6 @@ class OffloadedOptimizer(LightOptimizer):
         self._rule, self._options, self._hyper = rule, options, hyper
         self.rule = rule.public.rule
         self._host_params: dict[Tensor, HostParam] = {}
-        self._backward_runs = False  # it stays true if a pass fails that takes steps
         self._is_built = False
         self._files = StateFiles(options.state_dir) if options.state_dir is not None else None
         self._public_converter = HyperConverter(rule.public)
@@ -88,6 +87,7 @@ class OffloadedOptimizer(LightOptimizer):
         self._check_room(all_params)
         self._worker = Worker(options.time_limit)
         self._stepper = Stepper(self._worker)
+        self._backward_steps = BackwardSteps(self._worker)
         self._finalizer = weakref.finalize(self, self._worker.close)
         try:
             self._slots = pinned_slots(2 * options.slots, options.bucket_bytes)
@@ -127,12 +127,7 @@ class OffloadedOptimizer(LightOptimizer):
     def _check_group(self, index: int) -> None:
         group = self.param_groups[index]
         self._public_converter.check_arguments(group)
-        if group.get("differentiable") or group.get("capturable"):
-            raise ValueError("offload takes no differentiable or capturable steps")
-        if group.get("view") is not None and not self.rule.elementwise:
-            raise ValueError("offload takes no view= of groups: the rule sees whole parameters")
-        if len(set(group["params"])) < len(group["params"]):
-            raise ValueError(f"group {index} lists a parameter twice")
+        check_group(group, index, self.rule)
         group.update(self.rule.fixed_values(group["params"]))
         for param, name in zip(group["params"], self._names(index), strict=True):
             check_param(param, name)
@@ -165,19 +160,18 @@ class OffloadedOptimizer(LightOptimizer):
 
     def _build(self) -> None:
         """Make all states that are missing, and what steps them."""
-        if self._is_built:
-            self._stepper.host.remove()
         for index, group in enumerate(self.param_groups):
             for param, name in zip(group["params"], self._names(index), strict=True):
                 if self._is_large(param) and param not in self._host_params:
                     states = self.state[param] = HostStates(self.state.get(param, {}))
-                    self._host_params[param] = HostParam(param, name, index, states)
+                    owner = HostParam(param, name, index, states, kind=Kind.of(param))
+                    self._host_params[param] = owner
                     self._stepper.note_weights(param)
         if self._files is not None:
             owners = self._host_params.values()
             self._files.reserve(missing_file_bytes(self.rule, owners, self.param_groups))
         # The worker touches the memory first, so it is near the cores that step.
-        self._worker.call(self._create_states)
+        self._worker.attempt(self._create_states)
         self._small = SmallParams(
             self._rule.device,
             self.param_groups,
@@ -188,6 +182,8 @@ class OffloadedOptimizer(LightOptimizer):
         for owner in self._host_params.values():
             check_states(self.rule, owner)
         self._used_states = self._states_to_use()
+        if self._is_built:
+            self._stepper.host.remove()
         host = self._stepper.host = HostSide(
             self._worker,
             self._slots,
@@ -207,11 +203,20 @@ class OffloadedOptimizer(LightOptimizer):
             self._worker.enter("creation of states", owner.name)
             create_states(self.rule, owner, self.param_groups, self.defaults, self._files)
 
-    def _states_to_use(self) -> tuple[list[bool], list[int]]:
-        """Return which states the options of groups ask for, and the identities of all states."""
-        present = [s.is_present(group) for group in self.param_groups for s in self.rule.states]
-        owners = self._host_params.values()
-        return present, [id(owner.tensor(key)) for owner in owners for key in owner.order]
+    def _build_if_changed(self) -> None:
+        """Build anew if an option asks for another state, or a state has other memory."""
+        if self._states_to_use() != self._used_states:
+            self._stepper.synchronize()
+            self._build()
+
+    def _states_to_use(self) -> tuple[list[bool], list[Any]]:
+        return states_to_use(self.rule, self.param_groups, self._host_params.values())
+
+    def _renew_states(self) -> None:
+        """Let states begin with the values that their parameters have at the first step."""
+        for owner in self._stepper.changed_before_first_step(self._host_params):
+            keys = owner.states.keys() - {MASTER}
+            begin_anew(self.rule, owner, keys, self.param_groups, self.defaults)
 
     # Steps.
 
@@ -260,15 +265,15 @@ class OffloadedOptimizer(LightOptimizer):
             self.synchronize()
         factor = self._factor(grads, counts)
         hypers = self._packed_hypers(factor)
-        if self._states_to_use() != self._used_states:
-            self.synchronize()
-            self._build()  # an option asks for another state, or a state was replaced
-            collector = self._stepper.host.collector
+        self._build_if_changed()
+        self._renew_states()
         works = self._stepper.works(grads, counts)
-        self._small.step(self.param_groups, factor)
-        if collector is not None:
-            collector.restart()
         sends_only = self._options.hide == "backward"
+        if sends_only:
+            self._stepper.refuse_changed(works)
+        self._small.step(self.param_groups, factor)
+        if (collector := self._stepper.host.collector) is not None:
+            collector.restart()
         self._stepper.submit(works, None if sends_only else hypers, is_hidden)
 
     def _collect(self) -> None:
@@ -285,6 +290,8 @@ class OffloadedOptimizer(LightOptimizer):
                 if param.grad is not None:
                     name_of = partial(lambda i, n: self._names(i)[n], index, number)
                     check_gradient(param, param.grad, name_of)
+                    if param in self._host_params:
+                        check_kind(self._host_params[param], self._options.bucket_bytes)
                     grads[param] = param.grad
         return grads
 
@@ -297,10 +304,8 @@ class OffloadedOptimizer(LightOptimizer):
             self.synchronize()
             squares = self._stepper.host.squares(counts)
         params = [param for group in self.param_groups for param in group["params"]]
-        norm = self.grad_norm = gradient_norm(
-            list(grads.values()), squares, params, self._wait_for_norm
-        )
-        return clip_factor(norm, self._options.max_norm)
+        self.grad_norm = gradient_norm([*grads.values()], squares, params, self._wait_for_norm)
+        return clip_factor(self.grad_norm, self._options.max_norm)
 
     def _wait_for_norm(self, device: torch.device) -> None:
         event = torch.Event(device=device)
@@ -315,28 +320,18 @@ class OffloadedOptimizer(LightOptimizer):
     def _begin_backward(self) -> None:
         """Prepare steps during a backward pass, before its first gradient is taken."""
         self._check_may_step()
-        if backward_is_compiled():
+        if self._states_to_use() != self._used_states:
             raise RuntimeError(
-                'hide="backward" cannot tell when a backward pass of compiled autograd ends: take '
-                'hide="forward", or leave compiled autograd out'
+                "since the last step, an option of a group asks for other states, or a state was "
+                'replaced: with hide="backward", call synchronize() after such a change'
             )
+        self._renew_states()
         self._stepper.follow_weights(only_changed=True)
         self._stepper.host.set_hypers(self._packed_hypers(1.0))
-        if backward_pass() != -1:  # else `step` found a gradient that no hook has taken
-            self._backward_runs = True
-            after_backward(self._end_backward)
-
-    def _end_backward(self) -> None:
-        self._backward_runs = False
+        self._backward_steps.begin()
 
     def _check_may_step(self) -> None:
-        """Raise the error of a backward pass that failed after it had begun to step."""
-        if self._backward_runs:
-            self._worker.refuse(
-                "the last backward pass failed after it had begun to step parameters, so their "
-                "states are of two steps: load a checkpoint into the model and this optimizer"
-            )
-            self._worker.check()
+        self._backward_steps.check()
 
     def synchronize(self) -> None:
         """Wait until all weights are on the device and all states are those of the last step.
@@ -348,6 +343,8 @@ class OffloadedOptimizer(LightOptimizer):
             OffloadError: A step failed on the host.
         """
         self._stepper.synchronize()
+        if self._options.hide == "backward":
+            self._build_if_changed()
 
     def refresh_masters(self) -> None:
         """Let the float32 weights follow the parameters, wherever they no longer round to them.
@@ -360,12 +357,16 @@ class OffloadedOptimizer(LightOptimizer):
             self._stepper.follow_weights(only_changed=False)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Reset all gradients, also those that are kept on the host."""
+        """Reset all gradients, also those that are kept on the host.
+
+        With hide="backward", parameters have been stepped already, and `step` sends their weights.
+        """
         if not set_to_none:
             self.synchronize()  # the gradients may be on their way to the host
         if (collector := self._stepper.host.collector) is not None:
             collector.flush()
-            collector.restart()
+            if self._options.stores_gradients:
+                collector.restart()
         super().zero_grad(set_to_none)
 
     # Checkpoints.
@@ -398,9 +399,19 @@ class OffloadedOptimizer(LightOptimizer):
             ValueError: The groups or the shapes of states differ, or the dict has gradients of an
                 unfinished accumulation, and this optimizer keeps none on the host.
         """
-        if self._worker.recover() or self._backward_runs:
-            self._backward_runs = False
-            self._stepper.begin_anew()
+        failure, failed_pass = self._worker.recover(), self._backward_steps.are_unfinished
+        self._backward_steps.are_unfinished = False
+        try:
+            if failure or failed_pass:
+                self._stepper.begin_anew()
+            self._load(state_dict)
+        except BaseException:
+            self._backward_steps.are_unfinished = failed_pass
+            if failure:
+                self._worker.refuse(failure)
+            raise
+
+    def _load(self, state_dict: dict[str, Any]) -> None:
         self._collect()
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             replacement = hook(self, state_dict)
@@ -420,29 +431,21 @@ class OffloadedOptimizer(LightOptimizer):
     @torch.no_grad()
     def _take_over(self, loaded: Any) -> None:
         """Copy the states of another optimizer, whose parameters are in the same order."""
-        group_pairs = [*zip(self.param_groups, loaded.param_groups, strict=True)]
-        pairs = [
-            pair
-            for own, other in group_pairs
-            for pair in zip(own["params"], other["params"], strict=True)
-        ]
-        for own, other in pairs:
-            if own in self._host_params:
-                check_loaded(self._host_params[own], loaded.state.get(other, {}))
-        for own_group, group in group_pairs:
-            own_group.update({key: value for key, value in group.items() if key != "params"})
-        for own, other in pairs:
+        load_options(self.param_groups, loaded, self._host_params, self._build_if_changed)
+        for own, other in param_pairs(self.param_groups, loaded):
             states = loaded.state.get(other, {})
             if own not in self._host_params:
                 self.state[own] = states
                 continue
             owner = self._host_params[own]
-            if lacking := copy_loaded(owner, states, self.rule.fresh):
-                self._begin_anew(owner, lacking)
-            self._stepper.doubt_weights(own)  # they may have been loaded, too
-        if self._states_to_use() != self._used_states:
-            self._build()
+            if lacking := copy_loaded(owner, states, self.rule, self.param_groups):
+                begin_anew(self.rule, owner, lacking, self.param_groups, self.defaults)
+            self._stepper.doubt_weights(own, is_new=not states)  # they may have been loaded, too
+        self._build_if_changed()
         self._stepper.host.pipeline.copy_cells()
+        collector = self._stepper.host.collector
+        if collector is not None and not self._options.stores_gradients:
+            collector.restart()  # the steps of the last backward pass are overwritten
 
     def _take_over_sums(self, sums: Mapping[Tensor, LoadedSum]) -> None:
         """Go on with an accumulation: gradients from before the load count no more."""
@@ -454,37 +457,35 @@ class OffloadedOptimizer(LightOptimizer):
             if param not in on_host:
                 param.grad = total.to(param.device, param.dtype)
 
-    def _begin_anew(self, owner: HostParam, keys: Sequence[str]) -> None:
-        """Give states that a checkpoint lacks the values that they begin with."""
-        kept = {key: value for key, value in owner.states.items() if key not in keys}
-        new = HostParam(owner.param, owner.name, owner.group_index, kept)
-        create_states(self.rule, new, self.param_groups, self.defaults)
-        for key in keys:
-            to_local(owner.states[key]).copy_(to_local(new.states[key]))
-
     # The rest of the interface.
 
     def report(self) -> Report:
         """Return the bytes on each side, and what steps have taken, in milliseconds."""
-        small = set(self._small.params)
-        return make_report(
-            self.state,
-            small,
-            self._options.ring_bytes,
-            self._stepper.host.ring.timings,
-            self._files is not None,
-        )
+        small, timings = set(self._small.params), self._stepper.host.ring.timings
+        in_files = self._files is not None
+        return make_report(self.state, small, self._options.ring_bytes, timings, in_files)
 
     def close(self) -> None:
-        """End the worker's thread; later steps raise a RuntimeError. States can still be read."""
-        self._stepper.close()
-        self._finalizer()
+        """End the threads when the last step has ended. States can still be read.
+
+        Raises:
+            OffloadError: The last step failed, and no call has told it yet.
+        """
+        try:
+            self._worker.finish()
+        finally:
+            self._stepper.close()
+            self._finalizer()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, error_class: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.close()
+        except OffloadError:
+            if error_class is None:  # else the caller gets the first error
+                raise
 
     def explained(self, first_index: int) -> list[str]:
         """Return what `optgen.explain` says about each group."""

@@ -99,6 +99,11 @@ class Options:
         return self.gradients == "leave" and self.hide != "backward"
 
     @property
+    def gradient_limit(self) -> int | None:
+        """The largest number of gradients of a parameter between two steps; None for any number."""
+        return 1 if self.hide == "backward" else self.accumulation
+
+    @property
     def stored_dtype(self) -> torch.dtype | None:
         """The dtype of gradients that are kept on the host; None for that of the parameters."""
         return None if self.accumulation == 1 else torch.float32

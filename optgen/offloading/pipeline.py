@@ -1,7 +1,8 @@
 """Step buckets one after the other, while gradients of the next arrive and weights of others leave.
 
-The worker's thread runs a pass over the buckets. Its copies first wait for the backward pass: it
-has made the gradients, and it has read the weights.
+The worker's thread runs a pass over the buckets. Its copies, which `ring.py` starts, first wait for
+the backward pass: it has made the gradients, and it has read the weights. A gradient that changes
+before its copy has ended is an error. `bucket_kernel.py` calls the kernel.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class Pipeline:
         self.ended_pass = 0  # the last pass whose weights have all arrived
 
     def copy_cells(self) -> None:
-        """Give pieces the scalar states of their parameters, which a load has changed."""
+        """Give pieces the scalar states of their parameters, which someone may have changed."""
         for each in self._kernels:
             each.copy_cells()
 
@@ -120,6 +121,8 @@ class Pipeline:
     def run(self, current: Pass) -> None:
         """Run a pass; the worker's thread calls this."""
         began = time.perf_counter()
+        if current.hypers is not None:
+            self.copy_cells()
         for work in current.works:
             if work.refreshed:
                 self._follow_weights(work)

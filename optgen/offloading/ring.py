@@ -76,6 +76,7 @@ class Ring:
     def __init__(self, worker: Worker, buckets: Sequence[Bucket], slots: Sequence[Tensor]) -> None:
         self.timings, self._worker = Timings(), worker
         self._count = count = len(slots) // 2
+        self.slot_bytes = slots[0].nbytes
         self.free = deque(range(count))  # gradient slots
         self.gradients = [_views(bucket, slots[:count]) for bucket in buckets]
         self.weights = [_views(bucket, slots[count:]) for bucket in buckets]

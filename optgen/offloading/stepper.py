@@ -1,4 +1,8 @@
-"""Decide what the worker does, and wait for it: passes, hidden or not, and weights that changed."""
+"""Decide what the worker does, and wait for it: passes, hidden or not, and weights that changed.
+
+`pipeline.py` runs a pass in the worker's thread, `bucket_kernel.py` calls the kernel, and `ring.py`
+copies.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from torch.autograd.graph import increment_version
 from optgen.offloading.forward_waits import ForwardWaits
 from optgen.offloading.host_side import HostSide
 from optgen.offloading.layout import Bucket, HostParam
-from optgen.offloading.pipeline import BucketWork, Pass
+from optgen.offloading.pipeline import BucketWork, Pass, Pipeline
 from optgen.offloading.worker import OffloadError, Worker
 from optgen.runtime.tensors.dtensor import memory_version, to_local
 from optgen.runtime.torch_private import fsdp_gathers_with
@@ -32,6 +36,7 @@ class Stepper:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self._versions: dict[Tensor, int] = {}  # of the parameters, as the last step left them
+        self._unstepped: set[Tensor] = set()  # parameters whose states are those of the constructor
         self._pass_number = 0
         self._needed_pass: dict[Tensor, int] = {}  # the last pass that steps each parameter
         self._is_hidden = False  # whether nobody has waited for the end of the last step
@@ -41,17 +46,32 @@ class Stepper:
     def hide_behind(self, module: nn.Module) -> None:
         """Let each module of a model wait for its own weights."""
         self._waits = ForwardWaits(module, self._wait_for)
+        weakref.finalize(self, self._waits.remove)
         if any(fsdp_gathers_with(each) for each in module.modules()):
             self._waiter = Worker(self.worker.time_limit)
             self._finalizer = weakref.finalize(self, self._waiter.close)
 
     def note_weights(self, param: Tensor) -> None:
         """Note that a parameter's float32 weights round to it now."""
-        self._versions.setdefault(param, memory_version(param))
+        if param not in self._versions:
+            self._versions[param] = memory_version(param)
+            self._unstepped.add(param)
 
-    def doubt_weights(self, param: Tensor) -> None:
-        """Let the float32 weights of a parameter follow it by value in the next step."""
+    def doubt_weights(self, param: Tensor, is_new: bool = False) -> None:
+        """Let the float32 weights of a parameter follow it by value in the next step.
+
+        A parameter that `is_new` has no states of an earlier step.
+        """
         self._versions[param] = -1
+        (self._unstepped.add if is_new else self._unstepped.discard)(param)
+
+    def changed_before_first_step(self, owners: Mapping[Tensor, HostParam]) -> list[HostParam]:
+        """Return those of parameters that have changed since they were added, and never stepped."""
+        return [
+            owners[param]
+            for param in self._unstepped & owners.keys()
+            if memory_version(param) != self._versions[param]
+        ]
 
     def works(
         self, grads: Mapping[Tensor, Tensor], on_host: Mapping[Tensor, int]
@@ -95,6 +115,19 @@ class Stepper:
 
         return sorted(self.host.buckets, key=first_use)
 
+    def refuse_changed(self, works: Iterable[BucketWork]) -> None:
+        """Raise an OffloadError if weights were changed that a backward pass has stepped."""
+        for work in works:
+            for row in work.stepped & work.refreshed:
+                self.worker.refuse(
+                    OffloadError(
+                        f"{work.bucket.pieces[row].owner.name} was changed between the backward "
+                        'pass that stepped it, with hide="backward", and step(): load a '
+                        "checkpoint, and change weights after step()"
+                    )
+                )
+                self.worker.check()
+
     def submit(
         self,
         works: Sequence[BucketWork],
@@ -112,15 +145,22 @@ class Stepper:
         stepped = {
             work.bucket.pieces[row].owner.param: None for work in works for row in work.stepped
         }
+        self._unstepped.difference_update(stepped)
         increment_version([to_local(param) for param in stepped])
         for param in touched:
             self._versions[param] = memory_version(param)
             self._needed_pass[param] = self._pass_number
         current = Pass(self._pass_number, works, hypers, versions)
-        self.worker.submit(partial(self.host.pipeline.run, current))
+        self.worker.submit(partial(self._run, self.host.pipeline, current))
+        if stepped and self._waits is not None:
+            self._waits.restart()
         self._is_hidden = True
         if not is_hidden:
             self.synchronize()
+
+    def _run(self, pipeline: Pipeline, current: Pass) -> None:
+        """Run a pass: a job that keeps the stepper, so modules wait even without the optimizer."""
+        pipeline.run(current)
 
     def follow_weights(self, only_changed: bool) -> None:
         """Let float32 weights follow the parameters, all or those that are seen to have changed."""
@@ -137,20 +177,20 @@ class Stepper:
         """Tell whether the next forward pass will wait for the weights of these parameters.
 
         Raises:
-            OffloadError: The last forward pass should have waited, and did not.
+            OffloadError: The last forward pass should have waited, and did not. Nothing is changed.
         """
         if self._waits is None:
             return False
         names = {owner.param: owner.name for owner in owners}
         unseen = self._waits.unseen(names)
-        self._waits.restart()
         if unseen is not None and self._is_hidden:
-            self.worker.refuse(
-                f"{names[unseen]} was used while its new value was on its way: its module has not "
-                "run the hook that waits, as code that was compiled before offload was called. "
-                "Load a checkpoint, and call synchronize() before such a use"
+            raise OffloadError(
+                f"{names[unseen]} has a gradient, but since the last step its module has not run "
+                "the hook that waits for the new weights. If code used them that was compiled "
+                "before offload was called, this gradient is wrong: drop it with zero_grad(). Call "
+                "synchronize() after a step before you use weights without their module, or set "
+                "gradients yourself, or step again"
             )
-            self.worker.check()
         return unseen is None
 
     def _wait_for(self, params: Iterable[Tensor] | None, on_host: bool) -> None:
@@ -178,7 +218,7 @@ class Stepper:
         try:
             self.host.pipeline.wait_on_host(index, self._waiter)
         except OffloadError as error:
-            self.worker.refuse(str(error))
+            self.worker.refuse(error)
             raise
 
     def synchronize(self) -> None:

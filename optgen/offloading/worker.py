@@ -51,6 +51,7 @@ class Worker:
         self._unfinished = 0
         self._failure: OffloadError | None = None
         self._abandons = False  # whether jobs end at once, because a caller has given up
+        self._was_told = False  # whether a caller has seen the failure
         self.is_closed = False
         self._thread = threading.Thread(target=self._run, name="optgen-offload", daemon=True)
         self._thread.start()
@@ -91,6 +92,24 @@ class Worker:
         self.submit(job)
         self.drain()
 
+    def attempt(self, job: Job) -> None:
+        """Run a job in the worker's thread; its exception is the caller's, and ends no later job.
+
+        Raises:
+            OffloadError: An earlier job failed, or the job did not end in time.
+        """
+        errors: list[Exception] = []
+
+        def caught() -> None:
+            try:
+                job()
+            except Exception as error:
+                errors.append(error)
+
+        self.call(caught)
+        if errors:
+            raise errors[0]
+
     def wait_for(self, event: torch.Event, stage: str, tensor: str) -> None:
         """Wait for an event of a device, in the worker's thread, so that the wait has a limit.
 
@@ -113,14 +132,14 @@ class Worker:
         self.wait(lambda: not self._unfinished)
 
     def wait(self, is_done: Callable[[], bool]) -> None:
-        """Wait until something is done that a job does.
+        """Wait until something is done that a job does, also after `close`.
 
         Raises:
             OffloadError: A job failed, or a stage lasted too long.
         """
         if is_done() and self._failure is None:
             return
-        self.check()
+        self._check_failure()
         with self._changed:
             while not (self._failure or is_done()):
                 left = self._stage.since + self.time_limit - time.monotonic()
@@ -128,7 +147,16 @@ class Worker:
                     self._failure = self._too_late()
                     break
                 self._changed.wait(left)
-        self.check()
+        self._check_failure()
+
+    def finish(self) -> None:
+        """Wait until all jobs have ended, before `close`.
+
+        Raises:
+            OffloadError: A job failed, and no caller has seen the error yet.
+        """
+        if not (self.is_closed or self._was_told or self._process != os.getpid()):
+            self.drain()
 
     def check(self) -> None:
         """Raise the error of an earlier job; or that the worker is closed, or another process's.
@@ -137,28 +165,38 @@ class Worker:
             OffloadError: An earlier job failed.
             RuntimeError: The worker is closed, or belongs to another process.
         """
+        if self.is_closed and self._process == os.getpid():
+            raise RuntimeError("this offloaded optimizer is closed: make a new one")
+        self._check_failure()
+
+    def _check_failure(self) -> None:
         if self._process != os.getpid():
             raise RuntimeError(
                 "this offloaded optimizer was made before a fork, and its thread is in the parent "
                 "process: make the optimizer after the fork"
             )
-        if self.is_closed:
-            raise RuntimeError("this offloaded optimizer is closed: make a new one")
-        if self._failure is not None:
-            raise OffloadError(*self._failure.args) from self._failure.__cause__
+        if (failure := self._failure) is not None:
+            self._was_told = True
+            raise OffloadError(*failure.args) from failure.__cause__
 
-    def refuse(self, reason: str) -> None:
-        """Let every later call raise an error with this reason, until `recover`."""
-        self._failure = self._failure or OffloadError(reason)
+    def refuse(self, error: OffloadError) -> None:
+        """Let every later call raise this error, until `recover`; an earlier failure stays.
 
-    def recover(self) -> bool:
-        """Forget a failure, once all jobs have ended; return whether there was one.
+        The caller raises it, too.
+        """
+        with self._changed:
+            if self._failure is None:
+                self._failure, self._was_told = error, True
+
+    def recover(self) -> OffloadError | None:
+        """Forget a failure, once all jobs have ended; return it.
 
         Raises:
             OffloadError: A job still runs.
         """
-        failure, self._failure = self._failure, None
-        self._abandons = failure is not None
+        with self._changed:  # else an error of the job that runs could be lost
+            failure, self._failure = self._failure, None
+            self._abandons, self._was_told = failure is not None, False
         self._stage = self._stage._replace(since=time.monotonic())
         try:
             self.drain()
@@ -166,7 +204,7 @@ class Worker:
             self._failure = self._failure or failure
             raise
         self._abandons = False
-        return failure is not None
+        return failure
 
     def close(self) -> None:
         """End the thread after the jobs that are queued, or leave it if its job does not end."""
@@ -200,7 +238,8 @@ class Worker:
             "checkpoint into the model and into this optimizer"
         )
         failure.__cause__ = error
-        self._failure = self._failure or failure
+        with self._changed:
+            self._failure = self._failure or failure
 
     def _too_late(self) -> OffloadError:
         return OffloadError(

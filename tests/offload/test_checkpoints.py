@@ -43,6 +43,56 @@ def test_a_training_goes_on_bit_for_bit(rule: str, weights_first: bool, sim: Any
     assert_equal(model, theirs)
 
 
+@pytest.mark.parametrize(
+    ("rule", "saved_option", "own_option"),
+    [
+        ("adamw", {"amsgrad": True}, {}),
+        ("adamw", {}, {"amsgrad": True}),
+        ("sgd", {"momentum": 0.9}, {}),
+        ("sgd", {}, {"momentum": 0.9}),
+    ],
+)
+def test_options_that_ask_for_other_states(
+    rule: str, saved_option: dict[str, Any], own_option: dict[str, Any], sim: Any
+) -> None:
+    """The states are those of the checkpoint, in no other number."""
+    source, ours, theirs = network(), network("sim"), network()
+    saving = master(rule)(source.parameters(), lr=1e-2, **saved_option)
+    train(source, saving)
+    optimizer = offloaded(ours, rule, **own_option)
+    reference = master(rule)(theirs.parameters(), lr=1e-2, **own_option)
+    for model, each in ((ours, optimizer), (theirs, reference)):
+        train(model, each, 1)
+        model.load_state_dict(source.state_dict())
+        each.load_state_dict(copy.deepcopy(saving.state_dict()))
+        keys = {key for state in each.state_dict()["state"].values() for key in state}
+        assert keys == {key for state in saving.state_dict()["state"].values() for key in state}
+        train(model, each, 2)
+        each.param_groups[0].update(own_option)
+        train(model, each, 2)
+
+    assert_equal(ours, theirs)
+
+
+def test_a_load_that_fails_changes_nothing(sim: Any) -> None:
+    """Also if the options of the checkpoint ask for another state, which does not fit."""
+    source, model = network(), network("sim")
+    saving = master("adamw")(source.parameters(), lr=1e-2, amsgrad=True)
+    train(source, saving)
+    optimizer = offloaded(model)
+    train(model, optimizer, 1)
+    before, wrong = copy.deepcopy(optimizer.state_dict()), copy.deepcopy(saving.state_dict())
+    wrong["state"][1]["max_exp_avg_sq"] = torch.ones(3)
+    with pytest.raises(ValueError, match=r"the state 'max_exp_avg_sq' of 0\.bias has the shape"):
+        optimizer.load_state_dict(wrong)
+    after = optimizer.state_dict()
+
+    assert after["param_groups"] == before["param_groups"]
+    for index, state in before["state"].items():
+        assert after["state"][index].keys() == state.keys()
+        assert all(torch.equal(after["state"][index][key], value) for key, value in state.items())
+
+
 def test_the_composition_goes_on(sim: Any) -> None:
     ours, optimizer, theirs, reference = pair()
     train(ours, optimizer)

@@ -27,7 +27,7 @@ from offload.training import (
 )
 from torch import Tensor, nn
 
-from optgen.offloading import OffloadError
+from optgen.offloading import OffloadError, worker
 from optgen.offloading.bucket_kernel import BucketKernel
 from optgen.offloading.pipeline import Pipeline
 
@@ -177,6 +177,90 @@ def test_an_interrupt(sim: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         train(other, undisturbed)
 
     assert_equal(model, other)
+
+
+@pytest.mark.parametrize("mode", ["nothing", "backward"])
+def test_a_load_that_fails_heals_nothing(
+    mode: str, sim: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, optimizer = made(mode)
+    saved = after_a_step(model, optimizer)
+    wrong = copy.deepcopy(saved[1])
+    wrong["param_groups"] *= 2
+    with monkeypatch.context() as patch:
+        patch.setattr(BucketKernel, "run", lambda *args: 1 / 0)
+        with pytest.raises(OffloadError):
+            pass_and_step(model, optimizer)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="parameter group"):
+            optimizer.load_state_dict(wrong)
+        with pytest.raises(OffloadError, match="in the stage 'kernel'"):
+            optimizer.step()
+    steps_again(model, optimizer, saved)
+
+
+def pass_and_step(model: nn.Module, optimizer: Any) -> None:
+    backward(model, 1)
+    step_and_wait(optimizer)
+
+
+@pytest.mark.parametrize("by_with", [True, False])
+def test_close_tells_the_error_of_the_last_step(
+    by_with: bool, sim: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, optimizer = made("forward")
+    train(model, optimizer, 1)
+    backward(model, 1)
+    monkeypatch.setattr(BucketKernel, "run", lambda *args: 1 / 0)
+
+    def step_in_with() -> None:
+        with optimizer:
+            optimizer.step()
+
+    if not by_with:
+        optimizer.step()
+    with pytest.raises(OffloadError, match="in the stage 'kernel'"):
+        step_in_with() if by_with else optimizer.close()
+    optimizer.close()  # the error has been told
+
+    assert not optimizer._worker._thread.is_alive()
+
+
+def test_the_first_error_leaves_a_with_statement(sim: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, optimizer = made("forward")
+    backward(model)
+    monkeypatch.setattr(BucketKernel, "run", lambda *args: 1 / 0)
+
+    def step_in_with() -> None:
+        with optimizer:
+            optimizer.step()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        step_in_with()
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_weights_are_waited_for_when_the_optimizer_is_gone(
+    closes: bool, sim: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closed or forgotten, however long its last step takes."""
+    monkeypatch.setattr(worker, "_JOIN_SECONDS", 0.01)
+    model, optimizer = made("forward")
+    expected, other = made("nothing")
+    backward(model)
+    sim.configure(latency=0.02)
+    optimizer.step()
+    if closes:
+        optimizer.close()
+    del optimizer
+    gc.collect()
+    saved = {key: value.cpu() for key, value in model.state_dict().items()}
+    sim.configure(latency=0)
+    train(expected, other, 1)
+
+    for key, value in expected.state_dict().items():
+        assert torch.equal(saved[key], value.cpu())
 
 
 def test_a_closed_optimizer_says_so(sim: Any) -> None:

@@ -214,8 +214,48 @@ def test_a_use_that_no_hook_saw_is_told(sim: Any) -> None:
         optimizer.zero_grad()
         batch = BATCHES[2].to("sim")
         torch.nn.functional.linear(batch, model[0].weight).float().sum().backward()
-        with pytest.raises(optgen.offloading.OffloadError, match=r"0\.weight was used while"):
+        with pytest.raises(optgen.offloading.OffloadError, match=r"0\.weight has a gradient, but"):
             optimizer.step()
+
+
+@pytest.mark.parametrize("gradients", ["stay", "leave"])
+def test_a_step_that_was_refused_is_taken_later(gradients: str, sim: Any) -> None:
+    """Its modules have waited, although an earlier call of step asked for that."""
+    ours, theirs = network("sim"), network()
+    optimizer = offloaded(ours, module=ours, gradients=gradients, clip_norm=None)
+    reference = master("adamw")(theirs.parameters(), lr=1e-2)
+    for model, each in ((ours, optimizer), (theirs, reference)):
+        for index in range(3):
+            backward(model, index)
+            each.param_groups[0]["lr"] = "fast"
+            with pytest.raises(TypeError, match="lr must be a number"):
+                each.step()
+            each.param_groups[0]["lr"] = 1e-2
+            each.step()
+            each.zero_grad()
+    optimizer.close()
+
+    assert_equal(ours, theirs)
+
+
+def test_a_second_step_with_the_same_gradients(sim: Any) -> None:
+    """It is refused, because nobody tells that no weight was used, and taken after a wait."""
+    ours, theirs = network("sim"), network()
+    optimizer = offloaded(ours, module=ours)
+    reference = master("adamw")(theirs.parameters(), lr=1e-2)
+    for model, each in ((ours, optimizer), (theirs, reference)):
+        backward(model)
+        each.step()
+        if model is ours:
+            with pytest.raises(optgen.offloading.OffloadError, match="or step again"):
+                each.step()
+            optimizer.synchronize()
+        each.step()
+        each.zero_grad()
+        train(model, each, 2, first=1)
+    optimizer.close()
+
+    assert_equal(ours, theirs)
 
 
 def test_a_group_that_is_added_between_hidden_steps(sim: Any) -> None:

@@ -1,0 +1,229 @@
+"""Test what programs change between steps: states, options, the model. It is followed, or told."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from offload.scripts import network
+from offload.test_faults import MODES, made
+from offload.training import (
+    OPTIONS,
+    assert_equal,
+    backward,
+    master,
+    offloaded,
+    one_param,
+    pair,
+    train,
+    weights,
+)
+from torch import Tensor, nn
+
+import optgen
+from optgen.offloading import OffloadError, optimizer
+
+BACKWARD = MODES["backward"]
+
+
+def replace(state: dict[str, Tensor]) -> None:
+    """The new tensor may get the identity of the old one."""
+    del state["exp_avg"]
+    state["exp_avg"] = torch.zeros(4096)
+
+
+def swap_memory(state: dict[str, Tensor]) -> None:
+    for value in state.values():
+        value.data = value.data.clone()
+
+
+def set_step(state: dict[str, Tensor]) -> None:
+    state["step"].zero_()
+
+
+@pytest.mark.parametrize("bucket_bytes", [1 << 15, 128])
+@pytest.mark.parametrize("change", [replace, swap_memory, set_step])
+def test_states_that_a_program_changes(
+    change: Callable[[Any], None], bucket_bytes: int, sim: Any
+) -> None:
+    ours, theirs = one_param(4096), nn.Parameter(torch.ones(4096))
+    options = {**OPTIONS, "bucket_bytes": bucket_bytes}
+    pairs = [
+        (ours, optgen.offload("adamw", [ours], lr=1e-2, **options)),
+        (theirs, master("adamw")([theirs], lr=1e-2)),
+    ]
+    for param, each in pairs:
+        for index in range(4):
+            param.grad = torch.full_like(param, 0.5 + index)
+            each.step()
+            change(each.state[param])
+            others = [torch.full((4096,), 7.0) for _ in range(4)]  # in the memory that is free now
+
+            assert all(bool((other == 7).all()) for other in others)
+    pairs[0][1].close()
+
+    assert torch.equal(ours.detach().cpu(), theirs.detach())
+
+
+def test_an_option_that_asks_for_a_state_in_a_backward_pass_that_steps(sim: Any) -> None:
+    ours, optimizer, theirs, reference = pair(**BACKWARD)
+    for model, each in ((ours, optimizer), (theirs, reference)):
+        train(model, each, 1)
+        each.param_groups[0]["amsgrad"] = True
+    with pytest.raises(RuntimeError, match="an option of a group asks for other states"):
+        backward(ours, 1)
+    ours.zero_grad()
+    optimizer.synchronize()
+    train(ours, optimizer, 2, first=1)
+    train(theirs, reference, 2, first=1)
+
+    assert_equal(ours, theirs)
+
+
+def test_weights_that_change_after_a_backward_pass_that_steps(sim: Any) -> None:
+    model, optimizer = made("backward")
+    train(model, optimizer, 1)
+    saved = copy.deepcopy(optimizer.state_dict())
+    backward(model, 1)
+    with torch.no_grad():
+        model[0].weight.clamp_(-0.1, 0.1)
+    with pytest.raises(OffloadError, match=r"0\.weight was changed between the backward pass"):
+        optimizer.step()
+    optimizer.load_state_dict(saved)
+    optimizer.step()
+    train(model, optimizer, 1)
+    optimizer.close()
+
+
+def test_two_backward_passes_that_step(sim: Any) -> None:
+    ours, optimizer, theirs, reference = pair(**BACKWARD)
+    backward(ours)
+    with pytest.raises(RuntimeError, match="has gradient number 2 since the last step"):
+        backward(ours, 1)
+    ours.zero_grad()
+    optimizer.step()
+    train(theirs, reference, 1)
+
+    assert_equal(ours, theirs)
+
+
+def test_zero_grad_does_not_take_steps_back(sim: Any) -> None:
+    """Else the weights of a pass that has stepped would not be sent."""
+    ours, optimizer, theirs, reference = pair(**BACKWARD)
+    backward(ours)
+    optimizer.zero_grad()
+    optimizer.step()
+    train(theirs, reference, 1)
+
+    assert_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_model_that_is_converted_later_is_told(mode: str, sim: Any) -> None:
+    model, optimizer = made(mode)
+    train(model, optimizer, 1)
+    before = weights(model)
+    model.float()
+    batch = torch.ones(2, 24, device="sim")
+
+    def pass_and_step() -> None:
+        model(batch).square().mean().backward()
+        optimizer.step()
+
+    with pytest.raises(RuntimeError, match=r"torch\.float32, .* was \(torch\.bfloat16"):
+        pass_and_step()
+    optimizer.close()
+
+    for now, then in zip(weights(model), before, strict=True):
+        assert torch.equal(now, then.float())
+
+
+@pytest.mark.parametrize("bucket_bytes", [128, 4096])
+def test_another_memory_format(bucket_bytes: int, sim: Any) -> None:
+    """A parameter in pieces has no gaps; another one may have any strides."""
+    ours, theirs = one_param(576), nn.Parameter(torch.ones(576))
+    options = {**OPTIONS, "bucket_bytes": bucket_bytes}
+    for param in (ours, theirs):
+        param.data = param.data.view(8, 8, 3, 3)
+    pairs = [
+        (ours, optgen.offload("adamw", [ours], lr=1e-2, **options)),
+        (theirs, master("adamw")([theirs], lr=1e-2)),
+    ]
+    for param, each in pairs:
+        param.data = param.data.to(memory_format=torch.channels_last)
+        param.grad = torch.ones_like(param)
+        if bucket_bytes == 128 and param is ours:
+            with pytest.raises(RuntimeError, match=r"not contiguous\), and was"):
+                each.step()
+            return
+        each.step()
+
+    assert torch.equal(ours.detach().cpu(), theirs.detach())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_group_whose_states_cannot_be_made(
+    mode: str, sim: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The optimizer steps on without it."""
+
+    def no_memory(*_: Any) -> None:
+        raise MemoryError("planted")
+
+    model, optimizer_ = made(mode)
+    theirs = network()
+    reference = master("adamw")(theirs.parameters(), lr=1e-2)
+    train(model, optimizer_, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(optimizer, "create_states", no_memory)
+        with pytest.raises(MemoryError, match="planted"):
+            optimizer_.add_param_group({"params": [("another", one_param())]})
+    train(model, optimizer_, 2, first=1)
+    train(theirs, reference, 3)
+    optimizer_.close()
+
+    assert_equal(model, theirs)
+
+
+def test_a_model_that_moves_waits(sim: Any) -> None:
+    torch.manual_seed(0)
+    theirs = nn.Sequential(nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 24)).bfloat16()
+    ours = copy.deepcopy(theirs).to("sim")
+    first, second = (offloaded(ours[index], module=ours) for index in (0, 2))
+    reference = master("adamw")(theirs.parameters(), lr=1e-2)
+    sim.configure(latency=0.01)
+    for model, optimizers in ((ours, [first, second]), (theirs, [reference])):
+        backward(model)
+        for each in optimizers:
+            each.step()
+    ours.cpu()
+    assert_equal(ours, theirs)
+
+    ours.to("sim")
+    first.close()
+    backward(ours)
+    second.step()
+    ours[2].cpu()
+    second.close()
+    assert not any("_apply" in vars(module) for module in ours.modules())
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("rule", ["schedule_free_adamw", "sgd"])
+def test_weights_that_are_loaded_after_the_optimizer_was_made(
+    rule: str, mode: str, sim: Any
+) -> None:
+    """States that begin as the weights begin as those of the first step."""
+    ours, theirs, other = network("sim"), network(), network(seed=1)
+    module = {"module": ours} if mode == "forward" else {}
+    optimizer_ = offloaded(ours, rule, **MODES[mode], **module)
+    reference = master(rule)(theirs.parameters(), lr=1e-2)
+    for model, each in ((ours, optimizer_), (theirs, reference)):
+        model.load_state_dict(other.state_dict())
+        train(model, each)
+    optimizer_.close()
+
+    assert_equal(ours, theirs)
