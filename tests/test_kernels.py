@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import optgen
 from optgen import optim
 from optgen.kernels import build_kernels
 from optgen.runtime.toolchain import processors
@@ -142,7 +143,7 @@ def test_a_package_carries_its_kernels(tmp_path: Path) -> None:
     ],
 )
 def test_rules_of_any_kind(text: str, tmp_path: Path) -> None:
-    cls = eval(f"optgen.{text}")
+    cls = eval(f"optgen.{text}", {"optgen": optgen})
     list(build_kernels([cls], tmp_path / "kernels", dtypes=[torch.float32], levels=["native"]))
 
     done = run(tmp_path, f"optgen.{text}(params)", OPTGEN_KERNELS=str(tmp_path / "kernels"))
