@@ -7,7 +7,8 @@ packages, where a wheel can carry it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -29,8 +30,9 @@ def build_kernels(
     *,
     dtypes: Iterable[torch.dtype] = DTYPES,
     levels: Iterable[str] | None = None,
-) -> Iterator[Path]:
-    """Build the libraries that fused steps on the CPU load; yield each path when it is there.
+    report: Callable[[Path], object] | None = None,
+) -> list[Path]:
+    """Build the libraries that fused steps on the CPU load.
 
     One library serves all `dtypes` together. Steps of sharded parameters need a further library,
     which is built too. A library is found by the digest of its source, so it serves the version of
@@ -44,6 +46,10 @@ def build_kernels(
         levels: The levels of processors to build for: `"x86-64-v4"`, `"x86-64-v3"` and `"x86-64"`,
             `"portable"` on other architectures, or `"native"` for processors like this machine's.
             By default all but `"native"`. A machine takes the highest that it can run.
+        report: Called with the path of each library when it is there: a build takes seconds.
+
+    Returns:
+        The paths of the libraries.
 
     Raises:
         TypeError: An optimizer has no generated lowerings.
@@ -59,9 +65,12 @@ def build_kernels(
     for optimizer in optimizers:
         sources.update(dict.fromkeys(_sources(_class(optimizer), dtype_bits)))
     folder.mkdir(parents=True, exist_ok=True)
-    for name, source in sources:
-        for level in chosen:
-            yield library_cache.prebuild(name, source, level, folder)
+    built = []
+    for (name, source), level in product(sources, chosen):
+        built.append(library_cache.prebuild(name, source, level, folder))
+        if report is not None:
+            report(built[-1])
+    return built
 
 
 def _class(optimizer: type[GeneratedOptimizer] | str | os.PathLike[str] | Spec) -> HasLowerings:

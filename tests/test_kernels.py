@@ -51,7 +51,7 @@ def run(
 def adamw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with AdamW's kernels for float32."""
     folder = tmp_path_factory.mktemp("kernels")
-    built = list(build_kernels([optim.AdamW], folder, dtypes=[torch.float32]))
+    built = build_kernels([optim.AdamW], folder, dtypes=[torch.float32])
     assert {path.parent for path in built} == {folder}
     return folder
 
@@ -124,7 +124,7 @@ def test_a_damaged_library_is_not_loaded(adamw: Path, tmp_path: Path) -> None:
 def test_a_package_carries_its_kernels(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "optgen", "build", "lion", "--out", "rules"]
     subprocess.run(build, cwd=tmp_path, check=True, capture_output=True)
-    list(build_kernels(["lion"], tmp_path / "rules" / "kernels", dtypes=[torch.float32]))
+    build_kernels(["lion"], tmp_path / "rules" / "kernels", dtypes=[torch.float32])
 
     imported = "__import__('rules.lion').lion.Lion(params)"
     done = run(tmp_path, imported, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
@@ -144,7 +144,7 @@ def test_a_package_carries_its_kernels(tmp_path: Path) -> None:
 )
 def test_rules_of_any_kind(text: str, tmp_path: Path) -> None:
     cls = eval(f"optgen.{text}", {"optgen": optgen})
-    list(build_kernels([cls], tmp_path / "kernels", dtypes=[torch.float32], levels=["native"]))
+    build_kernels([cls], tmp_path / "kernels", dtypes=[torch.float32], levels=["native"])
 
     done = run(tmp_path, f"optgen.{text}(params)", OPTGEN_KERNELS=str(tmp_path / "kernels"))
 
@@ -153,9 +153,9 @@ def test_rules_of_any_kind(text: str, tmp_path: Path) -> None:
 
 def test_mistakes_are_said(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no processor level 'zen4': choose from native"):
-        list(build_kernels([optim.SGD], tmp_path, levels=["zen4"]))
+        build_kernels([optim.SGD], tmp_path, levels=["zen4"])
     with pytest.raises(ValueError, match=r"do not compute with torch\.int8"):
-        list(build_kernels([optim.SGD], tmp_path, dtypes=[torch.int8]))
+        build_kernels([optim.SGD], tmp_path, dtypes=[torch.int8])
     with pytest.raises(TypeError, match="no generated optimizer: pass a class"):
-        list(build_kernels([torch.optim.SGD], tmp_path))  # type: ignore[list-item]
+        build_kernels([torch.optim.SGD], tmp_path)  # type: ignore[list-item]
     assert not list(tmp_path.iterdir())

@@ -234,8 +234,7 @@ def build_kernels(
     with exit_codes():
         from optgen.cli import build_kernels as command
 
-        for line in command.build(specs, out, dtypes, levels):
-            typer.echo(line)
+        command.build(specs, out, dtypes, levels)
 
 
 @app.command("import")

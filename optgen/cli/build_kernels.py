@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -17,8 +17,8 @@ from optgen.runtime.toolchain.library_cache import NoCompilerError
 
 def build(
     specs: Sequence[str], out: Path, dtypes: Sequence[str], levels: Sequence[str] | None
-) -> Iterator[str]:
-    """Build the kernels of these specs; yield a line for each library, and one about the folder.
+) -> None:
+    """Build the kernels of these specs; print a line for each library, and one about the folder.
 
     Raises:
         typer.BadParameter: A dtype or a level is unknown, or a rule has no kernel.
@@ -28,13 +28,16 @@ def build(
     paths = [spec_path(name) for name in specs]
     known = [_dtype(name) for name in dtypes]
     try:
-        for path in build_kernels(paths, out, dtypes=known, levels=levels):
-            yield f"{shorten(path)} ({path.stat().st_size / 1024:.0f} KiB)"
+        build_kernels(paths, out, dtypes=known, levels=levels, report=_print_size)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     except (NoCompilerError, CompileError) as error:
         raise ToolchainError(str(error)) from None
-    yield f"set OPTGEN_KERNELS={out.absolute()} where there is no compiler"
+    typer.echo(f"set OPTGEN_KERNELS={out.absolute()} where there is no compiler")
+
+
+def _print_size(path: Path) -> None:
+    typer.echo(f"{shorten(path)} ({path.stat().st_size / 1024:.0f} KiB)")
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -83,7 +83,8 @@ def _load(
 
 def _build(lowered: HasLowerings, module: ModuleType, suspends: bool, dtype_bits: int) -> Kernel:
     """Build the libraries of a kernel in two threads, and load the kernel."""
-    library_cache.look_in(prebuilt_folder(module))
+    for folder in module.__path__:
+        library_cache.look_in(Path(folder).parent / "kernels")
     kernel_class, define = _kernel_class_and_define(suspends)
     name, source = lowered.rule.name, define + inline_includes(_source(module))
     extra_bits = dtype_variants.matrix_op_dtypes(bool(lowered.rule.matrix_calls))
@@ -102,12 +103,6 @@ def _build(lowered: HasLowerings, module: ModuleType, suspends: bool, dtype_bits
         except KeyboardInterrupt:
             end_all_compilers()  # the other thread would wait for its compiler
             raise
-
-
-def prebuilt_folder(module: ModuleType) -> Path:
-    """Return the folder beside a generated package that may hold prebuilt libraries."""
-    (folder, *_) = module.__path__ or ["."]
-    return Path(folder).parent / "kernels"
 
 
 def library_sources(

@@ -81,8 +81,10 @@ def test_a_parameter_beside_others_steps_as_the_oracle(
     )
     for step in steps:
         assert step.state["stream"].item() == 2
-        torch.testing.assert_close(step.state["a"], step.expected_state["a"], rtol=1e-6, atol=1e-6)
-        torch.testing.assert_close(step.param, step.expected_param, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            step.state["a"], step.expected_state["a"], rtol=1e-12, atol=1e-12
+        )
+        torch.testing.assert_close(step.param, step.expected_param, rtol=1e-12, atol=1e-12)
 
 
 def _random(op: str) -> Callable[..., list[torch.Tensor]]:
