@@ -81,24 +81,11 @@ class GradientSums:
             for b in buckets
         ]
 
-    def add(self, bucket: Bucket, row: int, arrived: Tensor, begins: bool) -> None:
-        """Add a gradient that has arrived, in memory without gaps, to the sum in a row."""
-        self._run(bucket, row, arrived, begins)
+    def add(self, bucket: Bucket, row: int, arrived: Tensor | None, begins: bool) -> None:
+        """Add a gradient that has arrived, in memory without gaps, to the sum in a row; square it.
 
-    def load(self, sums: Mapping[Tensor, Tensor]) -> None:
-        """Take over sums of parameters, and square them."""
-        for param, value in sums.items():
-            self.by_param[param].copy_(value.reshape(-1))
-        self.square(sums)
-
-    def square(self, params: Container[Tensor]) -> None:
-        """Sum the squares of some parameters again."""
-        for bucket in self._buckets:
-            for row, piece in enumerate(bucket.pieces):
-                if piece.owner.param in params:
-                    self._run(bucket, row, None, False)
-
-    def _run(self, bucket: Bucket, row: int, arrived: Tensor | None, begins: bool) -> None:
+        None adds nothing. If the gradient `begins` the sum, it takes the place of the last step's.
+        """
         total, squares = self.pieces[bucket.index][row], self._squares[bucket.index][row]
         task = _Task(
             data_ptr(total),
@@ -111,6 +98,19 @@ class GradientSums:
         )
         pool = thread_pool(self._threads)
         self._library.optgen_add_gradient(ctypes.byref(task), ctypes.byref(pool))
+
+    def load(self, sums: Mapping[Tensor, Tensor]) -> None:
+        """Take over sums of parameters, and square them."""
+        for param, value in sums.items():
+            self.by_param[param].copy_(value.reshape(-1))
+        self.square(sums)
+
+    def square(self, params: Container[Tensor]) -> None:
+        """Sum the squares of some parameters again."""
+        for bucket in self._buckets:
+            for row, piece in enumerate(bucket.pieces):
+                if piece.owner.param in params:
+                    self.add(bucket, row, None, begins=False)
 
     def squares(self, params: Container[Tensor]) -> dict[Tensor, float]:
         """Return the squares of norms of the sums of some parameters."""
