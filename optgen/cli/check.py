@@ -13,7 +13,7 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Place, assigns
 from optgen.lowerings import LOWERINGS
 from optgen.passes.outline_sweeps import outline_sweeps, with_sweeps
-from optgen.passes.plan import plans
+from optgen.passes.plan_rule import plans
 from optgen.spec.composition.check_parts import CompositionError
 from optgen.spec.composition.find_parts import is_modifier
 from optgen.spec.declare import Spec, hypers_of

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.execution import why_uncut
-from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Ref, expressions, refs
 from optgen.ir.plan import Plan
+from optgen.ir.reserved_in_python import plural
 from optgen.lowerings.lowering import Context, Lowering
 from optgen.lowerings.python.expression_printer import foreach_lines
 from optgen.lowerings.python.functions import (
@@ -39,13 +39,13 @@ from optgen.lowerings.python.functions import (
 from optgen.lowerings.python.phase_printer import phase_body
 from optgen.lowerings.python.syntax import SHARDED, TENSOR_LISTS, WHOLE_LISTS, Syntax
 from optgen.lowerings.python.whole_printer import whole_body
-from optgen.passes.instructions import new_tensors, numbers_read
-from optgen.passes.name_values import draw_first, name_random, with_listed_streams
-from optgen.passes.order import FOREACH_PASSES, FORLOOP_PASSES, run
+from optgen.passes.all_passes import FOREACH_PASSES, FORLOOP_PASSES, run
+from optgen.passes.extract_subexpressions import draw_first, name_random, with_listed_streams
 from optgen.passes.outline_sweeps import outline_sweeps
-from optgen.passes.plan import plans
+from optgen.passes.plan_rule import plans
 from optgen.passes.python_operators import truths_to_bool
-from optgen.passes.select_instructions import select_instructions
+from optgen.passes.select_torch_ops import select_instructions
+from optgen.passes.torch_ops import new_tensors, numbers_read
 
 _DEFAULT_LIVE_LISTS = 4
 """Default of `live_lists` in optgen.runtime.eager.parts: the lists of temporaries at one time."""

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.execution import is_wide, why_uncut, widens_in_python
-from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Assign, Call, names_read
 from optgen.ir.ops import MATRIX_OPS
 from optgen.ir.plan import Plan
+from optgen.ir.reserved_in_python import plural
 from optgen.lowerings.lowering import Context, Lowering
 from optgen.lowerings.python.expression_printer import PythonPrinter, forloop_lines, statements
 from optgen.lowerings.python.functions import (
@@ -47,14 +47,14 @@ from optgen.lowerings.python.whole_printer import (
     with_typed_numbers,
     write_lines,
 )
+from optgen.passes.all_passes import FORLOOP_PASSES, run
 from optgen.passes.convert_branches import if_convert
-from optgen.passes.instructions import numbers_read
-from optgen.passes.name_values import draw_first, name_random, with_listed_streams
-from optgen.passes.order import FORLOOP_PASSES, run
-from optgen.passes.plan import Order, plan
+from optgen.passes.extract_subexpressions import draw_first, name_random, with_listed_streams
+from optgen.passes.plan_rule import Order, plan
 from optgen.passes.prepare_rule import Facts, fact_combinations
 from optgen.passes.python_operators import truths_to_bool
-from optgen.passes.select_instructions import select_instructions
+from optgen.passes.select_torch_ops import select_instructions
+from optgen.passes.torch_ops import numbers_read
 
 _PRINTER = PythonPrinter({}, {"sum": "total"})
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from optgen.offloading.layout import HostParam
+from optgen.offloading.buckets import HostParam
 from optgen.offloading.options import Options
 from optgen.offloading.state_files import StateFiles, padded
 from optgen.runtime.rule import Rule

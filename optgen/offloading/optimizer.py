@@ -12,15 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from optgen.offloading.accumulation import (
-    LoadedSum,
-    add_sums,
-    check_sums,
-    sums_by_param,
-    without_sums,
-)
+from optgen.offloading import checkpoint
 from optgen.offloading.backward_steps import BackwardSteps
-from optgen.offloading.checkpoint import copy_loaded, load_options, loaded_by, param_pairs
+from optgen.offloading.buckets import HostParam, HostStates, Kind
 from optgen.offloading.checks import (
     check_any_on_device,
     check_gradient,
@@ -41,13 +35,12 @@ from optgen.offloading.host_memory import (
 )
 from optgen.offloading.host_rule import FACTOR, MASTER, OffloadRule
 from optgen.offloading.host_side import HostSide
-from optgen.offloading.layout import HostParam, HostStates, Kind
 from optgen.offloading.options import Options
+from optgen.offloading.pinned_ring import pinned_slots
 from optgen.offloading.report import Report, group_lines, make_report
-from optgen.offloading.ring import pinned_slots
 from optgen.offloading.small_params import SmallParams
 from optgen.offloading.state_files import StateFiles
-from optgen.offloading.stepper import Stepper
+from optgen.offloading.submit_passes import Stepper
 from optgen.offloading.worker import OffloadError, Worker
 from optgen.runtime.batch.hyperparameters import HyperConverter
 from optgen.runtime.light_optimizer import LightOptimizer, with_step_hooks
@@ -386,7 +379,9 @@ class OffloadedOptimizer(LightOptimizer):
         packed = portable_state_dict(self, packed)  # type: ignore[arg-type]
         host = self._stepper.host
         if host.sums is not None and host.collector is not None:
-            add_sums(packed, self.param_groups, host.sums.by_param, host.collector.counts)
+            checkpoint.add_sums(
+                packed, self.param_groups, host.sums.by_param, host.collector.counts
+            )
         return packed
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -416,12 +411,12 @@ class OffloadedOptimizer(LightOptimizer):
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             replacement = hook(self, state_dict)
             state_dict = state_dict if replacement is None else replacement
-        state_dict, packed_sums = without_sums(state_dict)
-        loaded = loaded_by(
+        state_dict, packed_sums = checkpoint.without_sums(state_dict)
+        loaded = checkpoint.loaded_by(
             self._rule.public, self.param_groups, self._host_params, self._hyper, state_dict
         )
-        sums = sums_by_param(packed_sums, state_dict, self.param_groups)
-        check_sums(sums, self._options.stores_gradients)
+        sums = checkpoint.sums_by_param(packed_sums, state_dict, self.param_groups)
+        checkpoint.check_sums(sums, self._options.stores_gradients)
         self._take_over(loaded)
         if sums:
             self._take_over_sums(sums)
@@ -431,14 +426,16 @@ class OffloadedOptimizer(LightOptimizer):
     @torch.no_grad()
     def _take_over(self, loaded: Any) -> None:
         """Copy the states of another optimizer, whose parameters are in the same order."""
-        load_options(self.param_groups, loaded, self._host_params, self._build_if_changed)
-        for own, other in param_pairs(self.param_groups, loaded):
+        checkpoint.load_options(
+            self.param_groups, loaded, self._host_params, self._build_if_changed
+        )
+        for own, other in checkpoint.param_pairs(self.param_groups, loaded):
             states = loaded.state.get(other, {})
             if own not in self._host_params:
                 self.state[own] = states
                 continue
             owner = self._host_params[own]
-            if lacking := copy_loaded(owner, states, self.rule, self.param_groups):
+            if lacking := checkpoint.copy_loaded(owner, states, self.rule, self.param_groups):
                 begin_anew(self.rule, owner, lacking, self.param_groups, self.defaults)
             self._stepper.doubt_weights(own, is_new=not states)  # they may have been loaded, too
         self._build_if_changed()
@@ -447,7 +444,7 @@ class OffloadedOptimizer(LightOptimizer):
         if collector is not None and not self._options.stores_gradients:
             collector.restart()  # the steps of the last backward pass are overwritten
 
-    def _take_over_sums(self, sums: Mapping[Tensor, LoadedSum]) -> None:
+    def _take_over_sums(self, sums: Mapping[Tensor, checkpoint.LoadedSum]) -> None:
         """Go on with an accumulation: gradients from before the load count no more."""
         self.zero_grad()
         self.synchronize()

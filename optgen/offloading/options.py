@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from optgen.offloading.layout import ALIGNMENT
+from optgen.offloading.buckets import ALIGNMENT
 from optgen.offloading.state_files import check_folder
 
 Gradients = Literal["stay", "leave"]

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from optgen.ir.generated_names import free_name
 from optgen.ir.kinds import Axes, Kind, Stage, kind_of
 from optgen.ir.nodes import (
     Assign,
@@ -32,9 +31,10 @@ from optgen.ir.nodes import (
     walk,
 )
 from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep, reads
-from optgen.passes.linear import ONE, add, divide, multiply, negate, split_sign
-from optgen.passes.name_values import ends_phase
-from optgen.passes.names import LINE_FACTORS, POWERS, reduced_coefficient
+from optgen.ir.reserved_in_python import free_name
+from optgen.passes.descriptive_names import LINE_FACTORS, POWERS, reduced_coefficient
+from optgen.passes.extract_subexpressions import ends_phase
+from optgen.passes.linear_forms import ONE, add, divide, multiply, negate, split_sign
 from optgen.passes.ranges import Range, is_not_negative, proven_ranges, range_of
 
 Arms = tuple[tuple[Expr, bool], ...]

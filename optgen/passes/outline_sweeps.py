@@ -15,7 +15,6 @@ from functools import lru_cache
 
 from optgen.ir.algorithm import Algorithm, Hyper, IdentityKey, State
 from optgen.ir.execution import why_uncut
-from optgen.ir.generated_names import free_name
 from optgen.ir.kinds import Kind
 from optgen.ir.nodes import (
     Assign,
@@ -35,11 +34,12 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import OPS
 from optgen.ir.plan import Plan
+from optgen.ir.reserved_in_python import free_name
+from optgen.passes.all_passes import OUTLINED_PASSES, run
+from optgen.passes.extract_subexpressions import draw_first
 from optgen.passes.hoist_between_sweeps import as_plain_arithmetic
-from optgen.passes.name_matrix_words import MatrixWordNamer, is_fusable
-from optgen.passes.name_values import draw_first
-from optgen.passes.order import OUTLINED_PASSES, run
-from optgen.passes.plan import plans
+from optgen.passes.plan_rule import plans
+from optgen.passes.separate_matrix_words import MatrixWordNamer, is_fusable
 
 EMPTY_LIKE = "empty_like"
 """The op that creates the list into which a function writes."""

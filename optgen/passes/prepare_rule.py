@@ -13,7 +13,6 @@ from itertools import chain, count, product
 
 from optgen.contract.states import FACTS, RANK
 from optgen.ir.algorithm import Algorithm, Hyper, State
-from optgen.ir.generated_names import is_free
 from optgen.ir.kinds import Axes, Kind, declared_kinds, effective_rank, height, kind_of, width
 from optgen.ir.nodes import (
     Assign,
@@ -32,6 +31,7 @@ from optgen.ir.nodes import (
     walk,
 )
 from optgen.ir.ops import SHADOWABLE_FUNCTIONS
+from optgen.ir.reserved_in_python import is_free
 
 Facts = Mapping[str, bool]
 

@@ -36,8 +36,8 @@ from optgen.ir.nodes import (
     refs,
 )
 from optgen.ir.ops import STORAGE_OPS
-from optgen.passes.linear import ONE, Linearizer, Terms, is_number
-from optgen.passes.name_values import ends_phase
+from optgen.passes.extract_subexpressions import ends_phase
+from optgen.passes.linear_forms import ONE, Linearizer, Terms, is_number
 from optgen.passes.ranges import Range, declared_ranges, range_of
 
 

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, is_tensor
 from torch.autograd.graph import increment_version
 
-from optgen.runtime.backend_table import BACKENDS, FUSED, current_forced_lowering
-from optgen.runtime.backends import CachedCall, backend, why_not
+from optgen.runtime.backends import BACKENDS, FUSED, CachedCall, backend
 from optgen.runtime.batch.batch import Batch, dispatch_keys, why_forloop_only
-from optgen.runtime.batch.checks import check_storages
-from optgen.runtime.batch.context import Refusal
+from optgen.runtime.batch.check_batch import check_storages
+from optgen.runtime.batch.step_context import Refusal, current_forced_lowering
+from optgen.runtime.choose_lowering import why_not
 from optgen.runtime.rule import Rule
 from optgen.runtime.tensors.dtensor import all_plain, real_local_views
 from optgen.runtime.torch_private import foreach_devices, is_neg, set_grad_enabled

@@ -2,16 +2,16 @@
 
 import torch
 
-from optgen.runtime.backend_table import BACKENDS
-from optgen.runtime.backends import choose
+from optgen.runtime.backends import BACKENDS
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.context import OptimizerWithContext
+from optgen.runtime.batch.check_params import check_views
 from optgen.runtime.batch.gather import States, make_batch
 from optgen.runtime.batch.gradients import checked_gradients, params_and_gradients
-from optgen.runtime.batch.params import check_views
+from optgen.runtime.batch.step_context import OptimizerWithContext
+from optgen.runtime.choose_lowering import choose
 from optgen.runtime.eager.owner_step import travelling_axes
+from optgen.runtime.joint_step import OptimizerOfMembers
 from optgen.runtime.light_optimizer import LightOptimizer
-from optgen.runtime.members import OptimizerOfMembers
 from optgen.runtime.optimizer import GeneratedOptimizer
 from optgen.runtime.rule import Group, Rule
 from optgen.runtime.tensors.group_view import VIEW

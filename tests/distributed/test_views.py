@@ -20,7 +20,7 @@ import optgen
 from optgen import use_lowering
 from optgen.optim import Adafactor, AdamW, Muon
 from optgen.runtime import matrix_ops
-from optgen.verification.evaluator import orthogonalize_exactly
+from optgen.verification.compare_with_evaluator import orthogonalize_exactly
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 

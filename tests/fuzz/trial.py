@@ -30,7 +30,7 @@ from fuzz.oracle import (
 from fuzz.time_limit import time_limit
 from optgen import use_lowering
 from optgen.runtime import matrix_ops
-from optgen.verification.evaluator import orthogonalize_exactly
+from optgen.verification.compare_with_evaluator import orthogonalize_exactly
 
 LOWERINGS = ("forloop", "foreach", "fused_cpu", "fused_triton", "functional", "sharded")
 STEPS = 3

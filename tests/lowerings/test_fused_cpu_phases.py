@@ -18,7 +18,7 @@ from optgen.lowerings.fused_cpu import _PASSES, FUSED_CPU
 from optgen.lowerings.fused_cpu.kernel_steps import PhaseSteps, Step
 from optgen.lowerings.fused_cpu.pass_schedule import Pass, tiling_strategies
 from optgen.optim import Muon
-from optgen.passes.plan import plans
+from optgen.passes.plan_rule import plans
 from optgen.runtime import MatrixCall
 from optgen.runtime.toolchain import compiler
 from optgen.runtime.toolchain.library_cache import inline_includes

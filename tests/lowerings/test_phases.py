@@ -20,10 +20,10 @@ from optgen.ir.evaluate import evaluate, exists, properties_of
 from optgen.lowerings.foreach import FOREACH
 from optgen.lowerings.forloop import FORLOOP
 from optgen.lowerings.lowering import Lowering
-from optgen.passes.plan import plans
+from optgen.passes.plan_rule import plans
 from optgen.passes.prepare_rule import facts_read
 from optgen.runtime.eager import parts
-from optgen.verification.evaluator import orthogonalize_exactly
+from optgen.verification.compare_with_evaluator import orthogonalize_exactly
 
 FORMS = {
     "for-loop": (FORLOOP, "update"),

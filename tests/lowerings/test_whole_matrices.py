@@ -21,7 +21,7 @@ from optgen.lowerings.forloop import FORLOOP
 from optgen.passes.latex import to_latex
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
-from optgen.verification.evaluator import orthogonalize_exactly
+from optgen.verification.compare_with_evaluator import orthogonalize_exactly
 
 MATRIX = 'require(ndim(p) >= 2, "no matrix: {shape}")'
 SQUARES = 'L=state("left", shape=("rows", "rows")), R=state("right", shape=("cols", "cols"))'

@@ -14,8 +14,8 @@ from offload.training import assert_equal, backward, offloaded, train
 from torch import Tensor, nn
 
 import optgen
+from optgen.offloading.buckets import HostParam, divide
 from optgen.offloading.gradient_sums import GradientSums
-from optgen.offloading.layout import HostParam, divide
 
 LEAVE: dict[str, Any] = {"gradients": "leave", "clip_norm": 0.05, "bucket_bytes": 512}
 

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from optgen.offloading import OffloadError, worker
 from optgen.offloading.bucket_kernel import BucketKernel
-from optgen.offloading.pipeline import Pipeline
+from optgen.offloading.bucket_pipeline import Pipeline
 
 MODES: dict[str, dict[str, Any]] = {
     "nothing": {},

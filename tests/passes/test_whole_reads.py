@@ -11,8 +11,8 @@ from planning import WITH_PHASES
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import RuleError
-from optgen.ir.verify import StaleReadError, verify_reads
-from optgen.passes import plan as planner
+from optgen.ir.verify_reads import StaleReadError, verify_reads
+from optgen.passes import plan_rule as planner
 from optgen.passes.prepare_rule import fact_combinations
 from optgen.passes.split_scalars import Splitter
 from optgen.spec import Spec

@@ -19,13 +19,13 @@ from torch import Tensor
 import optgen
 from optgen import use_lowering
 from optgen.ir.evaluate import evaluate
-from optgen.ir.verify import VerifyError
+from optgen.ir.verify_reads import VerifyError
 from optgen.runtime import matrix_ops
 from optgen.runtime.eager import call
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
 from optgen.spec.read_spec import read_spec
-from optgen.verification.evaluator import orthogonalize_exactly
+from optgen.verification.compare_with_evaluator import orthogonalize_exactly
 
 SHAPES = ((3, 4), (4, 1), (2, 3, 2), (3, 4))
 

@@ -12,8 +12,7 @@ import torch
 import optgen
 from optgen.optim import SGD
 from optgen.runtime import backends
-from optgen.runtime.backend_table import BACKENDS, BackendEntry
-from optgen.runtime.backends import Backend, backend
+from optgen.runtime.backends import BACKENDS, Backend, BackendEntry, backend
 from optgen.runtime.batch.batch import Batch
 
 METHODS = [name for name in vars(Backend) if not name.startswith("_")]

@@ -12,7 +12,7 @@ from torch import Tensor
 import optgen
 import optgen.optim
 from optgen.generated.averaging.ema import ema
-from optgen.runtime.batch.context import Refusal
+from optgen.runtime.batch.step_context import Refusal
 from optgen.runtime.fused_cpu.backend import FusedCpuBackend
 
 

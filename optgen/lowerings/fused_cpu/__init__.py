@@ -29,15 +29,15 @@ from optgen.lowerings.fused_cpu.loop_printer import ElementwiseLoop
 from optgen.lowerings.fused_cpu.phased_file import phased_context
 from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
 from optgen.lowerings.lowering import Context, Lowering
-from optgen.passes.kernel_plans import (
+from optgen.passes.all_passes import KERNEL_PASSES, run
+from optgen.passes.plan_rule import plan, plans
+from optgen.passes.prepare_for_kernels import (
     codes_readers,
     is_one_sweep,
     legend_of_choices,
     load_device_scalars,
     zero_gradients,
 )
-from optgen.passes.order import KERNEL_PASSES, run
-from optgen.passes.plan import plan, plans
 from optgen.passes.prepare_rule import specialize_unit_matrices
 from optgen.passes.recognize_rules import is_scatter_add
 

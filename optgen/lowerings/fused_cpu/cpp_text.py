@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from optgen.ir.generated_names import escaped, upper_case_name
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -28,8 +27,9 @@ from optgen.ir.nodes import (
     only_factor,
 )
 from optgen.ir.ops import OPS, SHADOWABLE_FUNCTIONS
+from optgen.ir.reserved_in_python import escaped, upper_case_name
 from optgen.lowerings.python.literals import one_line
-from optgen.passes.linear import is_number, split_sign
+from optgen.passes.linear_forms import is_number, split_sign
 
 _INFIX = {  # op -> precedence, C++ operator
     "==": (3, "=="),

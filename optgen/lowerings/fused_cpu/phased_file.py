@@ -31,7 +31,7 @@ from optgen.lowerings.fused_cpu.scalar_program import NumberFunction, ScalarProg
 from optgen.lowerings.fused_cpu.step_functions import DrawFunction, StepFunctions
 from optgen.lowerings.lowering import Context
 from optgen.passes.dead_code import used_scalars
-from optgen.passes.name_values import name_random
+from optgen.passes.extract_subexpressions import name_random
 
 _MAX_VALUES = 64  # the number of bits of a set: include/rule_tables.h
 _END_OF_CALL = ">(*table, *threads);"

@@ -44,9 +44,9 @@ from optgen.lowerings.fused_triton.workspace_slots import (
     names_read_by,
 )
 from optgen.lowerings.lowering import Lowering
-from optgen.passes.kernel_plans import load_device_scalars
-from optgen.passes.order import KERNEL_PASSES, run
-from optgen.passes.plan import plans
+from optgen.passes.all_passes import KERNEL_PASSES, run
+from optgen.passes.plan_rule import plans
+from optgen.passes.prepare_for_kernels import load_device_scalars
 
 _PASSES = (isolate_mixed_reductions, *KERNEL_PASSES)
 Context = dict[str, Any]

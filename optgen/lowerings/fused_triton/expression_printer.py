@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from optgen.ir.generated_names import escaped, upper_case_name
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, walk
 from optgen.ir.ops import CONDITION_OPERANDS, RANDOM_OPS
+from optgen.ir.reserved_in_python import escaped, upper_case_name
 from optgen.lowerings.python.literals import exact_literal
-from optgen.passes.linear import is_number, split_sign
+from optgen.passes.linear_forms import is_number, split_sign
 
 _INFIX = {  # op -> precedence, operator
     "+": (5, "+"),

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from optgen.ir.generated_names import plural
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import (
     Assign,
@@ -25,6 +24,7 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import OPS
 from optgen.ir.plan import Finish, Phase, Plan, Sweep, is_maximum, is_reduction, reads
+from optgen.ir.reserved_in_python import plural
 from optgen.lowerings.fused_triton.address_printer import (
     Use,
     UsedNames,

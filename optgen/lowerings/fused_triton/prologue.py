@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from optgen.contract.states import Condition
-from optgen.ir.generated_names import is_free, plural
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import (
     Assign,
@@ -30,6 +29,7 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import CONDITION_OPERANDS
 from optgen.ir.plan import Plan, Stream
+from optgen.ir.reserved_in_python import is_free, plural
 from optgen.lowerings.fused_triton.address_printer import (
     UsedNames,
     indented,
@@ -49,9 +49,9 @@ from optgen.lowerings.fused_triton.expression_printer import (
     variable,
 )
 from optgen.lowerings.python.literals import comment
-from optgen.passes.kernel_plans import ROUNDED, legend_of_choices, round_state
-from optgen.passes.name_values import reuse_item_names
-from optgen.passes.names import candidate_names
+from optgen.passes.descriptive_names import candidate_names
+from optgen.passes.extract_subexpressions import reuse_item_names
+from optgen.passes.prepare_for_kernels import ROUNDED, legend_of_choices, round_state
 
 
 class PackedScalars:

@@ -17,7 +17,6 @@ from dataclasses import replace
 from functools import reduce
 
 from optgen.ir.execution import is_wide
-from optgen.ir.generated_names import free_name
 from optgen.ir.kinds import Axes, kind_of
 from optgen.ir.nodes import (
     Assign,
@@ -31,8 +30,9 @@ from optgen.ir.nodes import (
     map_values,
 )
 from optgen.ir.plan import Finish, Phase, Plan, Sweep, WideCall, is_maximum, is_reduction, reads
+from optgen.ir.reserved_in_python import free_name
 from optgen.passes.hoist_between_sweeps import Arms, hoist_between_sweeps, inside_arms
-from optgen.passes.linear import Linearizer
+from optgen.passes.linear_forms import Linearizer
 from optgen.passes.ranges import declared_ranges
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from optgen.contract.states import QUANTIZED, Condition
 from optgen.ir.algorithm import State
-from optgen.ir.generated_names import plural
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import (
     Assign,
@@ -37,6 +36,7 @@ from optgen.ir.plan import (
     read_before_assigned,
     reads,
 )
+from optgen.ir.reserved_in_python import plural
 from optgen.lowerings.fused_triton.address_printer import (
     Use,
     UsedNames,
@@ -58,7 +58,7 @@ from optgen.lowerings.fused_triton.workspace_slots import (
 )
 from optgen.lowerings.python.expression_printer import PythonPrinter
 from optgen.lowerings.python.literals import comment
-from optgen.passes.kernel_plans import has_flat_sweeps
+from optgen.passes.prepare_for_kernels import has_flat_sweeps
 
 Context = dict[str, Any]
 _BROADCAST = {Axes.ROW: "[:, :, None]", Axes.COLUMN: "[:, None, :]", Axes.MATRIX: "[:, None, None]"}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from optgen.ir.algorithm import Algorithm, ModeProgram
-from optgen.ir.generated_names import plural
+from optgen.ir.reserved_in_python import plural
 from optgen.lowerings.lowering import Lowering
 from optgen.lowerings.optimizer.constructor import (
     Argument,

@@ -17,9 +17,9 @@ from optgen.ir.nodes import Call, Const, Expr, Ref, RuleError
 from optgen.ir.plan import MatrixCall, Plan
 from optgen.lowerings.optimizer.constructor import backfill, keys_that_torch_lacks
 from optgen.lowerings.python.literals import literal
-from optgen.passes.kernel_plans import codes_readers
 from optgen.passes.outline_sweeps import outline_sweeps
-from optgen.passes.plan import plans
+from optgen.passes.plan_rule import plans
+from optgen.passes.prepare_for_kernels import codes_readers
 from optgen.passes.prepare_rule import facts_read
 from optgen.passes.recognize_rules import is_scatter_add, scale_is_ignored, skip_count
 

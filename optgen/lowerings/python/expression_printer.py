@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Ref, Term
 from optgen.ir.ops import ATOM, MAXIMA, PRECEDENCE, STORAGE_OPS
+from optgen.ir.reserved_in_python import plural
 from optgen.lowerings.python.literals import comment, exact_literal
-from optgen.passes.instructions import (
+from optgen.passes.linear_forms import is_number, split_sign
+from optgen.passes.torch_ops import (
     Alias,
     Branch,
     Instruction,
@@ -20,7 +21,6 @@ from optgen.passes.instructions import (
     Ops,
     Reduce,
 )
-from optgen.passes.linear import is_number, split_sign
 
 _PROPERTIES = {
     "ndim": "{0}.dim()",

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.execution import widens_in_python
-from optgen.ir.generated_names import RUNTIME_NAMES, plural
 from optgen.ir.kinds import PARAM
 from optgen.ir.nodes import (
     Assign,
@@ -30,10 +29,11 @@ from optgen.ir.nodes import (
     refs,
 )
 from optgen.ir.plan import Plan, Stream
+from optgen.ir.reserved_in_python import RUNTIME_NAMES, plural
 from optgen.lowerings.lowering import Context
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.literals import annotation, comment
-from optgen.passes.name_values import Draws, is_item, reuse_item_names
+from optgen.passes.extract_subexpressions import Draws, is_item, reuse_item_names
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from optgen.ir.execution import is_wide
-from optgen.ir.generated_names import plural
 from optgen.ir.kinds import Axes, KindLookup, kind_of
 from optgen.ir.nodes import (
     Assign,
@@ -28,6 +27,7 @@ from optgen.ir.nodes import (
     refs,
 )
 from optgen.ir.plan import Finish, MatrixCall, Plan, Sweep, is_maximum, is_reduction, reads
+from optgen.ir.reserved_in_python import plural
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.functions import (
     Body,
@@ -43,7 +43,11 @@ from optgen.lowerings.python.sweep_printer import (
 )
 from optgen.lowerings.python.syntax import SmallValues, Syntax
 from optgen.passes.convert_branches import use_tensor_logic
-from optgen.passes.name_values import name_random, with_listed_streams, with_random_streams
+from optgen.passes.extract_subexpressions import (
+    name_random,
+    with_listed_streams,
+    with_random_streams,
+)
 from optgen.passes.rematerialize_if_blocked import reads_blocked, rematerialize_if_blocked
 from optgen.passes.sweep_algebra import coefficients_to_factors
 

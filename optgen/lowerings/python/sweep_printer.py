@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from optgen.ir.execution import widens_in_python
-from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Ref, assigns, rename_program
 from optgen.ir.plan import Plan, Stream, Sweep
+from optgen.ir.reserved_in_python import plural
 from optgen.lowerings.python.functions import guarded_lines, loop_iterable
 from optgen.lowerings.python.syntax import SmallValues, Syntax, filled_in
-from optgen.passes.instructions import Branch, Instruction, Op, live_tensors, numbers_read
-from optgen.passes.select_instructions import select_instructions
+from optgen.passes.select_torch_ops import select_instructions
+from optgen.passes.torch_ops import Branch, Instruction, Op, live_tensors, numbers_read
 
 
 @dataclass

@@ -10,18 +10,18 @@ from dataclasses import dataclass, replace
 
 from optgen.ir.algorithm import State
 from optgen.ir.execution import widens_in_python
-from optgen.ir.generated_names import plural
 from optgen.ir.kinds import Axes, Kind, Stage, kind_of
 from optgen.ir.nodes import Call, Expr, Ref, always_assigned, assigns, expressions
 from optgen.ir.plan import Finish, Plan, Sweep, reads
+from optgen.ir.reserved_in_python import plural
 from optgen.lowerings.python.expression_printer import (
     PythonPrinter,
     foreach_lines,
     forloop_lines,
 )
 from optgen.lowerings.python.functions import guarded_lines
-from optgen.passes.instructions import Instruction
-from optgen.passes.name_values import Draws
+from optgen.passes.extract_subexpressions import Draws
+from optgen.passes.torch_ops import Instruction
 
 _PRINTER = PythonPrinter({}, {})
 

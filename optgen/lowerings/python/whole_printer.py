@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.execution import is_wide
-from optgen.ir.generated_names import plural
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import (
     Assign,
@@ -35,6 +34,7 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import OPS, PROPERTIES, RANDOM_OPS
 from optgen.ir.plan import Plan, Stream
+from optgen.ir.reserved_in_python import plural
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.functions import (
     Body,
@@ -45,7 +45,7 @@ from optgen.lowerings.python.functions import (
 )
 from optgen.lowerings.python.syntax import Syntax, filled_in
 from optgen.passes.convert_branches import use_tensor_logic
-from optgen.passes.name_values import draws_of, with_listed_streams
+from optgen.passes.extract_subexpressions import draws_of, with_listed_streams
 
 _PRINTER = PythonPrinter({}, {"sum": "total", "orthogonalize": "newton_schulz"})
 

@@ -22,12 +22,19 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch, ViewCopy, dispatch_keys
-from optgen.runtime.batch.checks import check_signature, check_step
-from optgen.runtime.batch.context import (
-    OptimizerWithContext,
-    StateSnapshot,
-    StepContext,
-    remove_placeholders,
+from optgen.runtime.batch.check_batch import check_signature, check_step
+from optgen.runtime.batch.check_extra_inputs import (
+    Inputs,
+    checked_inputs,
+    flags_of_inputs,
+    input_columns,
+)
+from optgen.runtime.batch.check_params import (
+    check_for_whole_params,
+    check_not_flat,
+    check_params,
+    check_views,
+    note_narrow_params,
 )
 from optgen.runtime.batch.gradients import (
     Gradients,
@@ -36,13 +43,11 @@ from optgen.runtime.batch.gradients import (
     params_and_gradients,
 )
 from optgen.runtime.batch.group_states import create_group_states, group_state_columns
-from optgen.runtime.batch.inputs import Inputs, checked_inputs, flags_of_inputs, input_columns
-from optgen.runtime.batch.params import (
-    check_for_whole_params,
-    check_not_flat,
-    check_params,
-    check_views,
-    note_narrow_params,
+from optgen.runtime.batch.step_context import (
+    OptimizerWithContext,
+    StateSnapshot,
+    StepContext,
+    remove_placeholders,
 )
 from optgen.runtime.rule import Group, OptimizerLike, Rule
 from optgen.runtime.state.create import create_missing, state_keys

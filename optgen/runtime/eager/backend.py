@@ -12,8 +12,8 @@ from typing import TypeAlias, cast
 import torch
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.context import OptimizerWithContext
 from optgen.runtime.batch.grad_scaler import is_skipped, unscale
+from optgen.runtime.batch.step_context import OptimizerWithContext
 from optgen.runtime.eager import sharded_step
 from optgen.runtime.eager.call import Call, buckets, load_function
 from optgen.runtime.eager.sharded_step import wide_updates

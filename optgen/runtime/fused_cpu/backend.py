@@ -11,26 +11,21 @@ from operator import attrgetter
 import torch
 
 from optgen.runtime.batch.batch import Batch, codes_obstacle
-from optgen.runtime.batch.context import CachedStep, OptimizerWithContext
 from optgen.runtime.batch.grad_scaler import is_skipped
+from optgen.runtime.batch.step_context import CachedStep, OptimizerWithContext
 from optgen.runtime.fused_cpu import sparse_gradients
-from optgen.runtime.fused_cpu.cached_step import (
-    CachedCall,
-    CachedDenseStep,
-    first_batches,
-    take_first_step,
-    updated_group_ids,
-)
-from optgen.runtime.fused_cpu.kernel import Kernel
-from optgen.runtime.fused_cpu.kernel_loader import kernel_or_reason, load_kernel
-from optgen.runtime.fused_cpu.sparse_gradients import CachedSparseStep
-from optgen.runtime.fused_cpu.uncached_step import (
+from optgen.runtime.fused_cpu.cached_step import CachedCall, CachedDenseStep, updated_group_ids
+from optgen.runtime.fused_cpu.first_step import first_batches, take_first_step
+from optgen.runtime.fused_cpu.gathered_step import (
     prepare_chunks,
     prepare_dense,
     prepare_sparse,
     single_chunk,
     wide_update,
 )
+from optgen.runtime.fused_cpu.kernel import Kernel
+from optgen.runtime.fused_cpu.kernel_loader import kernel_or_reason, load_kernel
+from optgen.runtime.fused_cpu.sparse_gradients import CachedSparseStep
 from optgen.runtime.rule import HasLowerings
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update

@@ -6,7 +6,7 @@ hyperparameters that have changed, and launches. A hyperparameter that is a tens
 copied within the device. The kernels read step counts and scalar states in place. Nothing here
 waits for the device.
 
-A repeated step gathers no batches: the C++ reader finds its tensors (cached_launches.py).
+A repeated step gathers no batches: the C++ reader finds its tensors (cached_step.py).
 """
 
 from __future__ import annotations
@@ -21,14 +21,18 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from optgen.runtime.backend_table import current_forced_lowering
 from optgen.runtime.batch.batch import Batch, codes_obstacle
-from optgen.runtime.batch.context import CachedStep, OptimizerWithContext, Refusal
 from optgen.runtime.batch.gather import snapshot
 from optgen.runtime.batch.sparse_rows import gather_rows
-from optgen.runtime.fused_triton.cached_launches import CachedCalls, CachedLaunches
-from optgen.runtime.fused_triton.launch_plan import KeptPlans, LaunchPlan, workspaces
-from optgen.runtime.fused_triton.shards import why_not_shards
+from optgen.runtime.batch.step_context import (
+    CachedStep,
+    OptimizerWithContext,
+    Refusal,
+    current_forced_lowering,
+)
+from optgen.runtime.fused_triton.cached_step import CachedCalls, CachedLaunches
+from optgen.runtime.fused_triton.sharded_step import why_not_shards
+from optgen.runtime.fused_triton.sort_into_buckets import KeptPlans, LaunchPlan, workspaces
 from optgen.runtime.rule import HasLowerings
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update, run

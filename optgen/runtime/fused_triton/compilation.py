@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.runtime.batch.context import Refusal
+from optgen.runtime.batch.step_context import Refusal
 from optgen.runtime.fused_triton.bucket import Arguments, Bucket, launch_context, triton_type
 from optgen.runtime.sharded.driver import Update
 

@@ -1,7 +1,7 @@
 """Load the C++ reader, which reads a step's tensors without Python, and fill its requests.
 
 The reader needs offsets in torch's objects, which object_layout.py measures, if
-trial.py allows it. Without a reader, steps gather their tensors in Python.
+trusted_torch.py allows it. Without a reader, steps gather their tensors in Python.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ from optgen.runtime.reader.object_layout import (
     with_dtensor_fields,
 )
 from optgen.runtime.reader.streams import RuleStreams, TableArrays
-from optgen.runtime.reader.trial import check_reader_allowed
+from optgen.runtime.reader.trusted_torch import check_reader_allowed
 from optgen.runtime.toolchain import library_cache
 from optgen.runtime.toolchain.library_cache import inline_includes
 

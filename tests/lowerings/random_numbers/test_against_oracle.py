@@ -19,7 +19,7 @@ from parity.cases import LOWERINGS
 
 from optgen.ir.ops import RANDOM_OPS
 from optgen.spec import Spec
-from optgen.verification.evaluator import orthogonalize_exactly
+from optgen.verification.compare_with_evaluator import orthogonalize_exactly
 
 FORMS = LOWERINGS if INTERPRETED else (*LOWERINGS, "differentiable", "capturable")
 NARROW_DTYPES = (torch.bfloat16, torch.float16)

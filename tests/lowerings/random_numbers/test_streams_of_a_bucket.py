@@ -20,7 +20,7 @@ from optgen.runtime.eager import random_numbers
 from optgen.runtime.eager.call import buckets
 from optgen.runtime.eager.tensor_lists import TensorList
 from optgen.spec import Spec
-from optgen.verification.evaluator import orthogonalize_exactly
+from optgen.verification.compare_with_evaluator import orthogonalize_exactly
 
 FORMS = LOWERINGS if INTERPRETED else (*LOWERINGS, "differentiable", "capturable")
 

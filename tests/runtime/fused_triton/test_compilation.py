@@ -15,10 +15,10 @@ import pytest
 import torch
 
 import optgen.optim
-from optgen.runtime.batch.context import Refusal
 from optgen.runtime.batch.gather import gather_batches
+from optgen.runtime.batch.step_context import Refusal
 from optgen.runtime.fused_triton.compilation import compile_kernels
-from optgen.runtime.fused_triton.launch_plan import LaunchPlan
+from optgen.runtime.fused_triton.sort_into_buckets import LaunchPlan
 
 jit = pytest.importorskip("triton.runtime.jit")
 

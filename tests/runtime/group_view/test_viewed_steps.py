@@ -25,7 +25,7 @@ from torch.nn import Parameter
 from optgen import use_lowering
 from optgen.optim import Adafactor, AdamW, optimizer_class
 from optgen.runtime import matrix_ops
-from optgen.verification.evaluator import orthogonalize_exactly
+from optgen.verification.compare_with_evaluator import orthogonalize_exactly
 
 
 @outside_interpreter
