@@ -75,6 +75,9 @@ class Rates(NamedTuple):
     calls: float = 1e-4  # calls of torch
 
 
+_NOMINAL = Rates(low=200, single=97, solve=50, bytes=6)
+
+
 @cache
 def rates() -> Rates:
     """Return the rates of this CPU, by its instructions for bfloat16.
@@ -85,7 +88,7 @@ def rates() -> Rates:
     if torch.cpu._is_amx_tile_supported():
         return Rates(low=1600, single=97, solve=50, bytes=6)
     if torch.cpu._is_avx512_bf16_supported():
-        return Rates(low=200, single=97, solve=50, bytes=6)
+        return _NOMINAL
     return Rates(low=80, single=97, solve=50, bytes=6)
 
 
@@ -139,6 +142,16 @@ def choose_way(rows: int, cols: int, steps: int, by: Rates, count: int = 1) -> s
     way = min(WAYS[1:], key=price)
     is_batch_cheaper = count > 1 and rows * cols < _FEW_IN_LISTS
     return "batched" if way == "whole" and is_batch_cheaper else way
+
+
+def work(rows: int, cols: int) -> float:
+    """Return the seconds of five iterations of a matrix, to divide matrices among ranks.
+
+    They are those of one nominal CPU, so that ranks of different machines find equal numbers.
+    """
+    short, long = sorted((rows, cols))
+    way = choose_way(short, long, 5, _NOMINAL)
+    return cost_of(way, short, long, 5).seconds(_NOMINAL)
 
 
 def iterate(
