@@ -52,7 +52,7 @@ def sections(name: str) -> str:
 
 def _parts(name: str, base: str, algorithm: Algorithm, doc: Docstring) -> Iterator[tuple[str, str]]:
     title = _CLASSES[base]
-    yield "Turn it on", _diff(name, title)
+    yield "Turn it on", _adopted(name, title)
     yield f"The rule with {title}", display_formula(to_latex(algorithm))
     if table_of_arguments := _arguments(name, doc):
         yield "Arguments", table_of_arguments
@@ -75,17 +75,17 @@ def compose_with_base(name: str) -> tuple[str, Algorithm]:
     raise ValueError(f"the modifier {name} goes with none of {', '.join(_BASES)}")
 
 
-def _diff(name: str, title: str) -> str:
+def _adopted(name: str, title: str) -> str:
+    """Return the lines that compose a class and make its optimizer."""
     lines = [
-        "+import optgen",
-        "+from optgen import modifiers",
-        f"-from torch.optim import {title}",
-        f"+from optgen.optim import {title}",
-        f"+Mine = optgen.compose({title}, modifiers.{name})",
-        f"-optimizer = {title}(model.parameters(), lr=1e-3)",
-        "+optimizer = Mine(model.parameters(), lr=1e-3)",
+        "import optgen",
+        "from optgen import modifiers",
+        f"from optgen.optim import {title}",
+        "",
+        f"Mine = optgen.compose({title}, modifiers.{name})",
+        "optimizer = Mine(model.parameters(), lr=1e-3)",
     ]
-    return "\n".join(["```diff", *lines, "```"])
+    return code_block("\n".join(lines), ".py")
 
 
 def _docstring_of(algorithm: Algorithm) -> Docstring:
