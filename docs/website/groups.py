@@ -5,6 +5,7 @@ Facts of the rules decide, so a new optimizer has a group at once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,6 +25,11 @@ class Group:
     title: str
     text: str
     holds: Callable[[Entry], bool]
+
+    @property
+    def anchor(self) -> str:
+        """The anchor of its heading on the page of all optimizers."""
+        return re.sub(r"[^a-z-]", "", self.title.lower().replace(" ", "-"))
 
 
 def _is_for_embeddings(entry: Entry) -> bool:

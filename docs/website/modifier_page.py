@@ -21,7 +21,7 @@ from website.code_section import code_block, tab_block
 from website.docstrings import Docstring, display_formula, parse
 from website.entries import SPECS
 from website.precisions import PRECISIONS
-from website.rule_section import items_table
+from website.rule_section import items_table, typewriter
 from website.state_bytes import size_of
 from website.state_section import state_description
 from website.tables import table
@@ -53,7 +53,7 @@ def sections(name: str) -> str:
 def _parts(name: str, base: str, algorithm: Algorithm, doc: Docstring) -> Iterator[tuple[str, str]]:
     title = _CLASSES[base]
     yield "Turn it on", _adopted(name, title)
-    yield f"The rule with {title}", display_formula(to_latex(algorithm))
+    yield f"The rule with {title}", display_formula(typewriter(algorithm, to_latex(algorithm)))
     if table_of_arguments := _arguments(name, doc):
         yield "Arguments", table_of_arguments
     yield "State and bytes", _states(base, algorithm, doc)
