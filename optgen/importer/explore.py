@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from optgen.importer.kinds import with_kinds
-from optgen.importer.recording import NotImportedError, Record, failed, stale
-from optgen.importer.run import Path, Run, Subject
+from optgen.importer.recording import KeptError, NotImportedError, ReadTwiceError, Record, failed
+from optgen.importer.run import Path, Run, Subject, kept_word
 from optgen.importer.statements import (
     Assign,
     Choice,
@@ -384,9 +384,8 @@ def _sites(path: Path) -> Iterator[tuple[tuple[str, int, int], Value]]:
 def find_rule(subject: Subject) -> Rule:
     """Explore a class for matrices and vectors, in first and later steps, and merge the code."""
     bounds = _bounds(subject)
-    nonnegative = frozenset(
-        each.name for each in bounds if each.kind in ("ge", "gt") and each.number >= 0
-    )
+    positive = {each.name for each in bounds if each.kind in ("ge", "gt") and each.number >= 0}
+    nonnegative = frozenset(positive | {kept_word(name) for name in positive & subject.own})
     explorers: dict[tuple[tuple[int, ...], bool], Explorer] = {
         (shape, fresh): Explorer(subject, shape, fresh, nonnegative)
         for shape in (MATRIX, VECTOR)
@@ -432,12 +431,14 @@ def _kept(records: Sequence[Record]) -> frozenset[str]:
     """Return the arguments that the steps read as the constructor got them.
 
     Raises:
-        NotImportedError: another place of the steps reads the group's number.
+        KeptError: it is the rate, or another place of the steps reads the group's number.
     """
     places = {name: place for each in records for name, place in each.kept.items()}
     renewed = set[str]().union(*(each.renewed for each in records))
     for name in sorted(renewed & places.keys()):
-        raise stale(name, places[name])
+        raise ReadTwiceError(name, places[name])
+    if "lr" in places:
+        raise KeptError("lr", places["lr"])
     return frozenset(places)
 
 

@@ -17,7 +17,7 @@ from optgen.importer.counts import groups_of
 from optgen.importer.explore import Rule
 from optgen.importer.precision import precision
 from optgen.importer.recording import NotImportedError, failed
-from optgen.importer.run import Argument, Subject
+from optgen.importer.run import Argument, Subject, first_argument
 from optgen.importer.statements import asked_names, line_of
 
 STEPS = 30
@@ -364,7 +364,12 @@ def _compare(
     except Exception as error:
         raise _OriginalFailsError(error, words) from error
     try:
-        mine = _Side(ours, _known(ours, setting), shapes, are_two=subject.reduces_all)
+        first = {
+            first_argument(a.name): a.default for a in subject.arguments if a.name in subject.own
+        }
+        first |= {first_argument(name): x for name, x in setting.items() if name in subject.own}
+        known = _known(ours, {**first, **setting})
+        mine = _Side(ours, known, shapes, are_two=subject.reduces_all)
     except Exception as error:
         raise _ours_fails(error, words) from error
     largest = Difference(setting, "", "nothing", 0, 0.0)
