@@ -61,6 +61,8 @@ class Rule:
     """A reduction goes over all parameters."""
     kept: frozenset[str] = frozenset()
     """The arguments that the steps read as the constructor got them, and not in the groups."""
+    left_out: frozenset[str] = frozenset()
+    """The keys of states that no step reads. The rule has none of them."""
 
 
 class RefusedRunError(Exception):
@@ -408,8 +410,10 @@ def find_rule(subject: Subject) -> Rule:
     items: Sequence[Item] = by_shape[0]
     if by_shape[0] != by_shape[1]:
         items = merged("factored(p)", by_shape[0], by_shape[1])
+    all_states = states
+    items, states = _without_unread(subject, items, all_states)
+    left_out = frozenset(each.key for each in all_states if each not in states)
     live = {"p", *(subject.letter(each.key) for each in states)}
-    items = without_dead(items, set(live))
     items = with_wide_reductions_first(with_kinds(items, live))
     items = without_copies(folded(with_wheres(items)), {a.name for a in subject.arguments})
     aliases: dict[str, str] = {}
@@ -424,7 +428,21 @@ def find_rule(subject: Subject) -> Rule:
     lost = frozenset[str]().union(*(each.lost for each in records))
     reduces_all = any(each.reduces_all for each in records)
     kept = _kept(records)
-    return Rule(items, states, bounds, aliases, len(records), lost, reduces_all, kept)
+    return Rule(items, states, bounds, aliases, len(records), lost, reduces_all, kept, left_out)
+
+
+def _without_unread(
+    subject: Subject, items: Sequence[Item], states: tuple[FoundState, ...]
+) -> tuple[tuple[Item, ...], tuple[FoundState, ...]]:
+    """Return the code and the states without dead code, and without states that no step reads."""
+    while True:
+        live = {"p", *(subject.letter(each.key) for each in states)}
+        items = without_dead(items, live)
+        read = names_read(items)
+        kept = tuple(each for each in states if subject.letter(each.key) in read)
+        if kept == states:
+            return items, states
+        states = kept
 
 
 def _kept(records: Sequence[Record]) -> frozenset[str]:

@@ -70,6 +70,8 @@ class Subject:
     """The arguments that the steps read as the constructor got them, and not in the groups."""
     own: frozenset[str] = frozenset()
     """The arguments that the steps read both ways. The constructor's number is one of its own."""
+    left_out: frozenset[str] = frozenset()
+    """The keys of states that no step reads, as the runs have shown."""
     is_split: bool = False
     """The class takes groups that say `use_muon`; an import gives it matrices in such a group."""
 
@@ -210,6 +212,8 @@ class Run:
         """Run the constructor and a step: the first, or a later one."""
         self.words = {"p", "g", "t", *(a.name for a in self.subject.arguments)}
         self.words |= {kept_word(name) for name in self.subject.own}
+        keys = self.subject.state_keys - self.subject.counters.keys()
+        self.words |= {self.subject.letter(key) for key in keys}
         generator = torch.Generator().manual_seed(1)
         self.param = torch.nn.Parameter(
             torch.randn(self.shape, dtype=torch.float64, generator=generator)

@@ -36,6 +36,7 @@ def spec_text(subject: Subject, rule: Rule, *, is_for_matrices: bool = False) ->
     ]
     words = {"optimizer"} | {w for w in used if w in OPS or w == "require"}
     words |= {re.split(r"[=(]", line)[1] for line in declared if "(" in line}
+    left_out = sorted(subject.left_out)
     paper = paper_of(subject.cls)
     options = [f'paper="{paper}"'] if paper else []
     options += ['step="int"'] if subject.step_state == "int" else []
@@ -50,6 +51,7 @@ def spec_text(subject: Subject, rule: Rule, *, is_for_matrices: bool = False) ->
         *(f"    {line}" for line in ("p,", "g,", *declared)),
         "):",
         f'    """{subject.cls.__name__}, as {subject.cls.__module__} has it."""',
+        *(f"    # The original also keeps {key}, which no step reads." for key in left_out),
         body,
         "",
     ]
@@ -148,7 +150,8 @@ def _first_arguments(subject: Subject, used: set[str]) -> Iterator[str]:
             yield f"{first_argument(name)}=hyper("
             yield "    None,"
             yield "    optional=True,"
-            yield f'    about="The {name} that the class was made with, if a schedule changes {name}.",'
+            about = f"The {name} that the class was made with, if a schedule changes {name}."
+            yield f'    about="{about}",'
             yield "),"
 
 
