@@ -138,7 +138,9 @@ def create_states(
     ]
     host_group = {**group, "params": [host]}
     missing = [state.key for state in rule.states if owner.tensor(state.key) is None]
+    before = {*owner.states}
     created = create_missing(rule, states, host_group, [host], defaults, groups=host_groups)
+    owner.new.update(owner.states.keys() - before)
     known = [*owner.order, *owner.states]
     keys = ["step", *(state.key for state in rule.states)]
     owner.order[:] = [key for key in keys if key in known]
