@@ -90,6 +90,7 @@ class MatrixCall:
     source: str
     arguments: tuple[str | float, ...] = ()  # keys of a group, and numbers
     facts: tuple[tuple[str, bool], ...] = ()  # of the parameters to which it applies
+    options: tuple[str, ...] = ()  # further arguments; "parameter" is the dtype of `source`
 
     def selected_indices(self, params: Sequence[Tensor]) -> list[int]:
         """Return the indices of the parameters that the op applies to."""

@@ -236,11 +236,15 @@ def _other_values(hyper: Hyper) -> Iterator[Any]:
 
 
 def orthogonalize_exactly(
-    tensors: Sequence[Tensor], coefficients: Sequence[float], steps: float, eps: float
+    tensors: Sequence[Tensor],
+    coefficients: Sequence[float],
+    steps: float,
+    eps: float,
+    *options: str | float,
 ) -> list[Tensor]:
-    """Return the orthogonalized matrices, computed in their own dtype instead of bfloat16."""
+    """Return the orthogonalized matrices, computed in their own dtype."""
     meaning, least = MEANINGS["orthogonalize"], torch.tensor(eps, dtype=torch.float64)
-    return [meaning(tensor, coefficients, steps, least) for tensor in tensors]
+    return [meaning(tensor, coefficients, steps, least, *options) for tensor in tensors]
 
 
 @dataclass(frozen=True, eq=False)

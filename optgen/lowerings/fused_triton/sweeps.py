@@ -25,6 +25,7 @@ from optgen.ir.nodes import (
     expressions,
     refs,
 )
+from optgen.ir.ops import OPS
 from optgen.ir.plan import (
     MatrixCall,
     Plan,
@@ -57,7 +58,7 @@ from optgen.lowerings.fused_triton.workspace_slots import (
     reductions_to,
 )
 from optgen.lowerings.python.expression_printer import PythonPrinter
-from optgen.lowerings.python.literals import comment
+from optgen.lowerings.python.literals import comment, literal
 from optgen.passes.prepare_for_kernels import has_flat_sweeps
 
 Context = dict[str, Any]
@@ -197,15 +198,16 @@ class Kernels:
 
     def matrix_call(self, call: MatrixCall) -> Context:
         """Return the template's variables for a call of a matrix op."""
-        operand, *rest = call.args
+        operand, *rest = call.args[: OPS[call.op].arity]
         assert isinstance(operand, Ref)
+        arguments = [*map(_group_argument, rest), *map(literal, call.options)]
         return {
             "kind": "call",
             "quote": list(map(comment, call.quote)),
             "op": call.op,
             "source": operand.name,
             "target": call.target.name,
-            "op_arguments": "".join(f"{_group_argument(arg)}, " for arg in rest),
+            "op_arguments": "".join(f"{argument}, " for argument in arguments),
         }
 
     def wide_call(self, call: WideCall) -> Context:

@@ -14,6 +14,7 @@ from optgen.ir.execution import (
     widens_in_python,
 )
 from optgen.ir.nodes import Call, Const, Expr, Ref, RuleError
+from optgen.ir.ops import OPS
 from optgen.ir.plan import MatrixCall, Plan
 from optgen.lowerings.optimizer.constructor import backfill, keys_that_torch_lacks
 from optgen.lowerings.python.literals import literal
@@ -157,8 +158,9 @@ def _matrix_calls(all_plans: Sequence[Plan]) -> Iterator[_Text]:
 
 def _arguments_of_call(call: MatrixCall) -> str:
     """Return the first arguments of a `MatrixCall` as Python text."""
-    source, *rest = map(_name_or_number, call.args)
-    return ", ".join(map(literal, (call.target.name, call.op, source, tuple(rest))))
+    source, *rest = map(_name_or_number, call.args[: OPS[call.op].arity])
+    text = ", ".join(map(literal, (call.target.name, call.op, source, tuple(rest))))
+    return f"{text}, options={literal(call.options)}" if call.options else text
 
 
 def _name_or_number(expr: Expr) -> str | float:

@@ -13,7 +13,7 @@ the first one builds the kernel. This takes two thirds of the time that one proc
 
 import ctypes
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from functools import cache
 from itertools import chain, combinations
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import MatrixCall, Rule
 from optgen.runtime.state.create import dtype_of
 from optgen.runtime.toolchain import library_cache
 from optgen.runtime.toolchain.library_cache import inline_includes
@@ -83,14 +83,13 @@ def _with_compute_dtype(dtype_bits: int) -> int:
 
 _FLOAT32 = 1 << DTYPE_CODES[torch.float32]
 _SIXTEEN_BITS = 1 << DTYPE_CODES[torch.float16] | 1 << DTYPE_CODES[torch.bfloat16]
-# Matrix ops return bfloat16 for operands of any dtype.
-_MATRIX_OP_RESULT = 1 << DTYPE_CODES[torch.bfloat16]
 ALL_DTYPE_BITS = bits_of_dtypes(DTYPE_CODES)
 
 
-def matrix_op_dtypes(has_matrix_ops: bool) -> int:
-    """Return the bits of the dtypes of matrix ops' results, if a rule has such ops."""
-    return _MATRIX_OP_RESULT if has_matrix_ops else 0
+def matrix_op_dtypes(calls: Sequence[MatrixCall]) -> int:
+    """Return the bits of the dtypes of matrix ops' results, for operands of any dtype."""
+    names = {call.options[1] if call.options else "bfloat16" for call in calls}
+    return sum(1 << DTYPE_CODES[getattr(torch, name)] for name in names - {"parameter"})
 
 
 def library(name: str, source: str, dtype_bits: int, extra_bits: int = 0) -> tuple[Path, int]:
