@@ -143,9 +143,7 @@ def _write(cls: type, settings: Mapping[str, Any], *, is_wide: bool) -> tuple[st
         return _write(
             cls, {**settings, **lost}, is_wide=is_wide
         )  # the length of a loop keeps its default
-    subject = replace(
-        subject, reduces_all=rule.reduces_all, kept=rule.kept, left_out=rule.left_out
-    )
+    subject = replace(subject, reduces_all=rule.reduces_all, kept=rule.kept, left_out=rule.left_out)
     return spec_text(subject, rule), rule, subject
 
 

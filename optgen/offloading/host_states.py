@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from optgen.offloading.buckets import HostParam
 from optgen.offloading.checkpoint import copy_loaded
 from optgen.offloading.host_memory import (
     begin_anew,
@@ -20,7 +21,6 @@ from optgen.offloading.host_memory import (
     states_to_use,
 )
 from optgen.offloading.host_rule import MASTER
-from optgen.offloading.buckets import HostParam
 from optgen.offloading.state_files import StateFiles
 from optgen.offloading.worker import Worker
 from optgen.runtime.rule import Rule
