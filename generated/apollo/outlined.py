@@ -110,7 +110,6 @@ def update_tall(
             one_minus_beta2=one_minus_beta2,
             eps=eps,
         )
-        # u = g * row_norm(y) / (row_norm(x) + TINY)
         y_sq_row_sum = row_sum(y_product)
         x_product = x * x
         x_sq_row_sum = row_sum(x_product)
@@ -230,7 +229,6 @@ def update_not_tall(
             one_minus_beta2=one_minus_beta2,
             eps=eps,
         )
-        # u = g * col_norm(s) / (col_norm(z) + TINY)
         s_sq_col_sum = col_sum(s_product)
         z_product = z * z
         z_sq_col_sum = col_sum(z_product)

@@ -74,7 +74,6 @@ def update(
         P_product_2 = P_scaled_2 @ transpose(Q)
         # m = m - (1 - mu) * P @ transpose(R)
         # p = p - lr * weight_decay * p
-        # p = p - lr * sqrt(rows(p) / cols(p)) * P @ transpose(Q)
         sweep2(momentum, P_product, param, P_product_2, decay_factor=decay_factor)
         write_back(params, param)
         write_back(momentums, momentum)

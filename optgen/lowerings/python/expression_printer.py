@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Ref, Term
@@ -30,6 +30,8 @@ _PROPERTIES = {
     "machine_eps": "torch.finfo({0}.dtype).eps",
 }
 _COMPARISON = PRECEDENCE["<"]
+Quote: TypeAlias = tuple[str, ...]
+"""Lines of the rule, which a comment above a statement quotes."""
 
 
 @dataclass(frozen=True)
@@ -119,25 +121,46 @@ def statements(
     printer: PythonPrinter,
     print_statement: Callable[[Any], list[str]],
     indent: str = "",
+    shown: Quote = (),
 ) -> list[str]:
     """Return a program or instructions as Python, each statement below its quote as a comment.
 
     `print_statement` returns the lines of a statement that is no branch. A comment equal to the
-    first line is left out.
+    first line is left out, and so is one that stands above the statements before (`shown`).
     """
     lines: list[str] = []
-    last_quote: tuple[str, ...] = ()
     for stmt in block:
         if isinstance(stmt, If | Branch):
             lines += _branch(stmt, printer, print_statement, indent)
-            last_quote = ()
+            shown = ()
             continue
         printed_lines = print_statement(stmt)
-        if stmt.quote != last_quote:
-            lines += [indent + comment(q) for q in stmt.quote if q not in printed_lines[:1]]
-        last_quote = stmt.quote
+        new = not_shown(stmt.quote, shown)
+        lines += [indent + comment(q) for q in new if q not in printed_lines[:1]]
+        shown = shown_after(stmt.quote, shown)
         lines += [indent + text for text in printed_lines]
     return lines
+
+
+def not_shown(quote: Quote, shown: Quote) -> Quote:
+    """Return the lines of a quote that do not stand above it already."""
+    return tuple(line for line in quote if line not in shown)
+
+
+def shown_after(quote: Quote, shown: Quote) -> Quote:
+    """Return the lines of the rule that stand above what comes after a statement.
+
+    They are those of a run of statements: each statement shares a line with an earlier one.
+    """
+    new = not_shown(quote, shown)
+    return (*shown, *new) if len(new) < len(quote) else quote
+
+
+def shown_below(block: Sequence[Assign | If], shown: Quote) -> Quote:
+    """Return the lines of the rule that stand above what comes after a program."""
+    for stmt in block:
+        shown = () if isinstance(stmt, If) else shown_after(stmt.quote, shown)
+    return shown
 
 
 def _branch(
@@ -177,22 +200,26 @@ _METHODS = {
     "or": "logical_or",
     "not": "logical_not",
 }
+_FILLS = {"fill_where": "{0}", "fill_where_not": "~{0}"}
+"""Words that fill a number into a tensor, with the mask of the elements for a condition."""
 _SCALAR_KEYWORDS = {"add": "alpha", "addcmul": "value", "addcdiv": "value"}
-_PER_TENSOR = {"where", "clone", "full_like", "new_full", "atan2", "masked_fill", *STORAGE_OPS}
+_PER_TENSOR = {"where", "clone", "full_like", "new_full", "atan2", *_FILLS, *STORAGE_OPS}
 _PER_TENSOR |= {*_METHODS.values()} - {"pow"}
 """Functions and methods without a `_foreach_` form."""
 
 
-def forloop_lines(instructions: tuple[Instruction, ...]) -> list[str]:
+def forloop_lines(instructions: tuple[Instruction, ...], shown: Quote = ()) -> list[str]:
     """Return the lines of operations on one tensor. Method calls on one result share a line."""
-    return statements(instructions, _PRINTER, _forloop_operations)
+    return statements(instructions, _PRINTER, _forloop_operations, shown=shown)
 
 
-def foreach_lines(instructions: tuple[Instruction, ...]) -> list[str]:
+def foreach_lines(instructions: tuple[Instruction, ...], shown: Quote = ()) -> list[str]:
     """Return the lines of operations on lists: each is one call, or else a list comprehension."""
-    return statements(
-        instructions, _PRINTER, lambda ops: [_foreach_line(each) for each in ops.operations]
-    )
+
+    def lines(ops: Ops) -> list[str]:
+        return [_foreach_line(operation) for operation in ops.operations]
+
+    return statements(instructions, _PRINTER, lines, shown=shown)
 
 
 def _forloop_operations(ops: Ops) -> list[str]:
@@ -254,6 +281,9 @@ def _call(op: Op) -> str:
 
 
 def _method(op: Op) -> str:
+    if op.function in _FILLS:
+        mask, number = map(_operand, op.args)
+        return f".masked_fill_({_FILLS[op.function].format(mask)}, {number})"
     name = _METHODS.get(op.function, op.function)
     arguments = [_condition(a) if op.function in ("and", "or") else _operand(a) for a in op.args]
     if op.function == "add" and is_number(op.scalar, -1):
