@@ -5,7 +5,7 @@
 from torch import Tensor
 
 from optgen.runtime.eager.parts import narrowed
-from optgen.runtime.eager.reductions import sum_of_squares, total, zero_sum
+from optgen.runtime.eager.reductions import sum_of_squares, total
 from optgen.runtime.eager.scalars import lerp, maximum, minimum, sign, sqrt
 from optgen.runtime.eager.working_copies import WideCopies, wider
 from optgen.runtime.matrix_ops import cols, orthogonalize, rows
@@ -46,23 +46,22 @@ def update(
             u = momentum_buffer
         # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
         sign_matrix = u.sign()
-        o_2 = orthogonalize([sign_matrix], ns_coefficients, ns_steps, 1e-07)[0]
-        o_2 = o_2.to(param.dtype)
-        o_sq_sum = zero_sum(param)
+        o = orthogonalize([sign_matrix], ns_coefficients, ns_steps, 1e-07)[0]
+        o = o.to(param.dtype)
         # v = momentum * v + (1 - momentum) * o**2
-        v_buffer.mul_(momentum).addcmul_(o_2, o_2, value=one_minus_momentum)
+        v_buffer.mul_(momentum).addcmul_(o, o, value=one_minus_momentum)
         # o = o / (sqrt(v) + eps)
         denom = v_buffer.sqrt().add_(eps)
-        o_3 = o_2.div(denom)
+        o_2 = o.div(denom)
         # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-        o_sq_sum.add_(sum_of_squares(o_3))
-        o_scale = sqrt(minimum(rows(params[0]), cols(params[0]))) / (sqrt(o_sq_sum) + eps)
-        o_scale = narrowed(o_scale, like=param)
-        o = o_3.mul(o_scale)
+        o_sq_sum = sum_of_squares(o_2).double()
+        o_3_scale = sqrt(minimum(rows(params[0]), cols(params[0]))) / (sqrt(o_sq_sum) + eps)
+        o_3_scale = narrowed(o_3_scale, like=param)
+        o_3 = o_2.mul(o_3_scale)
         # p = p - lr * weight_decay * p
         param.mul_(1 - lr * weight_decay)
         # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
-        param.add_(o, alpha=-step_size)
+        param.add_(o_3, alpha=-step_size)
         copies.write_back()
 
 
@@ -103,18 +102,18 @@ def update_functional(
             # u = b
             u = momentum_buffer
         # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
-        o_2 = orthogonalize([sign(u)], ns_coefficients, ns_steps, 1e-07)[0]
+        o = orthogonalize([sign(u)], ns_coefficients, ns_steps, 1e-07)[0]
         # v = momentum * v + (1 - momentum) * o**2
-        v_buffer = momentum * v_buffer + one_minus_momentum * o_2 * o_2
+        v_buffer = momentum * v_buffer + one_minus_momentum * o * o
         # o = o / (sqrt(v) + eps)
-        o_3 = o_2 / (sqrt(v_buffer) + eps)
+        o_2 = o / (sqrt(v_buffer) + eps)
         # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-        o_sq_sum = total(o_3 * o_3)
-        o = sqrt(minimum(rows(param), cols(param))) / (sqrt(o_sq_sum) + eps) * o_3
+        o_sq_sum = total(o_2 * o_2)
+        o_3 = sqrt(minimum(rows(param), cols(param))) / (sqrt(o_sq_sum) + eps) * o_2
         # p = p - lr * weight_decay * p
         param = (1 - lr * weight_decay) * param
         # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
-        param = param - step_size * o
+        param = param - step_size * o_3
 
         params[index].copy_(param)
         momentum_buffers[index].copy_(momentum_buffer)

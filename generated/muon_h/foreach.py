@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.parts import narrowed, sublists
-from optgen.runtime.eager.reductions import sum_of_squares, zero_sum
+from optgen.runtime.eager.reductions import sum_of_squares
 from optgen.runtime.eager.scalars import maximum, sqrt
 from optgen.runtime.eager.working_copies import WideCopies
 from optgen.runtime.matrix_ops import orthogonalize
@@ -40,20 +40,14 @@ def update(
         # o = orthogonalize(u, ns_coefficients, ns_steps, eps)
         os = orthogonalize(us, ns_coefficients, ns_steps, eps)
         os = [o.to(params[0].dtype) for o in os]
-        param_sq_sum = zero_sum(params[0], len(params))
-        param_sq_sums = param_sq_sum.unbind()
-        o_sq_sum = zero_sum(params[0], len(params))
-        o_sq_sums = o_sq_sum.unbind()
         # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
-        torch._foreach_add_(param_sq_sums, [sum_of_squares(param) for param in params])
-        torch._foreach_add_(o_sq_sums, [sum_of_squares(o) for o in os])
+        param_sq_sum = torch.stack([sum_of_squares(param) for param in params]).double()
+        o_sq_sum = torch.stack([sum_of_squares(o) for o in os]).double()
         q_scale = lr * sqrt(param_sq_sum) / maximum(sqrt(o_sq_sum), 1e-10)
-        q_sq_sum = zero_sum(params[0], len(params))
-        q_sq_sums = q_sq_sum.unbind()
         q_scales = narrowed(q_scale.unbind(), like=params[0])
         qs = torch._foreach_addcmul(params, os, q_scales, -1)
         # p = norm(p) * q / maximum(norm(q), 1e-10)
-        torch._foreach_add_(q_sq_sums, [sum_of_squares(q) for q in qs])
+        q_sq_sum = torch.stack([sum_of_squares(q) for q in qs]).double()
         step_size = sqrt(param_sq_sum) / maximum(sqrt(q_sq_sum), 1e-10)
         step_sizes = narrowed(step_size.unbind(), like=params[0])
         updates = torch._foreach_mul(qs, step_sizes)
@@ -88,21 +82,15 @@ def update_sharded(
     whole = yield collectives.gather(us)
     os = yield collectives.scatter(orthogonalize(whole, ns_coefficients, ns_steps, eps))
     os = [o.to(params[0].dtype) for o in os]
-    param_sq_sum = zero_sum(params[0], len(params))
-    param_sq_sums = param_sq_sum.unbind()
-    o_sq_sum = zero_sum(params[0], len(params))
-    o_sq_sums = o_sq_sum.unbind()
     # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
-    torch._foreach_add_(param_sq_sums, [sum_of_squares(param) for param in params])
-    torch._foreach_add_(o_sq_sums, [sum_of_squares(o) for o in os])
+    param_sq_sum = torch.stack([sum_of_squares(param) for param in params]).double()
+    o_sq_sum = torch.stack([sum_of_squares(o) for o in os]).double()
     yield [collectives.sum(param_sq_sum), collectives.sum(o_sq_sum)]
     q_scale = lr * sqrt(param_sq_sum) / maximum(sqrt(o_sq_sum), 1e-10)
-    q_sq_sum = zero_sum(params[0], len(params))
-    q_sq_sums = q_sq_sum.unbind()
     q_scales = narrowed(q_scale.unbind(), like=params[0])
     qs = torch._foreach_addcmul(params, os, q_scales, -1)
     # p = norm(p) * q / maximum(norm(q), 1e-10)
-    torch._foreach_add_(q_sq_sums, [sum_of_squares(q) for q in qs])
+    q_sq_sum = torch.stack([sum_of_squares(q) for q in qs]).double()
     yield [collectives.sum(q_sq_sum)]
     step_size = sqrt(param_sq_sum) / maximum(sqrt(q_sq_sum), 1e-10)
     step_sizes = narrowed(step_size.unbind(), like=params[0])

@@ -5,7 +5,7 @@
 from torch import Tensor
 
 from optgen.runtime.eager.parts import narrowed
-from optgen.runtime.eager.reductions import sum_of_squares, total, zero_sum
+from optgen.runtime.eager.reductions import sum_of_squares, total
 from optgen.runtime.eager.scalars import lerp, maximum, sqrt
 from optgen.runtime.eager.working_copies import WideCopies, wider
 from optgen.runtime.matrix_ops import orthogonalize
@@ -37,17 +37,14 @@ def update(
         # o = orthogonalize(u, ns_coefficients, ns_steps, eps)
         o = orthogonalize([u], ns_coefficients, ns_steps, eps)[0]
         o = o.to(param.dtype)
-        param_sq_sum = zero_sum(param)
-        o_sq_sum = zero_sum(param)
         # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
-        param_sq_sum.add_(sum_of_squares(param))
-        o_sq_sum.add_(sum_of_squares(o))
+        param_sq_sum = sum_of_squares(param).double()
+        o_sq_sum = sum_of_squares(o).double()
         q_scale = lr * sqrt(param_sq_sum) / maximum(sqrt(o_sq_sum), 1e-10)
-        q_sq_sum = zero_sum(param)
         q_scale = narrowed(q_scale, like=param)
         q = param.addcmul(o, q_scale, value=-1)
         # p = norm(p) * q / maximum(norm(q), 1e-10)
-        q_sq_sum.add_(sum_of_squares(q))
+        q_sq_sum = sum_of_squares(q).double()
         step_size = sqrt(param_sq_sum) / maximum(sqrt(q_sq_sum), 1e-10)
         step_size = narrowed(step_size, like=param)
         update = q.mul(step_size)

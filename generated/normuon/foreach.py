@@ -6,13 +6,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.parts import narrowed, sublists
-from optgen.runtime.eager.reductions import (
-    row_sum_of_squares,
-    sum_of_squares,
-    write,
-    zero_row_sum,
-    zero_sum,
-)
+from optgen.runtime.eager.reductions import row_sum_of_squares, sum_of_squares, write, zero_row_sum
 from optgen.runtime.eager.rounding import scale_
 from optgen.runtime.eager.scalars import divide, maximum, sqrt
 from optgen.runtime.eager.working_copies import WideCopies, wider
@@ -57,12 +51,10 @@ def update(
         os = [o.to(params[0].dtype) for o in os]
         o_sq_row_sum = zero_row_sum(params[0], len(params))
         o_sq_row_sums = o_sq_row_sum.unbind()
-        o_sq_sum = zero_sum(params[0], len(params))
-        o_sq_sums = o_sq_sum.unbind()
         # v = beta2 * v + (1 - beta2) * row_mean(o**2)
         torch._foreach_add_(o_sq_row_sums, [row_sum_of_squares(o) for o in os])
         # u = u * norm(o) / (norm(u) + eps)
-        torch._foreach_add_(o_sq_sums, [sum_of_squares(o) for o in os])
+        o_sq_sum = torch.stack([sum_of_squares(o) for o in os]).double()
         # v = beta2 * v + (1 - beta2) * row_mean(o**2)
         second_momentum_buffer = beta2 * second_momentum_buffer + (1 - beta2) * (
             o_sq_row_sum / cols(params[0])
@@ -70,12 +62,10 @@ def update(
         # u = o / (sqrt(v) + eps)
         row_factor = 1 / (sqrt(second_momentum_buffer) + eps)
         write(second_momentum_buffers, second_momentum_buffer)
-        u_sq_sum = zero_sum(params[0], len(params))
-        u_sq_sums = u_sq_sum.unbind()
         row_factors = narrowed(row_factor.unbind(), like=params[0])
         us = torch._foreach_mul(os, row_factors)
         # u = u * norm(o) / (norm(u) + eps)
-        torch._foreach_add_(u_sq_sums, [sum_of_squares(u) for u in us])
+        u_sq_sum = torch.stack([sum_of_squares(u) for u in us]).double()
         # p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * u
         step_size = (
             lr
@@ -129,12 +119,10 @@ def update_sharded(
     os = [o.to(params[0].dtype) for o in os]
     o_sq_row_sum = zero_row_sum(params[0], len(params))
     o_sq_row_sums = o_sq_row_sum.unbind()
-    o_sq_sum = zero_sum(params[0], len(params))
-    o_sq_sums = o_sq_sum.unbind()
     # v = beta2 * v + (1 - beta2) * row_mean(o**2)
     torch._foreach_add_(o_sq_row_sums, [row_sum_of_squares(o) for o in os])
     # u = u * norm(o) / (norm(u) + eps)
-    torch._foreach_add_(o_sq_sums, [sum_of_squares(o) for o in os])
+    o_sq_sum = torch.stack([sum_of_squares(o) for o in os]).double()
     yield [collectives.sum(o_sq_row_sum, "cols"), collectives.sum(o_sq_sum)]
     # v = beta2 * v + (1 - beta2) * row_mean(o**2)
     second_momentum_buffer = beta2 * second_momentum_buffer + (1 - beta2) * (
@@ -143,12 +131,10 @@ def update_sharded(
     # u = o / (sqrt(v) + eps)
     row_factor = 1 / (sqrt(second_momentum_buffer) + eps)
     write(second_momentum_buffers, second_momentum_buffer)
-    u_sq_sum = zero_sum(params[0], len(params))
-    u_sq_sums = u_sq_sum.unbind()
     row_factors = narrowed(row_factor.unbind(), like=params[0])
     us = torch._foreach_mul(os, row_factors)
     # u = u * norm(o) / (norm(u) + eps)
-    torch._foreach_add_(u_sq_sums, [sum_of_squares(u) for u in us])
+    u_sq_sum = torch.stack([sum_of_squares(u) for u in us]).double()
     yield [collectives.sum(u_sq_sum)]
     # p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * u
     step_size = (

@@ -11,7 +11,6 @@ from optgen.runtime.eager.reductions import (
     sum_of_squares,
     total,
     zero_row_sum,
-    zero_sum,
 )
 from optgen.runtime.eager.scalars import divide, maximum, sqrt
 from optgen.runtime.eager.working_copies import WideCopies, wider
@@ -52,11 +51,10 @@ def update(
         o = orthogonalize([u], ns_coefficients, ns_steps, ns_eps)[0]
         o = o.to(param.dtype)
         o_sq_row_sum = zero_row_sum(param)
-        o_sq_sum = zero_sum(param)
         # v = beta2 * v + (1 - beta2) * row_mean(o**2)
         o_sq_row_sum.add_(row_sum_of_squares(o))
         # u = u * norm(o) / (norm(u) + eps)
-        o_sq_sum.add_(sum_of_squares(o))
+        o_sq_sum = sum_of_squares(o).double()
         # v = beta2 * v + (1 - beta2) * row_mean(o**2)
         second_momentum_buffer = beta2 * second_momentum_buffer + (1 - beta2) * (
             o_sq_row_sum / cols(params[0])
@@ -64,11 +62,10 @@ def update(
         # u = o / (sqrt(v) + eps)
         row_factor = 1 / (sqrt(second_momentum_buffer) + eps)
         second_momentum_buffers[index].copy_(second_momentum_buffer)
-        u_sq_sum = zero_sum(param)
         row_factor = narrowed(row_factor, like=param)
         u = o.mul(row_factor)
         # u = u * norm(o) / (norm(u) + eps)
-        u_sq_sum.add_(sum_of_squares(u))
+        u_sq_sum = sum_of_squares(u).double()
         # p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * u
         step_size = (
             lr

@@ -228,11 +228,7 @@ def _forloop_operations(ops: Ops) -> list[str]:
     last_target = ""
     for operation in ops.operations:
         if isinstance(operation, Reduce):
-            # The reduction of a block is added to the target, or the maximum of both is taken.
-            target, block = operation.target, f"{reduction(operation)}({operation.source})"
-            is_maximum = operation.function in MAXIMA
-            larger = f"torch.maximum({target}, {block}, out={target})"
-            lines.append(larger if is_maximum else f"{target}.add_({block})")
+            lines.append(_forloop_reduction(operation))
             last_target = ""
             continue
         if isinstance(operation, Alias):
@@ -254,6 +250,16 @@ def _forloop_operations(ops: Ops) -> list[str]:
             lines.append(f"{operation.target} = {_call(operation)}")
         last_target = operation.target
     return lines
+
+
+def _forloop_reduction(operation: Reduce) -> str:
+    """Return a reduction as Python; that of a block is added, or the maximum of both is taken."""
+    target, result = operation.target, f"{reduction(operation)}({operation.source})"
+    if operation.whole:
+        return f"{target} = {result}.double()"
+    if operation.function in MAXIMA:
+        return f"torch.maximum({target}, {result}, out={target})"
+    return f"{target}.add_({result})"
 
 
 def reduction(operation: Reduce) -> str:
@@ -306,9 +312,11 @@ def _foreach_line(operation: Operation) -> str:
     """Return an operation on lists of tensors."""
     if isinstance(operation, Reduce):
         source = operation.source
-        block_reductions = f"[{reduction(operation)}({source}) for {source} in {plural(source)}]"
+        reductions = f"[{reduction(operation)}({source}) for {source} in {plural(source)}]"
+        if operation.whole:
+            return f"{operation.target} = torch.stack({reductions}).double()"
         function = "maximum" if operation.function in MAXIMA else "add"
-        return f"torch._foreach_{function}_({plural(operation.target)}, {block_reductions})"
+        return f"torch._foreach_{function}_({plural(operation.target)}, {reductions})"
     if isinstance(operation, Alias):
         return f"{plural(operation.target)} = {plural(operation.source)}"
     name = _METHODS.get(operation.function, operation.function)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from optgen.ir.execution import widens_in_python
 from optgen.ir.generated_names import plural
-from optgen.ir.nodes import Ref, assigns, names_assigned, names_read, rename_program
+from optgen.ir.nodes import Assign, Ref, assigns, names_assigned, names_read, rename_program
 from optgen.ir.plan import Finish, Plan, Stream, Sweep
 from optgen.lowerings.python.expression_printer import Quote
 from optgen.lowerings.python.functions import guarded_lines, indented, lines_with_wide_copies
 from optgen.lowerings.python.syntax import SmallValues, Syntax, filled_in
-from optgen.passes.instructions import Branch, Instruction, Op, live_tensors, numbers_read
+from optgen.passes.instructions import Branch, Instruction, Op, Reduce, live_tensors, numbers_read
 from optgen.passes.select_instructions import select_instructions
 
 
@@ -57,10 +57,11 @@ class SweepPrinter:
                 if stream.role != "local":
                     tensor = filled_in(self.syntax.whole_tensor, stream.name)
                     yield from guarded_lines(stream, f"{stream.name} = {tensor}")
-        for stmt in sweep.reductions:
-            yield f"{stmt.target.name} = {self.small_values.zero(stmt.target)}"
+        at_once = self._numbers_at_once(sweep)
+        for stmt in (each for each in sweep.reductions if each.target not in at_once):
+            name = stmt.target.name
+            yield f"{name} = {self.small_values.zero(stmt.target)}"
             if self.syntax.in_lists:
-                name = stmt.target.name
                 yield f"{plural(name)} = {self.small_values.argument(name)}"
         new_names: dict[str, str] = {}
         for name in self._small_values_read(sweep):
@@ -70,7 +71,17 @@ class SweepPrinter:
             if not self._is_narrowed_before(name, sweep):
                 like, text = self.small_values.sample_param(), self.small_values.argument(name)
                 yield f"{variable} = narrowed({text}, like={like})"
-        yield from self.syntax.print_instructions(self._instructions(sweep, new_names), shown)
+        instructions = (
+            _reducing_at_once(instruction, at_once)
+            for instruction in self._instructions(sweep, new_names)
+        )
+        yield from self.syntax.print_instructions(tuple(instructions), shown)
+
+    def _numbers_at_once(self, sweep: Sweep) -> set[Ref]:
+        """Return the numbers to which a sweep reduces whole tensors on every path."""
+        always = {stmt.target for stmt in sweep.body if isinstance(stmt, Assign)}
+        reduced = {stmt.target for stmt in sweep.reductions}
+        return {ref for ref in reduced & always if self.small_values.is_sum_of_tensor(ref)}
 
     def _reread(self, name: str) -> str:
         """Return the text of a stream whose variable was reassigned."""
@@ -171,6 +182,18 @@ class SweepPrinter:
         instructions = select_instructions(replace(self.plan, kinds=kinds), renamed_sweep)
         self.reads |= {*numbers_read(instructions)}
         return instructions
+
+
+def _reducing_at_once(instruction: Instruction, numbers: Collection[Ref]) -> Instruction:
+    """Return an instruction in which the reductions to these numbers reduce whole tensors."""
+    if isinstance(instruction, Branch):
+        return instruction
+    names = {ref.name for ref in numbers}
+    operations = (
+        replace(each, whole=True) if isinstance(each, Reduce) and each.target in names else each
+        for each in instruction.operations
+    )
+    return replace(instruction, operations=tuple(operations))
 
 
 def _is_like_param(stream: Stream) -> bool:
