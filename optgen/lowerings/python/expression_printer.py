@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Ref, Term
 from optgen.ir.ops import ATOM, MAXIMA, PRECEDENCE, STORAGE_OPS
-from optgen.lowerings.python.literals import comment, exact_literal
+from optgen.lowerings.python.literals import (
+    Quote,
+    comment,
+    exact_literal,
+    not_shown,
+    shown_after,
+)
 from optgen.passes.instructions import (
     Alias,
     Branch,
@@ -30,8 +36,6 @@ _PROPERTIES = {
     "machine_eps": "torch.finfo({0}.dtype).eps",
 }
 _COMPARISON = PRECEDENCE["<"]
-Quote: TypeAlias = tuple[str, ...]
-"""Lines of the rule, which a comment above a statement quotes."""
 
 
 @dataclass(frozen=True)
@@ -140,20 +144,6 @@ def statements(
         shown = shown_after(stmt.quote, shown)
         lines += [indent + text for text in printed_lines]
     return lines
-
-
-def not_shown(quote: Quote, shown: Quote) -> Quote:
-    """Return the lines of a quote that do not stand above it already."""
-    return tuple(line for line in quote if line not in shown)
-
-
-def shown_after(quote: Quote, shown: Quote) -> Quote:
-    """Return the lines of the rule that stand above what comes after a statement.
-
-    They are those of a run of statements: each statement shares a line with an earlier one.
-    """
-    new = not_shown(quote, shown)
-    return (*shown, *new) if len(new) < len(quote) else quote
 
 
 def shown_below(block: Sequence[Assign | If], shown: Quote) -> Quote:

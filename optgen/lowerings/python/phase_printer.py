@@ -29,21 +29,14 @@ from optgen.ir.nodes import (
     refs,
 )
 from optgen.ir.plan import Finish, MatrixCall, Plan, Sweep, is_maximum, is_reduction, reads
-from optgen.lowerings.python.expression_printer import (
-    PythonPrinter,
-    Quote,
-    not_shown,
-    shown_after,
-    shown_below,
-    statements,
-)
+from optgen.lowerings.python.expression_printer import PythonPrinter, shown_below, statements
 from optgen.lowerings.python.functions import (
     Body,
     defaults_before_draws,
     indented,
     numbers_in_draws,
 )
-from optgen.lowerings.python.literals import comment
+from optgen.lowerings.python.literals import Quote, comment, not_shown, shown_after
 from optgen.lowerings.python.sweep_printer import (
     SweepPrinter,
     lines_sharing_wide_copies,

@@ -9,8 +9,8 @@ from optgen.ir.execution import widens_in_python
 from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Assign, Ref, assigns, names_assigned, names_read, rename_program
 from optgen.ir.plan import Finish, Plan, Stream, Sweep
-from optgen.lowerings.python.expression_printer import Quote
 from optgen.lowerings.python.functions import guarded_lines, indented, lines_with_wide_copies
+from optgen.lowerings.python.literals import Quote
 from optgen.lowerings.python.syntax import SmallValues, Syntax, filled_in
 from optgen.passes.instructions import Branch, Instruction, Op, Reduce, live_tensors, numbers_read
 from optgen.passes.select_instructions import select_instructions
