@@ -14,9 +14,9 @@ from optgen.runtime.eager.scalars import (
     advance,
     divide,
     floor,
+    keys_of,
     maximum,
     minimum,
-    numbers_of,
     remainder,
     sqrt,
 )
@@ -87,7 +87,7 @@ def update_tall(
         if remainder(step - 1, update_proj_gap) == 0:
             # W = gaussian(W, seed, k) / sqrt(used_rank)
             right_projection_gaussian = gaussian(
-                right_projection, seed_key, floor(numbers_of(streams) % 16777216), step, 0
+                right_projection, seed_key, keys_of(streams), step, 0
             )
             right_projection = inverse_used_rank_sqrt * right_projection_gaussian
         # x = g @ W
@@ -206,7 +206,7 @@ def update_not_tall(
         if remainder(step - 1, update_proj_gap) == 0:
             # U = gaussian(U, seed, k) / sqrt(used_rank)
             left_projection_gaussian = gaussian(
-                left_projection, seed_key, floor(numbers_of(streams) % 16777216), step, 1
+                left_projection, seed_key, keys_of(streams), step, 1
             )
             left_projection = inverse_used_rank_sqrt * left_projection_gaussian
         # z = U @ g

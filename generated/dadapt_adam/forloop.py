@@ -59,7 +59,6 @@ def update(
         if lr > 0:
             # m = beta1 * m + (1 - beta1) * step_size * g
             exp_avg_scale = (1 - beta1) * step_size
-        if lr > 0:
             # s = beta3 * s + (1 - beta3) * scale * lr * g
             s_scale = (1 - beta3) * scale_2 * lr
         where_sum = zero_sum(param)

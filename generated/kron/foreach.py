@@ -12,10 +12,10 @@ from optgen.runtime.eager.scalars import (
     advance,
     clamp,
     floor,
+    keys_of,
     lerp,
     maximum,
     minimum,
-    numbers_of,
     remainder,
     sqrt,
     where,
@@ -86,7 +86,7 @@ def update(
         if remainder(step - 1, update_every) == 0:
             # x = m + (damping + 2**-24 * abs(m)) * gaussian(m, seed, k)
             x = ema + (damping + 5.960464477539063e-08 * abs(ema)) * gaussian(
-                ema, seed_key, floor(numbers_of(streams) % 16777216), step, 0
+                ema, seed_key, keys_of(streams), step, 0
             )
             # x = transpose(U) @ U @ x @ transpose(W) @ W
             x = transpose(Q_left) @ Q_left @ x @ transpose(Q_right) @ Q_right

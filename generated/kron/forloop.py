@@ -13,6 +13,7 @@ from optgen.runtime.eager.scalars import (
     both,
     clamp,
     floor,
+    key_of,
     lerp,
     maximum,
     minimum,
@@ -84,7 +85,7 @@ def update(
         if remainder(step - 1, update_every) == 0:
             # x = m + (damping + 2**-24 * abs(m)) * gaussian(m, seed, k)
             x = ema + (damping + 5.960464477539063e-08 * abs(ema)) * gaussian(
-                ema, seed_key, floor(streams[index].item() % 16777216), step, 0
+                ema, seed_key, key_of(streams[index]), step, 0
             )
             # x = transpose(U) @ U @ x @ transpose(W) @ W
             x = transpose(Q_left) @ Q_left @ x @ transpose(Q_right) @ Q_right

@@ -15,10 +15,10 @@ from optgen.runtime.eager.scalars import (
     advance,
     clamp,
     floor,
+    keys_of,
     lerp,
     maximum,
     minimum,
-    numbers_of,
     remainder,
     sqrt,
     where,
@@ -98,7 +98,7 @@ def update(
             Q_right = preconditioner_init_scale_sqrt * Q_right_identity
         if remainder(step - 1, update_every) == 0:
             # x = m + (damping + 2**-24 * abs(m)) * gaussian(m, seed, k)
-            ema_gaussian = gaussian(ema, seed_key, floor(numbers_of(streams) % 16777216), step, 0)
+            ema_gaussian = gaussian(ema, seed_key, keys_of(streams), step, 0)
             x = empty_like(ema)
             sweep2(x, ema, ema_gaussian, damping=damping)
             # x = transpose(U) @ U @ x @ transpose(W) @ W

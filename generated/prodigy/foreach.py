@@ -77,15 +77,12 @@ def update_sharded(
     if lr > 0:
         # m = beta1 * m + (1 - beta1) * d * g
         exp_avg_scale = (1 - beta1) * d_before
-    if lr > 0:
         # v = beta2 * v + (1 - beta2) * d**2 * g**2
         exp_avg_sq_scale = (1 - beta2) * d_before**2
-    if lr > 0:
         if safeguard_warmup:
             # s = decay * s + d / d0 * d * g
             s_scale = d_before / d0 * d_before
-    if lr > 0:
-        if not safeguard_warmup:
+        else:
             # s = decay * s + d / d0 * scale * lr * g
             s_scale_2 = d_before / d0 * scale_2 * lr
     where_sum_scale = scale_2 * lr

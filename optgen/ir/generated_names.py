@@ -34,7 +34,8 @@ RUNTIME_NAMES: dict[str, tuple[str, ...]] = {
     "eager.rounding": ("rounded", "rounded_at_random", "rounded_down", "rounded_up", "scale_"),
     "eager.scalars": (
         *("advance", "advance_one", "atan2", "both", "ceil", "clamp", "cos", "divide", "either"),
-        *("exp", "floor", "holds", "in_dtype_of", "lerp", "log", "maximum", "minimum"),
+        *("exp", "floor", "holds", "in_dtype_of", "key_of", "keys_of", "lerp", "log"),
+        *("maximum", "minimum"),
         *(
             "numbers_of",
             "opposite",

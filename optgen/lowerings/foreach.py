@@ -111,7 +111,7 @@ def _loop(plan: Plan, syntax: Syntax = TENSOR_LISTS) -> Body:
     """Return the sweep over lists, or all phases."""
     if plan.is_cut:
         return phase_body(plan, syntax)
-    plan, draws = name_random(with_listed_streams(plan, syntax.stream))
+    plan, draws = name_random(with_listed_streams(plan, syntax.stream, syntax.stream_key))
     (sweep,) = plan.sweeps
     stream_lists = [plural(stream.name) for stream in sweep.streams]
     names = [*stream_lists, *map(plural, draws)]

@@ -83,7 +83,9 @@ def _loop(plan: Plan) -> Body:
     """Return the in-place loop over the tensors of a bucket."""
     if plan.is_cut:
         return phase_body(plan, ONE_TENSOR)
-    plan, draws = name_random(with_listed_streams(plan, TENSOR_LISTS.stream))
+    plan, draws = name_random(
+        with_listed_streams(plan, TENSOR_LISTS.stream, TENSOR_LISTS.stream_key)
+    )
     (sweep,) = plan.sweeps
     stream_names = [stream.name for stream in sweep.streams]
     names = [*stream_names, *draws]

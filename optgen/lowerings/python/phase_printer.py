@@ -53,7 +53,8 @@ def phase_body(plan: Plan, syntax: Syntax) -> Body:
     """Return the lines of all phases, for a bucket whose tensors share one shape."""
     if plan.matrix_calls or not syntax.over_ranks:
         plan = rematerialize_if_blocked(plan)
-    plan, draws = name_random(with_listed_streams(_without_copied_operands(plan), syntax.stream))
+    plan = _without_copied_operands(plan)
+    plan, draws = name_random(with_listed_streams(plan, syntax.stream, syntax.stream_key))
     plan = with_random_streams(plan, draws)
     if shares_wide_copies(plan) and not syntax.in_lists:
         syntax = replace(syntax, whole_tensor="{0}")

@@ -64,6 +64,12 @@ class Syntax:
             return Call("numbers_of", (Ref(plural(name)),))
         return Ref(f"{plural(name)}[index].item()")
 
+    def stream_key(self, name: str) -> Expr:
+        """Return the expression of the key that a draw takes for the state of this name."""
+        if self.in_lists:
+            return Call("keys_of", (Ref(plural(name)),))
+        return Call("key_of", (Ref(f"{plural(name)}[index]"),))
+
     def listed(self, name: str) -> str:
         """Return the name of a tensor, or of the list of tensors."""
         return plural(name) if self.in_lists else name
