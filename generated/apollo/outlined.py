@@ -14,9 +14,9 @@ from optgen.runtime.eager.scalars import (
     advance,
     divide,
     floor,
+    keys_of,
     maximum,
     minimum,
-    numbers_of,
     remainder,
     sqrt,
 )
@@ -87,7 +87,7 @@ def update_tall(
         if remainder(step - 1, update_proj_gap) == 0:
             # W = gaussian(W, seed, k) / sqrt(used_rank)
             right_projection_gaussian = gaussian(
-                right_projection, seed_key, floor(numbers_of(streams) % 16777216), step, 0
+                right_projection, seed_key, keys_of(streams), step, 0
             )
             right_projection = inverse_used_rank_sqrt * right_projection_gaussian
         # x = g @ W
@@ -110,7 +110,6 @@ def update_tall(
             one_minus_beta2=one_minus_beta2,
             eps=eps,
         )
-        # u = g * row_norm(y) / (row_norm(x) + TINY)
         y_sq_row_sum = row_sum(y_product)
         x_product = x * x
         x_sq_row_sum = row_sum(x_product)
@@ -207,7 +206,7 @@ def update_not_tall(
         if remainder(step - 1, update_proj_gap) == 0:
             # U = gaussian(U, seed, k) / sqrt(used_rank)
             left_projection_gaussian = gaussian(
-                left_projection, seed_key, floor(numbers_of(streams) % 16777216), step, 1
+                left_projection, seed_key, keys_of(streams), step, 1
             )
             left_projection = inverse_used_rank_sqrt * left_projection_gaussian
         # z = U @ g
@@ -230,7 +229,6 @@ def update_not_tall(
             one_minus_beta2=one_minus_beta2,
             eps=eps,
         )
-        # u = g * col_norm(s) / (col_norm(z) + TINY)
         s_sq_col_sum = col_sum(s_product)
         z_product = z * z
         z_sq_col_sum = col_sum(z_product)

@@ -11,7 +11,7 @@ from optgen.runtime.eager.linear_algebra import qr, transpose
 from optgen.runtime.eager.parts import same_shape_sublists
 from optgen.runtime.eager.random_numbers import gaussian
 from optgen.runtime.eager.reductions import col_sum
-from optgen.runtime.eager.scalars import advance, divide, floor, numbers_of, sqrt
+from optgen.runtime.eager.scalars import advance, divide, floor, keys_of, sqrt
 from optgen.runtime.eager.tensor_lists import sweep_function
 from optgen.runtime.eager.working_copies import in_compute_dtype, write_back
 from optgen.runtime.matrix_ops import cols, rows
@@ -55,7 +55,7 @@ def update(
             grad = -grad
         if fresh_Q:
             # Q = gaussian(Q, seed, k)
-            Q = gaussian(Q, seed_key, floor(numbers_of(streams) % 16777216), step, 0)
+            Q = gaussian(Q, seed_key, keys_of(streams), step, 0)
         # m = m + g
         sweep1(momentum, grad)
         # P = qr(m @ Q)
@@ -74,7 +74,6 @@ def update(
         P_product_2 = P_scaled_2 @ transpose(Q)
         # m = m - (1 - mu) * P @ transpose(R)
         # p = p - lr * weight_decay * p
-        # p = p - lr * sqrt(rows(p) / cols(p)) * P @ transpose(Q)
         sweep2(momentum, P_product, param, P_product_2, decay_factor=decay_factor)
         write_back(params, param)
         write_back(momentums, momentum)

@@ -81,11 +81,7 @@ def update_tall(
             one_minus_beta2=one_minus_beta2,
             eps=eps,
         )
-        # u = m / (sqrt(v) + eps) @ transpose(W)
-        # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         exp_avg_product = exp_avg_quotient @ transpose(right_vectors)
-        # u = m / (sqrt(v) + eps) @ transpose(W)
-        # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         # p = p - lr * weight_decay * p
         sweep2(param, exp_avg_product, step_size=step_size, decay_factor=decay_factor)
         write_back(params, param)
@@ -157,11 +153,7 @@ def update_not_tall(
             one_minus_beta2=one_minus_beta2,
             eps=eps,
         )
-        # u = U @ (n / (sqrt(w) + eps))
-        # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         left_vectors_product = left_vectors @ exp_avg_wide_quotient
-        # u = U @ (n / (sqrt(w) + eps))
-        # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         # p = p - lr * weight_decay * p
         sweep4(param, left_vectors_product, step_size=step_size, decay_factor=decay_factor)
         write_back(params, param)

@@ -63,7 +63,6 @@ def update(
         # x = x / (1.02 * norm(x) + eps / scale)
         x_product = x * x
         x_sq_sum = total(x_product)
-        # x = x / (1.02 * norm(x) + eps / scale)
         # gram = x @ transpose(x)
         gram = (
             1
@@ -71,7 +70,6 @@ def update(
             * x
             @ transpose(1 / (1.02 * sqrt(x_sq_sum) + eps / scale) * x)
         )
-        # x = x / (1.02 * norm(x) + eps / scale)
         # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
         gram_scaled = 15.878769915207462 * gram
         gram_product = gram_scaled @ gram
@@ -132,7 +130,6 @@ def update(
         # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
         sweep9(gram5_combination, gram5)
         x_product_6 = gram5_combination @ x
-        # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
         # p = p - lr * weight_decay * p
         # p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * x
         x_after_4 = empty_like(x)

@@ -102,11 +102,7 @@ def update_factored(
                 one_minus_beta2=one_minus_beta2,
                 eps=eps,
             )
-            # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
-            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             exp_avg_product_2 = basis_left @ exp_avg_product_quotient @ transpose(basis_right)
-            # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
-            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             # p = p - lr * weight_decay * p
             sweep3(param, exp_avg_product_2, step_size=step_size, decay_factor=decay_factor)
         # L = lerp(L, g @ transpose(g), 1 - decay)

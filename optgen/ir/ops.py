@@ -450,6 +450,3 @@ parentheses inside a product or a negation.
 """
 
 ATOM = 10
-
-NUM_SEEDS = 2**24
-"""Seeds and streams are whole numbers below 2**24, which a float32 holds exactly."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
+from optgen.contract.constants import NUM_SEEDS
 from optgen.contract.states import RANK, Condition
 from optgen.ir.algorithm import Algorithm, Hyper
 from optgen.ir.kinds import SHAPES, Axes, effective_rank, height, width
@@ -28,7 +29,6 @@ from optgen.ir.ops import (
     LINEAR_ALGEBRA,
     MATRIX_OP_OPTIONS,
     MATRIX_OPS,
-    NUM_SEEDS,
     PROPERTIES,
     RANDOM_OPS,
     REDUCTIONS,

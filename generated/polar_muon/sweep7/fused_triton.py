@@ -2,7 +2,7 @@
 # Do not edit: change the spec, then run optgen build.
 # Comments quote whole statements of the rule; ../outlined.py computes their matrix ops.
 # When the sweep begins, gram4_combinations holds what ../outlined.py calls gram4_product.
-"""polar_muon.sweep7 in Triton: each launch takes all tensors of a bucket."""
+"""polar_muon.sweep7 in Triton: one launch."""
 
 import triton
 import triton.language as tl
@@ -18,18 +18,11 @@ from optgen.runtime.fused_triton.device_functions import (
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
 SCALARS = tl.constexpr(0)
-WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(scalars=SCALARS.value),
-}
-
-
-@triton.jit(do_not_specialize=["num_tensors"])
-def sweep7_scalars(table, hypers, scalars, num_tensors):
-    """Compute no scalars: the rule needs none."""
+WORKSPACE = WorkspaceSpec(scalars=SCALARS.value)
 
 
 @triton.jit
-def sweep7_step_on_elements(gram4_combinations, gram4s, lanes, mask, scalars, dtype: tl.constexpr):
+def sweep7_step_on_elements(gram4_combinations, gram4s, lanes, mask, dtype: tl.constexpr):
     """Update the elements `lanes` of one tensor."""
     gram4_combination = tl.load(gram4_combinations + lanes, mask).to(dtype)
     gram4 = tl.load(gram4s + lanes, mask).to(dtype)
@@ -46,7 +39,6 @@ def sweep7_step_on_elements(gram4_combinations, gram4s, lanes, mask, scalars, dt
 def sweep7_step(
     table,
     tensor_of_block,
-    scalars,
     num_tensors,
     COMPUTE_T: tl.constexpr,
     GRAM4_COMBINATION_T: tl.constexpr,
@@ -55,10 +47,9 @@ def sweep7_step(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run the sweep on one block of one tensor."""
+    """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
-    scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
@@ -70,7 +61,6 @@ def sweep7_step(
             at(gram4s, start, GRAM4_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
-            scalars,
             COMPUTE_T,
         )
     else:
@@ -81,29 +71,17 @@ def sweep7_step(
                 at(gram4s, start, GRAM4_T, 1),
                 lanes,
                 lanes < count,
-                scalars,
                 COMPUTE_T,
             )
 
 
 def update(bucket: Bucket) -> None:
-    """Launch the kernels in order, each for all tensors at once."""
-    bucket.launch(
-        sweep7_scalars,
-        bucket.num_tensors,
-        bucket.table,
-        bucket.hypers,
-        bucket.scalars,
-        bucket.num_tensors,
-        *bucket.scalar_types,
-        **bucket.prologue_options,
-    )
+    """Launch the sweep for all tensors at once."""
     bucket.launch(
         sweep7_step,
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        bucket.scalars,
         bucket.num_tensors,
         bucket.compute_type,
         *bucket.types,

@@ -52,7 +52,7 @@ _PRINTER = PythonPrinter({}, {"sum": "total", "orthogonalize": "newton_schulz"})
 
 def whole_body(plan: Plan, syntax: Syntax) -> Body:
     """Return the loop over a bucket, whose tensors have one shape."""
-    plan = with_listed_streams(plan, syntax.stream)
+    plan = with_listed_streams(plan, syntax.stream, syntax.stream_key)
     program = _with_tensor_logic(plan)
     lists = ", ".join(_lists(plan.algorithm))
     opening = [f"{lists} = sublist"] if syntax.in_lists else []

@@ -7,7 +7,7 @@ Results are rounded once, when they are written back. If the rule itself sets th
 the generated code converts that state.
 
 A rule that rounds its results itself must compute more precisely than it stores, or nothing is left
-to round. Its generated code takes its tensors through `in_wider_dtype`.
+to round. Its generated code computes with `WideCopies` of its tensors.
 
 A rule on whole matrices is computed statement by statement, and not in place. It computes in
 float64 for a float64 parameter, in float32 for any other (`copy_in_compute_dtype`), and writes the
@@ -147,39 +147,50 @@ def function_lists_in_one_dtype(rule: Rule, columns: list[list[Tensor]]) -> List
     return _converted(columns, [True] * len(columns), written, deciding=written)
 
 
-def in_wider_dtype(
-    rows: Iterable[Sequence[Any]], stored: Sequence[bool], params: Sequence[Tensor]
-) -> Iterator[list[Any]]:
-    """Yield rows of tensors in one dtype, float32 or wider; then write back those `stored`.
+class WideCopies:
+    """Tensors of one parameter, or lists of tensors, in one dtype: float32 or wider.
+
+    None and [] stand for absent states. A tensor that has the dtype already is not copied.
 
     Args:
-        rows: Rows of tensors, or of lists of tensors; None and [] stand for absent states.
-        stored: For each of the first entries of a row, whether the caller changes it in place.
-            Further entries, such as results of reductions, are passed on as they are.
-        params: The parameters of the bucket. The dtype is not narrower than theirs.
+        tensors: The parameter comes first. The dtype holds the numbers of all of them.
+        read_only: Positions of the tensors that the caller does not change. In most rules, the
+            second one is the gradient, and all others are changed.
     """
-    least = torch.promote_types(params[0].dtype, torch.float32)
-    for row in rows:
-        dtype = _common_dtype(row[: len(stored)], least)
-        wide = [_in_dtype(dtype, value) for value in row[: len(stored)]]
-        yield [*wide, *row[len(stored) :]]
-        for value, computed, is_stored in zip(row, wide, stored, strict=False):
-            if is_stored and computed is not value:
-                _write(value, computed)
+
+    def __init__(self, *tensors: Any, read_only: Sequence[int] = (1,)) -> None:
+        dtype = _common_dtype(tensors)
+        self.tensors = [_in_dtype(dtype, tensor) for tensor in tensors]
+        pairs = zip(tensors, self.tensors, strict=True)
+        self._changed = [pair for n, pair in enumerate(pairs) if n not in read_only]
+
+    def write_back(self) -> None:
+        """Write the copies into the tensors that they were made of."""
+        for tensor, copy in self._changed:
+            if copy is not tensor:
+                _write(tensor, copy)
 
 
-def wider(x: Any, param: Any) -> Any:
+def widened(parts: Iterable[Sequence[Any]], read_only: Sequence[int] = (1,)) -> Iterator[list[Any]]:
+    """Yield the `WideCopies` of parts of tensors; write each part back before the next one."""
+    for part in parts:
+        copies = WideCopies(*part, read_only=read_only)
+        yield copies.tensors
+        copies.write_back()
+
+
+def wider(x: Any, like: Any) -> Any:
     """Return a copy of a tensor in the widest of float32, its own and its parameter's dtype."""
     if isinstance(x, TensorList):
-        pairs = zip(x.tensors, param.tensors, strict=True)
-        return TensorList([wider(tensor, like) for tensor, like in pairs])
-    least = torch.promote_types(param.dtype, torch.float32)
+        pairs = zip(x.tensors, like.tensors, strict=True)
+        return TensorList([wider(tensor, like=param) for tensor, param in pairs])
+    least = torch.promote_types(like.dtype, torch.float32)
     return x.to(torch.promote_types(x.dtype, least), copy=True)
 
 
-def _common_dtype(row: Sequence[Any], least: torch.dtype) -> torch.dtype:
-    tensors = [value[0] if isinstance(value, list) else value for value in row if _exists(value)]
-    return reduce(torch.promote_types, [tensor.dtype for tensor in tensors], least)
+def _common_dtype(values: Sequence[Any]) -> torch.dtype:
+    tensors = [value[0] if isinstance(value, list) else value for value in values if _exists(value)]
+    return reduce(torch.promote_types, map(_dtype, tensors), torch.float32)
 
 
 def _exists(value: Any) -> bool:

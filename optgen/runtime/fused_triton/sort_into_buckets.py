@@ -47,6 +47,8 @@ Streams = tuple[tuple[int, int], ...]
 def workspaces(lowered: HasLowerings) -> Mapping[tuple[bool, ...], WorkspaceSpec]:
     """Return the workspaces of a rule's kernels, by the facts of the tensors."""
     module = importlib.import_module(f"{lowered.lowerings}.fused_triton")
+    if hasattr(module, "WORKSPACE"):  # the rule asks for no facts
+        return {(): module.WORKSPACE}
     found: Mapping[tuple[bool, ...], WorkspaceSpec] = module.WORKSPACES
     return found
 
