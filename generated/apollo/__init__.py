@@ -146,6 +146,7 @@ class APOLLO(GeneratedOptimizer):
         widens=True,
         why_uncut="the state right_projection is a thin matrix",
         sweeps=("sweep1", "sweep2", "sweep3"),
+        fused_share=0.206,
         ranked=True,
         facts=("tall",),
         upper_bounds=(("betas", 1),),

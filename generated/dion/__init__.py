@@ -78,6 +78,7 @@ class Dion(GeneratedOptimizer):
         elementwise=False,
         why_uncut="the state Q is a thin matrix",
         sweeps=("sweep1", "sweep2"),
+        fused_share=0.878,
         ranked=True,
     )
     lowerings = __name__

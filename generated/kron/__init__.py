@@ -149,6 +149,7 @@ class Kron(GeneratedOptimizer):
         widens=True,
         why_uncut="the state Q_left is a square matrix",
         sweeps=("sweep1", "sweep2"),
+        fused_share=0.082,
         upper_bounds=(("lr_preconditioner", 1),),
     )
     lowerings = __name__

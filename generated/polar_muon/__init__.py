@@ -91,6 +91,7 @@ class PolarMuon(GeneratedOptimizer):
             "sweep9",
             "sweep10",
         ),
+        fused_share=0.508,
         upper_bounds=(("momentum", 1),),
     )
     lowerings = __name__

@@ -92,6 +92,7 @@ class Scion(GeneratedOptimizer):
         elementwise=False,
         why_uncut="the rule has `orthogonalize` inside a branch",
         sweeps=("sweep1", "sweep2", "sweep3"),
+        fused_share=0.414,
         facts=("factored",),
         choices=(("norm", ("Auto", "Sign")),),
         upper_bounds=(("ns_steps", 100),),

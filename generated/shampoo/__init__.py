@@ -97,6 +97,7 @@ class Shampoo(GeneratedOptimizer):
         why_uncut="the state gram_left is a square matrix",
         by_matrix=True,
         sweeps=("sweep1", "sweep2", "sweep3"),
+        fused_share=0.467,
         facts=("factored",),
     )
     lowerings = __name__

@@ -122,6 +122,7 @@ class SOAP(GeneratedOptimizer):
         why_uncut="the state gram_left is a square matrix",
         by_matrix=True,
         sweeps=("sweep1", "sweep2", "sweep3", "sweep4", "sweep5", "sweep6"),
+        fused_share=0.75,
         facts=("factored",),
         upper_bounds=(("betas", 1),),
     )

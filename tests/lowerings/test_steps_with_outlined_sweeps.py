@@ -138,7 +138,7 @@ def test_fused_cpp_is_the_default_on_the_cpu() -> None:
     optimizer.step()
     expected = (
         "group 0: fused C++: CPU tensors, float64; "
-        "torch computes the matrices, and statements with reductions"
+        "torch computes the matrices, and 100% of the other memory traffic is that of fused sweeps"
     )
     assert optgen.explain(optimizer) == expected
 
