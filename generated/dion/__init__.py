@@ -77,8 +77,8 @@ class Dion(GeneratedOptimizer):
         tensor_hypers=(),
         elementwise=False,
         why_uncut="the state Q is a thin matrix",
-        sweeps=("sweep1", "sweep2"),
-        fused_share=0.878,
+        sweeps=("sweep1", "sweep2", "sweep3"),
+        fused_share=0.96,
         ranked=True,
     )
     lowerings = __name__

@@ -69,7 +69,7 @@ def update_tall(
         # v = beta2 * v + (1 - beta2) * x**2
         # u = m / (sqrt(v) + eps) @ transpose(W)
         # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
-        exp_avg_quotient = empty_like(x)
+        exp_avg_quotient = empty_like(x, "like")
         sweep1(
             exp_avg,
             x,
@@ -145,7 +145,7 @@ def update_not_tall(
         # w = beta2 * w + (1 - beta2) * z**2
         # u = U @ (n / (sqrt(w) + eps))
         # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
-        exp_avg_wide_quotient = empty_like(z)
+        exp_avg_wide_quotient = empty_like(z, "like")
         sweep3(
             exp_avg_wide,
             z,

@@ -148,8 +148,19 @@ class Kron(GeneratedOptimizer):
         elementwise=False,
         widens=True,
         why_uncut="the state Q_left is a square matrix",
-        sweeps=("sweep1", "sweep2"),
-        fused_share=0.082,
+        sweeps=(
+            "sweep1",
+            "sweep2",
+            "sweep3",
+            "sweep4",
+            "sweep5",
+            "sweep6",
+            "sweep7",
+            "sweep8",
+            "sweep9",
+            "sweep10",
+        ),
+        fused_share=0.469,
         upper_bounds=(("lr_preconditioner", 1),),
     )
     lowerings = __name__

@@ -9,15 +9,15 @@ from torch import Tensor
 
 from optgen.runtime.eager.linear_algebra import inverse_root, transpose
 from optgen.runtime.eager.parts import same_shape_sublists
-from optgen.runtime.eager.reductions import col_sum, row_sum
 from optgen.runtime.eager.scalars import advance, minimum, remainder, sqrt
 from optgen.runtime.eager.tensor_lists import sweep_function
-from optgen.runtime.eager.working_copies import in_compute_dtype, write_back
+from optgen.runtime.eager.working_copies import empty_like, in_compute_dtype, write_back
 from optgen.runtime.matrix_ops import cols, rows
 
 sweep1 = sweep_function(__package__, "sweep1")
 sweep2 = sweep_function(__package__, "sweep2")
 sweep3 = sweep_function(__package__, "sweep3")
+sweep4 = sweep_function(__package__, "sweep4")
 
 
 def update(
@@ -73,12 +73,11 @@ def update(
         u = inverse_bias_correction1 * exp_avg_product
         if every > 1:
             # u = u * minimum(1, longest / norm(u, over="matrix"))
-            u_product = u * u
-            u_sq_row_sum = row_sum(u_product)
-            u_sq_row_sum_col_sum = col_sum(u_sq_row_sum)
-            u = u * minimum(1, longest / sqrt(u_sq_row_sum_col_sum))
+            u_after = empty_like(u, "like")
+            sweep3(u_after, u, longest=longest)
+            u = u_after
         # p = p - lr * u
-        sweep3(param, u, lr=lr)
+        sweep4(param, u, lr=lr)
         write_back(params, param)
         write_back(exp_avgs, exp_avg)
         write_back(grams, gram)

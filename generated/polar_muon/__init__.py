@@ -90,8 +90,10 @@ class PolarMuon(GeneratedOptimizer):
             "sweep8",
             "sweep9",
             "sweep10",
+            "sweep11",
+            "sweep12",
         ),
-        fused_share=0.508,
+        fused_share=0.818,
         upper_bounds=(("momentum", 1),),
     )
     lowerings = __name__

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.linear_algebra import newton_schulz
 from optgen.runtime.eager.parts import same_shape_sublists
-from optgen.runtime.eager.reductions import max_abs, total
-from optgen.runtime.eager.scalars import clamp, divide, maximum, sqrt
+from optgen.runtime.eager.scalars import divide, sqrt
 from optgen.runtime.eager.tensor_lists import sweep_function
 from optgen.runtime.eager.working_copies import empty_like, in_compute_dtype, write_back
 from optgen.runtime.matrix_ops import cols, rows
@@ -18,6 +17,7 @@ from optgen.runtime.matrix_ops import cols, rows
 sweep1 = sweep_function(__package__, "sweep1")
 sweep2 = sweep_function(__package__, "sweep2")
 sweep3 = sweep_function(__package__, "sweep3")
+sweep4 = sweep_function(__package__, "sweep4")
 
 
 def update_factored(
@@ -55,7 +55,7 @@ def update_factored(
         sweep1(momentum_buffer, grad, momentum=momentum)
         if norm == "Sign":
             # u = sign(b) / cols(p)
-            u = empty_like(momentum_buffer)
+            u = empty_like(momentum_buffer, "like")
             sweep2(u, momentum_buffer, one_over_cols=one_over_cols)
         else:
             # u = sqrt(rows(p) / cols(p)) * orthogonalize(b, ns_coefficients, ns_steps, eps)
@@ -99,17 +99,14 @@ def update_not_factored(
         if maximize:
             # g = -g
             grad = -grad
-        # b = lerp(b, g, momentum)
-        sweep1(momentum_buffer, grad, momentum=momentum)
-        # size = maximum(max_abs(b), TINY)
-        momentum_buffer_max_abs = max_abs(momentum_buffer)
-        size = maximum(momentum_buffer_max_abs, 1.1754943508222875e-38)
-        # u = clamp(b / size, -1, 1)
-        u = clamp(1 / size * momentum_buffer, -1, 1)
         # u = u / (rms(u) + eps / size)
-        u_product = u * u
-        u_sq_sum = total(u_product)
-        u = 1 / (sqrt(u_sq_sum / params[0].numel()) + eps / size) * u
+        param_numel = params[0].numel()
+        # b = lerp(b, g, momentum)
+        # size = maximum(max_abs(b), TINY)
+        # u = clamp(b / size, -1, 1)
+        # u = u / (rms(u) + eps / size)
+        u = empty_like(grad, "like")
+        sweep4(momentum_buffer, grad, u, momentum=momentum, param_numel=param_numel, eps=eps)
         if not unconstrained:
             # p = p - lr * p
             param = one_minus_lr * param

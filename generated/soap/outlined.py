@@ -16,10 +16,9 @@ from optgen.runtime.eager.linear_algebra import (
     transpose,
 )
 from optgen.runtime.eager.parts import same_shape_sublists
-from optgen.runtime.eager.reductions import col_sum
 from optgen.runtime.eager.scalars import advance, divide, remainder, sqrt
 from optgen.runtime.eager.tensor_lists import sweep_function
-from optgen.runtime.eager.working_copies import in_compute_dtype, write_back
+from optgen.runtime.eager.working_copies import empty_like, in_compute_dtype, write_back
 
 sweep1 = sweep_function(__package__, "sweep1")
 sweep2 = sweep_function(__package__, "sweep2")
@@ -27,6 +26,8 @@ sweep3 = sweep_function(__package__, "sweep3")
 sweep4 = sweep_function(__package__, "sweep4")
 sweep5 = sweep_function(__package__, "sweep5")
 sweep6 = sweep_function(__package__, "sweep6")
+sweep7 = sweep_function(__package__, "sweep7")
+sweep8 = sweep_function(__package__, "sweep8")
 
 
 def update_factored(
@@ -128,12 +129,12 @@ def update_factored(
             # Y = R @ W
             Y = gram_right @ basis_right
             # S = descending(transpose(col_sum(U * X)))
-            basis_left_product = basis_left * X
-            basis_left_col_sum = col_sum(basis_left_product)
+            basis_left_col_sum = empty_like(basis_left, "col")
+            sweep6(X, basis_left, basis_left_col_sum)
             S = descending_order(transpose(basis_left_col_sum))
             # T = descending(transpose(col_sum(W * Y)))
-            basis_right_product = basis_right * Y
-            basis_right_col_sum = col_sum(basis_right_product)
+            basis_right_col_sum = empty_like(basis_right, "col")
+            sweep7(Y, basis_right, basis_right_col_sum)
             T = descending_order(transpose(basis_right_col_sum))
             # v = S @ v @ transpose(T)
             exp_avg_sq = permuted_columns(permuted_rows(exp_avg_sq, S), T)
@@ -191,7 +192,7 @@ def update_not_factored(
             # u = m / (sqrt(v) + eps)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             # p = p - lr * weight_decay * p
-            sweep6(
+            sweep8(
                 exp_avg,
                 grad,
                 exp_avg_sq,

@@ -9,17 +9,20 @@ results are new tensors.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from operator import attrgetter
 
+from optgen.contract.states import Shape
 from optgen.ir.algorithm import Algorithm, Hyper, IdentityKey, State
 from optgen.ir.execution import why_uncut
 from optgen.ir.generated_names import free_name
-from optgen.ir.kinds import Kind
+from optgen.ir.kinds import HEIGHT, TENSOR, WIDTH, Axes, Kind, Stage
 from optgen.ir.nodes import (
     Assign,
     Call,
+    Const,
     Expr,
     If,
     Program,
@@ -36,7 +39,7 @@ from optgen.ir.nodes import (
 from optgen.ir.ops import OPS
 from optgen.ir.plan import Plan
 from optgen.passes.hoist_between_sweeps import as_plain_arithmetic
-from optgen.passes.name_matrix_words import MatrixWordNamer, is_fusable
+from optgen.passes.name_matrix_words import MatrixWordNamer, has_rows_and_columns, sweep_axes
 from optgen.passes.name_values import draw_first
 from optgen.passes.order import OUTLINED_PASSES, run
 from optgen.passes.plan import plans
@@ -119,15 +122,16 @@ class _Outliner:
         self.booleans = _boolean_variables(self.body)
         device = {s.symbol for s in algorithm.device_states() if s.written and not s.on_device}
         self.stored = {algorithm.param, *device}
-        unfused = [stmt for stmt in assigns(self.body) if not self._is_elementwise(stmt)]
+        unfused = [stmt for stmt in assigns(self.body) if self._axes(stmt) is None]
         self.shared = {n for stmt in unfused if not _makes_new_tensor(stmt) for n in _names(stmt)}
         self.in_place = frozenset(self.stored - self.shared)
         body = self._block(self.body)
         return replace(self.whole_plan, phases=(replace(sweep, body=body),), kinds=self.kinds)
 
-    def _is_elementwise(self, stmt: Assign) -> bool:
-        names = {ref.name for ref in refs(stmt.value)} | {stmt.target.name}
-        return names.isdisjoint(self.booleans) and is_fusable(stmt, self.kinds)
+    def _axes(self, stmt: Assign) -> Axes | None:
+        """Return the axes of a statement's sweep; None if no sweep can compute it."""
+        is_boolean = not self.booleans.isdisjoint(_names(stmt))
+        return None if is_boolean else sweep_axes(stmt, self.kinds)
 
     def _block(self, program: Program) -> Program:
         """Return a block whose elementwise statements are calls, as late as possible."""
@@ -139,7 +143,7 @@ class _Outliner:
                 waiting = []
                 then, orelse = self._block(stmt.then), self._block(stmt.orelse)
                 out.append(replace(stmt, then=then, orelse=orelse))
-            elif self._is_elementwise(stmt):
+            elif self._axes(stmt) is not None:
                 name, axes = stmt.target.name, self.kinds[stmt.target].axes
                 earlier = (each.target for each in waiting if each.target.name == name)
                 if any(self.kinds[target].axes is not axes for target in earlier):
@@ -154,14 +158,31 @@ class _Outliner:
         return (*out, *self._calls(waiting))
 
     def _calls(self, statements: Sequence[Assign]) -> Iterator[Stmt]:
-        """Yield a call for the statements of each shape, or the statements themselves."""
-        shapes = dict.fromkeys(self.kinds[stmt.target].axes for stmt in statements)
-        for axes in shapes:
-            of_shape = [stmt for stmt in statements if self.kinds[stmt.target].axes is axes]
-            yield from self._call(of_shape)
+        """Yield a call for the statements of each shape, or the statements themselves.
 
-    def _call(self, statements: Sequence[Assign]) -> Iterator[Stmt]:
-        """Yield a call in place of statements of one shape, or the statements themselves."""
+        A number, row or column goes with the tensors that it is computed from.
+        """
+        places: list[tuple[int, Axes]] = []  # of each statement: the level and axes of its call
+        calls: dict[tuple[int, Axes], list[Assign]] = {}
+        for index, stmt in enumerate(statements):
+            before = [
+                place
+                for place, other in zip(places, statements[:index], strict=True)
+                if _are_ordered(other, stmt)
+            ]
+            axes = self._axes(stmt)
+            assert axes is not None
+            of_latest = max(before, default=(0, axes))[1]
+            if not has_rows_and_columns(axes) and axes | of_latest == of_latest:
+                axes = of_latest
+            level = max((level + (other is not axes) for level, other in before), default=0)
+            places.append((level, axes))
+            calls.setdefault((level, axes), []).append(stmt)
+        for (_, axes), of_call in sorted(calls.items(), key=lambda call: call[0][0]):
+            yield from self._call(of_call, axes)
+
+    def _call(self, statements: Sequence[Assign], axes: Axes) -> Iterator[Stmt]:
+        """Yield a call in place of statements of one call, or the statements themselves."""
         targets = {stmt.target.name for stmt in statements}
         others = [s for s in assigns(self.body) if not any(s is each for each in statements)]
         read = {r.name for s in others for r in refs(s.value)} | _read_by_conditions(self.body)
@@ -169,7 +190,7 @@ class _Outliner:
         names = {function.name for function in self.functions}
         names |= {program.function.name for program in self.whole_plan.algorithm.programs}
         name = free_name(f"sweep{len(self.functions) + 1}", self.used_names | names)
-        builder = SweepBuilder(self.whole_plan.algorithm, self.in_place, self.kinds)
+        builder = SweepBuilder(self.whole_plan.algorithm, self.in_place, self.kinds, axes)
         sweep_function = builder.build(statements, targets & (read | self.stored), dead_names, name)
         if sweep_function is None or (self.in_place.isdisjoint(targets) and _is_one_op(statements)):
             yield from map(_as_new_tensor, statements)
@@ -181,10 +202,11 @@ class _Outliner:
     ) -> Iterator[Assign]:
         """Yield the call of a function, between the statements that create and name its lists."""
         quote = tuple(dict.fromkeys(line for stmt in statements for line in stmt.quote))
-        kind = self.kinds[statements[0].target]
+        for name, axes in sweep_function.arguments.items():
+            self.used_names.add(name)
+            self.kinds.setdefault(Ref(name), Kind(Stage.DEVICE, axes))
         for name, like in sweep_function.created.items():
-            self._declare(name, kind)
-            yield Assign(Ref(name), Call(EMPTY_LIKE, (Ref(like),)), quote)
+            yield Assign(Ref(name), Call(EMPTY_LIKE, like), quote)
         function = self._shared_function(sweep_function.function)
         self.used_names.add(function.name)
         for name, dead in sweep_function.reused.items():
@@ -193,17 +215,10 @@ class _Outliner:
         scalars = {r.name: r for s in statements for r in refs(s.value) if self.kinds[r].is_scalar}
         numbers = (scalars[hyper.name] for hyper in function.hypers)
         lists = (Ref(name) for name in sweep_function.arguments)
-        for name in sweep_function.arguments:
-            self._declare(name, kind)
-        self.kinds[Ref(function.name)] = kind
+        self.kinds[Ref(function.name)] = TENSOR
         yield Assign(Ref(function.name), Call(function.name, (*lists, *numbers)), quote)
         for name, after in sweep_function.renamed.items():
             yield Assign(Ref(name), Ref(after), quote)
-            self._declare(name, kind)
-
-    def _declare(self, name: str, kind: Kind) -> None:
-        self.used_names.add(name)
-        self.kinds.setdefault(Ref(name), kind)
 
     def _shared_function(self, function: Algorithm) -> Algorithm:
         """Return the known function that equals this one; add this one if there is none."""
@@ -218,12 +233,14 @@ def _needed_before(stmt: Assign, waiting: Sequence[Assign]) -> list[Assign]:
     """Return the waiting statements that must be computed before a statement, in order."""
     needed: list[Assign] = []
     for each in reversed(waiting):
-        if any(
-            each.target.name in _names(later) or later.target.name in _names(each)
-            for later in (stmt, *needed)
-        ):
+        if any(_are_ordered(each, later) for later in (stmt, *needed)):
             needed.insert(0, each)
     return needed
+
+
+def _are_ordered(a: Assign, b: Assign) -> bool:
+    """Tell whether one of two statements assigns what the other reads or assigns."""
+    return a.target.name in _names(b) or b.target.name in _names(a)
 
 
 def _as_new_tensor(stmt: Assign) -> Assign:
@@ -292,30 +309,33 @@ def _makes_new_tensor(stmt: Assign) -> bool:
 class SweepFunction:
     """Function, and how the rule calls it.
 
-    * `created`: maps each variable that the caller must create to a variable of the same shape.
+    * `created`: maps each variable that the caller must create to the operands of `EMPTY_LIKE`.
     * `reused`: maps each variable to the dead variable whose memory it takes.
-    * `arguments`: the caller's variables in the order of the function's lists.
+    * `arguments`: the caller's variables in the order of the function's lists, with their axes.
     * `renamed`: maps each variable to the name under which the call returns its new value.
     """
 
     function: Algorithm
-    created: Mapping[str, str]
+    created: Mapping[str, tuple[Expr, ...]]
     reused: Mapping[str, str]
-    arguments: tuple[str, ...]
+    arguments: Mapping[str, Axes]
     renamed: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class SweepBuilder:
-    """Builder of the functions of a rule.
+    """Builder of a function of a rule.
 
     * `in_place`: the variables whose tensors a sweep may overwrite: parameter and states.
     * `kinds`: the kind of every variable.
+    * `axes`: the axes of the tensors that the sweep goes over. Other lists have a number, a row or
+      a column for each of these tensors.
     """
 
     algorithm: Algorithm
     in_place: frozenset[str]
     kinds: Mapping[Ref, Kind]
+    axes: Axes
 
     def build(
         self,
@@ -326,51 +346,72 @@ class SweepBuilder:
     ) -> SweepFunction | None:
         """Return the function of some statements.
 
-        Return None if the function would write every list that it reads, or no output.
+        Return None if the function would write all tensors that it reads, have fewer than two lists
+        of tensors, or no output; or if a list would hold numbers of matrices.
 
         Args:
-            statements: elementwise statements over tensors of one shape.
+            statements: statements over tensors of one shape, and their numbers, rows and columns.
             outputs: the variables that other statements read, or that the rule stores.
             dead: the variables that no other statement reads; their memory may be reused.
             name: the name of the function.
         """
         assigned = dict.fromkeys(stmt.target.name for stmt in statements)
         read = self._read_before_assigned(statements)
-        kept_outputs = [n for n in assigned if n in outputs]
-        reused = self._reused(
-            statements, kept_outputs, [n for n in read if n in dead and n not in assigned]
-        )
+        axes = self._axes_of_names(statements)
+        full = {n for n in axes if axes[n] is self.axes}
+        kept = [n for n in assigned if n in outputs]
+        reusable = [n for n in read if n in dead and n in full and n not in assigned]
+        reused = self._reused(statements, [n for n in kept if n in full], reusable)
         inputs = [n for n in read if n not in reused.values()]
-        updated = [n for n in kept_outputs if n in self.in_place]
-        if not set(inputs) - set(updated):
+        updated = [n for n in kept if n in self.in_place]
+        if full.isdisjoint(set(inputs) - set(updated)):
             reused, inputs = {}, read  # a function needs a list that it only reads
         only_read = [n for n in inputs if n not in updated]
-        if not only_read or not kept_outputs:
+        written = [*updated, *(n for n in kept if n not in updated)]
+        sources = [n for n in only_read if n in full]
+        params = [n for n in written if n in full] or sources[1:]
+        shapes = {n: self._shape(axes[n]) for n in (*written, *only_read)}
+        if not (kept and sources and params) or None in shapes.values():
             return None
         used_names = {ref.name for ref in self.kinds}
         old_names = {n: free_name(f"{n}_before", used_names) for n in only_read if n in assigned}
-        new_names = {n: free_name(f"{n}_after", used_names) for n in old_names if n in kept_outputs}
-        written = [*updated, *(n for n in kept_outputs if n not in updated)]
+        new_names = {n: free_name(f"{n}_after", used_names) for n in old_names if n in kept}
+        lists = {n: n for n in written} | {old_names.get(n, n): n for n in only_read}
+        body = _with_inputs(statements, old_names | {old: n for n, old in reused.items()})
+        first = (params[0], old_names.get(sources[0], sources[0]))
+        states = (_state(n, shapes[lists[n]], n in written) for n in lists if n not in first)
         numbers = dict.fromkeys(
             r.name for s in statements for r in refs(s.value) if self.kinds[r].is_scalar
         )
-        body = _with_inputs(statements, old_names | {old: n for n, old in reused.items()})
-        lists = [*written, *(old_names.get(n, n) for n in only_read)]
-        function = self._function(name, lists, written, tuple(numbers), body, reused)
-        variables = {n: new_names.get(n, n) for n in written} | {
-            old_names.get(n, n): n for n in only_read
-        }
+        function = self._function(name, first, states, numbers, body, reused)
         return SweepFunction(
-            function=function,
-            created={
-                new_names.get(n, n): only_read[0]
-                for n in kept_outputs
+            function,
+            {
+                new_names.get(n, n): (Ref(sources[0]), Const(shapes[n]))
+                for n in kept
                 if n not in updated and n not in reused
             },
-            reused=reused,
-            arguments=tuple(variables[n] for n in function.lists),
-            renamed=new_names,
+            reused,
+            {
+                new_names.get(n, n) if n in written else lists[n]: axes[lists[n]]
+                for n in function.lists
+            },
+            new_names,
         )
+
+    def _axes_of_names(self, statements: Sequence[Assign]) -> dict[str, Axes]:
+        """Return the axes of the variables of statements; MATRIX for a variable of two shapes."""
+        axes: dict[str, Axes] = {}
+        for ref in (r for s in statements for r in (s.target, *refs(s.value))):
+            known = axes.setdefault(ref.name, self.kinds[ref].axes)
+            axes[ref.name] = known if known is self.kinds[ref].axes else Axes.MATRIX
+        return axes
+
+    def _shape(self, axes: Axes) -> Shape | None:
+        """Return the shape of a list's tensors beside those that the sweep goes over."""
+        row, column = Axes(self.axes & (1 | HEIGHT)), Axes(self.axes & (1 | WIDTH))
+        shapes: dict[Axes, Shape] = {Axes.NONE: "scalar", row: "row", column: "col"}
+        return {**shapes, self.axes: "like"}.get(axes)
 
     def _read_before_assigned(self, statements: Sequence[Assign]) -> list[str]:
         """Return the tensors that statements read before they assign them, in order."""
@@ -401,30 +442,35 @@ class SweepBuilder:
     def _function(
         self,
         name: str,
-        lists: Sequence[str],
-        written: Sequence[str],
-        numbers: Sequence[str],
+        first: tuple[str, str],
+        states: Iterable[State],
+        numbers: Iterable[str],
         body: Program,
         reused: Mapping[str, str],
     ) -> Algorithm:
-        """Return an algorithm over lists: the first written one is its parameter."""
-        param, grad = written[0], next(n for n in lists if n not in written)
-        others = [n for n in lists if n not in (param, grad)]
+        """Return an algorithm over lists; `first` are its parameter and its gradient."""
+        ordered = sorted(states, key=attrgetter("on_device"))  # numbers are a kernel's last streams
         return Algorithm(
             name=name,
             module=self.algorithm.module,
             doc=f"Elementwise part of a step of {self.algorithm.name}, which outlined.py calls.",
             paper="",
-            states=tuple(State(n, n, written=n in written) for n in others),
+            states=tuple(ordered),
             hypers=tuple(Hyper(number, "number", 0.0) for number in numbers),
             rule=body,
-            param=param,
-            grad=grad,
+            param=first[0],
+            grad=first[1],
             step=None,
-            lists=(param, grad, *others),
+            lists=(*first, *(state.symbol for state in ordered)),
             is_sweep=True,
             overwritten=tuple(reused.items()),
         )
+
+
+def _state(name: str, shape: Shape | None, written: bool) -> State:
+    """Return a list of a function as a state of this shape."""
+    assert shape is not None
+    return State(name, name, shape=shape, written=written, on_device=shape == "scalar")
 
 
 def _with_inputs(statements: Sequence[Assign], inputs: Mapping[str, str]) -> Program:

@@ -12,10 +12,17 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep1",
-        states=(State("exp_avg_sq"), State("y"), State("y_product")),
+        states=(
+            State("exp_avg_sq"),
+            State("y"),
+            State("y_sq_row_sum", shape="row"),
+            State("x_sq_row_sum", shape="row"),
+        ),
         hypers=("beta1", "one_minus_beta1", "beta2", "one_minus_beta2", "eps"),
         step=None,
         tensor_hypers=(),
+        elementwise=False,
+        by_matrix=True,
     ),
     lowerings=__name__,
 )
@@ -26,7 +33,8 @@ def sweep1(
     xs: Sequence[Tensor],
     exp_avg_sqs: Sequence[Tensor],
     ys: Sequence[Tensor],
-    y_products: Sequence[Tensor],
+    y_sq_row_sums: Sequence[Tensor],
+    x_sq_row_sums: Sequence[Tensor],
     *,
     beta1: float = 0.0,
     one_minus_beta1: float = 0.0,
@@ -40,7 +48,8 @@ def sweep1(
         xs,
         exp_avg_sqs,
         ys,
-        y_products,
+        y_sq_row_sums,
+        x_sq_row_sums,
         beta1=beta1,
         one_minus_beta1=one_minus_beta1,
         beta2=beta2,

@@ -5,7 +5,8 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.parts import zip_slices
+from optgen.runtime.eager.parts import blocks
+from optgen.runtime.eager.reductions import row_sum_of_squares, zero_row_sum
 
 
 def update(
@@ -13,7 +14,8 @@ def update(
     xs: list[Tensor],
     exp_avg_sqs: list[Tensor],
     ys: list[Tensor],
-    y_products: list[Tensor],
+    y_sq_row_sums: list[Tensor],
+    x_sq_row_sums: list[Tensor],
     *,
     beta1: float,
     one_minus_beta1: float,
@@ -21,18 +23,40 @@ def update(
     one_minus_beta2: float,
     eps: float,
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for exp_avg, x, exp_avg_sq, y, y_product in zip_slices(
-        exp_avgs, xs, exp_avg_sqs, ys, y_products
-    ):
-        # m = beta1 * m + (1 - beta1) * x
-        exp_avg.mul_(beta1).add_(x, alpha=one_minus_beta1)
-        # v = beta2 * v + (1 - beta2) * x**2
-        exp_avg_sq.mul_(beta2).addcmul_(x, x, value=one_minus_beta2)
-        # y = m / (sqrt(v) + eps)
-        denom = exp_avg_sq.sqrt().add_(eps)
-        update = exp_avg.div(denom)
-        y.copy_(update)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for index in range(len(exp_avgs)):
+        y_sq_row_sum = y_sq_row_sums[index]
+        x_sq_row_sum = x_sq_row_sums[index]
+        y_sq_row_sum_2 = zero_row_sum(exp_avgs[index])
+        x_sq_row_sum_2 = zero_row_sum(exp_avgs[index])
+        for (
+            exp_avg_block,
+            x_block,
+            exp_avg_sq_block,
+            y_block,
+            y_sq_row_sum_2_block,
+            x_sq_row_sum_2_block,
+        ) in blocks(
+            exp_avgs[index],
+            xs[index],
+            exp_avg_sqs[index],
+            ys[index],
+            y_sq_row_sum_2,
+            x_sq_row_sum_2,
+        ):
+            # m = beta1 * m + (1 - beta1) * x
+            exp_avg_block.mul_(beta1).add_(x_block, alpha=one_minus_beta1)
+            # v = beta2 * v + (1 - beta2) * x**2
+            exp_avg_sq_block.mul_(beta2).addcmul_(x_block, x_block, value=one_minus_beta2)
+            # y = m / (sqrt(v) + eps)
+            denom = exp_avg_sq_block.sqrt().add_(eps)
+            update = exp_avg_block.div(denom)
+            y_block.copy_(update)
+            # u = g * row_norm(y) / (row_norm(x) + TINY)
+            y_sq_row_sum_2_block.add_(row_sum_of_squares(y_block))
+            x_sq_row_sum_2_block.add_(row_sum_of_squares(x_block))
         # u = g * row_norm(y) / (row_norm(x) + TINY)
-        update = y.mul(y)
-        y_product.copy_(update)
+        y_sq_row_sum = y_sq_row_sum_2
+        x_sq_row_sum = x_sq_row_sum_2
+        y_sq_row_sums[index].copy_(y_sq_row_sum)
+        x_sq_row_sums[index].copy_(x_sq_row_sum)

@@ -7,26 +7,29 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from optgen.runtime.elementwise import Elementwise
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import Rule, State
 
 _update = Elementwise(
     Rule(
         name="sweep2",
-        states=(),
-        hypers=("step_size", "decay_factor"),
+        states=(
+            State("y_sq_sum", shape="scalar", on_device=True),
+            State("x_sq_sum", shape="scalar", on_device=True),
+        ),
+        hypers=(),
         step=None,
         tensor_hypers=(),
+        elementwise=False,
     ),
     lowerings=__name__,
 )
 
 
 def sweep2(
-    params: Sequence[Tensor],
-    us: Sequence[Tensor],
-    *,
-    step_size: float = 0.0,
-    decay_factor: float = 0.0,
+    xs: Sequence[Tensor],
+    ys: Sequence[Tensor],
+    y_sq_sums: Sequence[Tensor],
+    x_sq_sums: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of APOLLO, which outlined.py calls."""
-    _update(params, us, step_size=step_size, decay_factor=decay_factor)
+    _update(xs, ys, y_sq_sums, x_sq_sums)

@@ -6,21 +6,31 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.parts import chunks
-from optgen.runtime.eager.rounding import scale_
+from optgen.runtime.eager.parts import list_blocks, sublists
+from optgen.runtime.eager.reductions import stacked_numbers, sum_of_squares, write, zero_sum
 
 
 def update(
-    params: list[Tensor],
-    us: list[Tensor],
-    *,
-    step_size: float,
-    decay_factor: float,
+    xs: list[Tensor],
+    ys: list[Tensor],
+    y_sq_sums: list[Tensor],
+    x_sq_sums: list[Tensor],
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(params, us):
-        params, us = chunk
-        # p = p - lr * sqrt(scale) * sqrt(1 - beta2**t) / (1 - beta1**t) * u
-        torch._foreach_add_(params, us, alpha=-step_size)
-        # p = p - lr * weight_decay * p
-        scale_(params, decay_factor)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for sublist in sublists(xs, ys, y_sq_sums, x_sq_sums):
+        xs, ys, y_sq_sums, x_sq_sums = sublist
+        y_sq_sum = stacked_numbers(xs[0], y_sq_sums)
+        x_sq_sum = stacked_numbers(xs[0], x_sq_sums)
+        y_sq_sum_2 = zero_sum(xs[0], len(xs))
+        x_sq_sum_2 = zero_sum(xs[0], len(xs))
+        y_sq_sum_2s = y_sq_sum_2.unbind()
+        x_sq_sum_2s = x_sq_sum_2.unbind()
+        for x_blocks, y_blocks in list_blocks(xs, ys):
+            # u = g * norm(y) / (norm(x) + TINY)
+            torch._foreach_add_(y_sq_sum_2s, [sum_of_squares(y_block) for y_block in y_blocks])
+            torch._foreach_add_(x_sq_sum_2s, [sum_of_squares(x_block) for x_block in x_blocks])
+        # u = g * norm(y) / (norm(x) + TINY)
+        y_sq_sum = y_sq_sum_2
+        x_sq_sum = x_sq_sum_2
+        write(y_sq_sums, y_sq_sum.flatten())
+        write(x_sq_sums, x_sq_sum.flatten())

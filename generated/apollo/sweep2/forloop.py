@@ -5,19 +5,28 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.parts import zip_slices
+from optgen.runtime.eager.parts import blocks
+from optgen.runtime.eager.reductions import number, sum_of_squares, zero_sum
 
 
 def update(
-    params: list[Tensor],
-    us: list[Tensor],
-    *,
-    step_size: float,
-    decay_factor: float,
+    xs: list[Tensor],
+    ys: list[Tensor],
+    y_sq_sums: list[Tensor],
+    x_sq_sums: list[Tensor],
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, u in zip_slices(params, us):
-        # p = p - lr * sqrt(scale) * sqrt(1 - beta2**t) / (1 - beta1**t) * u
-        param.add_(u, alpha=-step_size)
-        # p = p - lr * weight_decay * p
-        param.mul_(decay_factor)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for index in range(len(xs)):
+        y_sq_sum = number(xs[index], y_sq_sums[index])
+        x_sq_sum = number(xs[index], x_sq_sums[index])
+        y_sq_sum_2 = zero_sum(xs[index])
+        x_sq_sum_2 = zero_sum(xs[index])
+        for x_block, y_block in blocks(xs[index], ys[index]):
+            # u = g * norm(y) / (norm(x) + TINY)
+            y_sq_sum_2.add_(sum_of_squares(y_block))
+            x_sq_sum_2.add_(sum_of_squares(x_block))
+        # u = g * norm(y) / (norm(x) + TINY)
+        y_sq_sum = y_sq_sum_2
+        x_sq_sum = x_sq_sum_2
+        y_sq_sums[index].copy_(y_sq_sum.view(()))
+        x_sq_sums[index].copy_(x_sq_sum.view(()))

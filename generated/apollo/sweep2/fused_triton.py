@@ -10,73 +10,83 @@ from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     NUMEL,
-    PARAM_GROUP,
     STREAMS,
     at,
 )
+from optgen.runtime.fused_triton.device_reductions import (
+    BLOCKS,
+    PARTIALS,
+    SUM_COUNT,
+    SUMS,
+    add_up,
+    fold_chunk,
+    total,
+)
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(2)
+SCALARS = tl.constexpr(0)
 WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(scalars=SCALARS.value),
+    (): WorkspaceSpec(scalars=SCALARS.value, in_phases=True, sums=2),
 }
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def sweep2_scalars(table, hypers, scalars, num_tensors):
-    """Store the hyperparameters of one tensor's group as its scalars."""
+def sweep2_scalars(
+    table, hypers, scalars, num_tensors, Y_SQ_SUM_T: tl.constexpr, X_SQ_SUM_T: tl.constexpr
+):
+    """Advance one tensor's scalar states, and compute its scalars in float64."""
     entry = table + tl.program_id(0)
-    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 2
-    scalars += tl.program_id(0) * SCALARS
-    step_size = tl.load(hyper)
-    decay_factor = tl.load(hyper + 1)
-
-    tl.store(scalars, step_size)
-    tl.store(scalars + 1, decay_factor)
+    y_sq_sums = tl.load(entry + (STREAMS + 2) * num_tensors).to(tl.pointer_type(Y_SQ_SUM_T))
+    y_sq_sum = tl.load(y_sq_sums).to(tl.float64)
+    x_sq_sums = tl.load(entry + (STREAMS + 3) * num_tensors).to(tl.pointer_type(X_SQ_SUM_T))
+    x_sq_sum = tl.load(x_sq_sums).to(tl.float64)
 
 
 @triton.jit
-def sweep2_step_on_elements(params, us, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
-    param = tl.load(params + lanes, mask).to(dtype)
-    u = tl.load(us + lanes, mask).to(dtype)
-    step_size = tl.load(scalars)
-    decay_factor = tl.load(scalars + 1)
+def sweep2_step_on_elements(xs, ys, lanes, mask, scalars, dtype: tl.constexpr):
+    """Reduce the elements `lanes` of one tensor."""
+    x = tl.load(xs + lanes, mask).to(dtype)
+    y = tl.load(ys + lanes, mask).to(dtype)
 
-    # p = p - lr * sqrt(scale) * sqrt(1 - beta2**t) / (1 - beta1**t) * u
-    param = param - step_size * u
-    # p = p - lr * weight_decay * p
-    param = decay_factor * param
+    # u = g * norm(y) / (norm(x) + TINY)
+    y_sq_sum_2 = total(y * y, mask)
+    # u = g * norm(y) / (norm(x) + TINY)
+    x_sq_sum_2 = total(x * x, mask)
 
-    tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
+    return y_sq_sum_2, x_sq_sum_2
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
 def sweep2_step(
     table,
     tensor_of_block,
+    shapes,
     scalars,
+    partials,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    PARAM_T: tl.constexpr,
-    U_T: tl.constexpr,
+    X_T: tl.constexpr,
+    Y_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run the sweep on one block of one tensor."""
+    """Run the sweep on one block of one tensor, and store its partial sums."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
+    shape = shapes + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    params = tl.load(entry + STREAMS * num_tensors)
-    us = tl.load(entry + (STREAMS + 1) * num_tensors)
-    if (count == BLOCK) & ((params | us) & 15 == 0):
-        sweep2_step_on_elements(
-            at(params, start, PARAM_T, VECTOR),
-            at(us, start, U_T, VECTOR),
+    xs = tl.load(entry + STREAMS * num_tensors)
+    ys = tl.load(entry + (STREAMS + 1) * num_tensors)
+    y_sq_sum_2 = tl.zeros((), tl.float64)
+    x_sq_sum_2 = tl.zeros((), tl.float64)
+    if (count == BLOCK) & ((xs | ys) & 15 == 0):
+        y_sq_sum_2, x_sq_sum_2 = sweep2_step_on_elements(
+            at(xs, start, X_T, VECTOR),
+            at(ys, start, Y_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -85,18 +95,70 @@ def sweep2_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            sweep2_step_on_elements(
-                at(params, start, PARAM_T, 1),
-                at(us, start, U_T, 1),
+            more_y_sq_sum_2, more_x_sq_sum_2 = sweep2_step_on_elements(
+                at(xs, start, X_T, 1),
+                at(ys, start, Y_T, 1),
                 lanes,
                 lanes < count,
                 scalars,
                 COMPUTE_T,
             )
+            y_sq_sum_2 = y_sq_sum_2 + more_y_sq_sum_2
+            x_sq_sum_2 = x_sq_sum_2 + more_x_sq_sum_2
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
+    tl.store(partials + block, y_sq_sum_2)
+    tl.store(partials + blocks + block, x_sq_sum_2)
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep2_fold1(first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr):
+    """Combine the partial sums of large tensors, chunk by chunk."""
+    fold_chunk(
+        first_programs,
+        tensor_indices,
+        shapes,
+        partials,
+        num_tensors,
+        FOLD,
+        RESULTS=2,
+    )
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep2_finish1(
+    table,
+    shapes,
+    partials,
+    found_inf,
+    num_tensors,
+    Y_SQ_SUM_T: tl.constexpr,
+    X_SQ_SUM_T: tl.constexpr,
+):
+    """Compute, for one tensor, the numbers that the next phase reads."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
+    entry = table + tl.program_id(0)
+    shape = shapes + tl.program_id(0)
+    sums = partials + tl.load(shape + SUMS * num_tensors)
+    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
+    y_sq_sum_2 = add_up(sums, sum_count)
+    x_sq_sum_2 = add_up(sums + sum_count, sum_count)
+    # u = g * norm(y) / (norm(x) + TINY)
+    y_sq_sum = y_sq_sum_2
+    # u = g * norm(y) / (norm(x) + TINY)
+    x_sq_sum = x_sq_sum_2
+    y_sq_sums = tl.load(entry + (STREAMS + 2) * num_tensors).to(tl.pointer_type(Y_SQ_SUM_T))
+    tl.store(y_sq_sums, y_sq_sum.to(Y_SQ_SUM_T))
+    x_sq_sums = tl.load(entry + (STREAMS + 3) * num_tensors).to(tl.pointer_type(X_SQ_SUM_T))
+    tl.store(x_sq_sums, x_sq_sum.to(X_SQ_SUM_T))
 
 
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
+    work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         sweep2_scalars,
         bucket.num_tensors,
@@ -112,9 +174,24 @@ def update(bucket: Bucket) -> None:
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
+        work.shapes,
         bucket.scalars,
+        work.partials,
         bucket.num_tensors,
         bucket.compute_type,
         *bucket.types,
         **bucket.options,
+    )
+    bucket.fold(sweep2_fold1, results=2)
+    bucket.launch(
+        sweep2_finish1,
+        bucket.num_tensors,
+        bucket.table,
+        whole.shapes,
+        whole.partials,
+        bucket.found_inf,
+        bucket.num_tensors,
+        bucket.scalar_types[0],
+        bucket.scalar_types[1],
+        **whole.number_options,
     )

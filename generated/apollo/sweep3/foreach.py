@@ -6,37 +6,27 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.parts import chunks
-from optgen.runtime.eager.rounding import scale_
+from optgen.runtime.eager.parts import list_blocks, sublists
+from optgen.runtime.eager.reductions import stacked_numbers
+from optgen.runtime.eager.scalars import sqrt
 
 
 def update(
-    exp_avg_wides: list[Tensor],
-    zs: list[Tensor],
-    exp_avg_sq_wides: list[Tensor],
-    s_list: list[Tensor],
-    s_products: list[Tensor],
-    *,
-    beta1: float,
-    one_minus_beta1: float,
-    beta2: float,
-    one_minus_beta2: float,
-    eps: float,
+    us: list[Tensor],
+    grads: list[Tensor],
+    y_sq_sums: list[Tensor],
+    x_sq_sums: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(exp_avg_wides, zs, exp_avg_sq_wides, s_list, s_products):
-        exp_avg_wides, zs, exp_avg_sq_wides, s_list, s_products = chunk
-        # n = beta1 * n + (1 - beta1) * z
-        scale_(exp_avg_wides, beta1)
-        torch._foreach_add_(exp_avg_wides, zs, alpha=one_minus_beta1)
-        # w = beta2 * w + (1 - beta2) * z**2
-        scale_(exp_avg_sq_wides, beta2)
-        torch._foreach_addcmul_(exp_avg_sq_wides, zs, zs, one_minus_beta2)
-        # s = n / (sqrt(w) + eps)
-        denoms = torch._foreach_sqrt(exp_avg_sq_wides)
-        torch._foreach_add_(denoms, eps)
-        updates = torch._foreach_div(exp_avg_wides, denoms)
-        torch._foreach_copy_(s_list, updates)
-        # u = g * col_norm(s) / (col_norm(z) + TINY)
-        updates = torch._foreach_mul(s_list, s_list)
-        torch._foreach_copy_(s_products, updates)
+    for sublist in sublists(us, grads, y_sq_sums, x_sq_sums):
+        us, grads, y_sq_sums, x_sq_sums = sublist
+        y_sq_sum = stacked_numbers(us[0], y_sq_sums)
+        x_sq_sum = stacked_numbers(us[0], x_sq_sums)
+        y_sq_sum_before = y_sq_sum.clone()
+        x_sq_sum_before = x_sq_sum.clone()
+        # u = g * norm(y) / (norm(x) + TINY)
+        u_scale = sqrt(y_sq_sum_before) / (sqrt(x_sq_sum_before) + 1e-08)
+        for u_blocks, grad_blocks, u_scale_blocks in list_blocks(us, grads, u_scale.unbind()):
+            # u = g * norm(y) / (norm(x) + TINY)
+            updates = torch._foreach_mul(grad_blocks, u_scale_blocks)
+            torch._foreach_copy_(u_blocks, updates)

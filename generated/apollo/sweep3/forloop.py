@@ -5,34 +5,26 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.parts import zip_slices
+from optgen.runtime.eager.parts import blocks
+from optgen.runtime.eager.reductions import number
+from optgen.runtime.eager.scalars import sqrt
 
 
 def update(
-    exp_avg_wides: list[Tensor],
-    zs: list[Tensor],
-    exp_avg_sq_wides: list[Tensor],
-    s_list: list[Tensor],
-    s_products: list[Tensor],
-    *,
-    beta1: float,
-    one_minus_beta1: float,
-    beta2: float,
-    one_minus_beta2: float,
-    eps: float,
+    us: list[Tensor],
+    grads: list[Tensor],
+    y_sq_sums: list[Tensor],
+    x_sq_sums: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for exp_avg_wide, z, exp_avg_sq_wide, s, s_product in zip_slices(
-        exp_avg_wides, zs, exp_avg_sq_wides, s_list, s_products
-    ):
-        # n = beta1 * n + (1 - beta1) * z
-        exp_avg_wide.mul_(beta1).add_(z, alpha=one_minus_beta1)
-        # w = beta2 * w + (1 - beta2) * z**2
-        exp_avg_sq_wide.mul_(beta2).addcmul_(z, z, value=one_minus_beta2)
-        # s = n / (sqrt(w) + eps)
-        denom = exp_avg_sq_wide.sqrt().add_(eps)
-        update = exp_avg_wide.div(denom)
-        s.copy_(update)
-        # u = g * col_norm(s) / (col_norm(z) + TINY)
-        update = s.mul(s)
-        s_product.copy_(update)
+    for index in range(len(us)):
+        y_sq_sum = number(us[index], y_sq_sums[index])
+        x_sq_sum = number(us[index], x_sq_sums[index])
+        y_sq_sum_before = y_sq_sum.clone()
+        x_sq_sum_before = x_sq_sum.clone()
+        # u = g * norm(y) / (norm(x) + TINY)
+        u_scale = sqrt(y_sq_sum_before) / (sqrt(x_sq_sum_before) + 1e-08)
+        for u_block, grad_block, u_scale_block in blocks(us[index], grads[index], u_scale):
+            # u = g * norm(y) / (norm(x) + TINY)
+            update = grad_block.mul(u_scale_block)
+            u_block.copy_(update)

@@ -9,69 +9,53 @@ namespace {
 // Elementwise part of a step of APOLLO, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { EXP_AVG_WIDE, Z, EXP_AVG_SQ_WIDE, S_, S_PRODUCT, STREAMS };
-    enum { CELLS };
+    enum { U, GRAD, STREAMS };
+    enum { Y_SQ_SUM, X_SQ_SUM, CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
     struct Hypers {
-        double beta1, one_minus_beta1, beta2, one_minus_beta2, eps;
     };
 
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
     struct Scalars {
+        double grad_weight;
     };
 
     // Scalar program: computed once per step and parameter, in double.
-    static Scalars program(const Hypers&, Scalar*, unsigned, const Sizes&) {
-        return {};
+    static Scalars program(const Hypers&, Scalar* cells, unsigned, const Sizes&) {
+        const double y_sq_sum = cells[Y_SQ_SUM].value;
+        const double x_sq_sum = cells[X_SQ_SUM].value;
+        const double y_sq_sum_sqrt = sqrt(y_sq_sum);
+        const double x_sq_sum_sqrt = sqrt(x_sq_sum);
+        const double grad_weight = y_sq_sum_sqrt / (x_sq_sum_sqrt + 1e-08);
+        return {grad_weight};
     }
 
     // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
-    NOINLINE static void sweep(
-        const Hypers& hypers, i64 n, Stream<S> exp_avg_wides, Stream<const S> zs,
-        Stream<S> exp_avg_sq_wides, Stream<S> s_list, Stream<S> s_products) {
+    NOINLINE static void sweep(const Scalars& scalars, i64 n, Stream<S> us, Stream<const S> grads) {
         using C = ComputeType<S>;
-        const C beta1 = C(hypers.beta1);
-        const C one_minus_beta1 = C(hypers.one_minus_beta1);
-        const C beta2 = C(hypers.beta2);
-        const C one_minus_beta2 = C(hypers.one_minus_beta2);
-        const C eps = C(hypers.eps);
+        const C grad_weight = C(scalars.grad_weight);
         const i64 ahead = prefetch_distance<S>(n);
-        struct { DelayedStore<S> exp_avg_wide, exp_avg_sq_wide, s, s_product; } delayed;
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C exp_avg_wide = load(exp_avg_wides + i, ahead);
-            C z = load(zs + i, ahead);
-            C exp_avg_sq_wide = load(exp_avg_sq_wides + i, ahead);
-            C s = load(s_list + i, ahead);
-            C s_product = load(s_products + i, ahead);
+            C u = load(us + i, ahead);
+            C grad = load(grads + i, ahead);
 
-            // n = beta1 * n + (1 - beta1) * z
-            exp_avg_wide = beta1 * exp_avg_wide + one_minus_beta1 * z;
-            // w = beta2 * w + (1 - beta2) * z**2
-            exp_avg_sq_wide = beta2 * exp_avg_sq_wide + one_minus_beta2 * z * z;
-            // s = n / (sqrt(w) + eps)
-            s = exp_avg_wide / (sqrt(exp_avg_sq_wide) + eps);
-            // u = g * col_norm(s) / (col_norm(z) + TINY)
-            s_product = s * s;
+            // u = g * norm(y) / (norm(x) + TINY)
+            u = grad_weight * grad;
 
-            delayed.exp_avg_wide.store(exp_avg_wides + i, exp_avg_wide);
-            delayed.exp_avg_sq_wide.store(exp_avg_sq_wides + i, exp_avg_sq_wide);
-            delayed.s.store(s_list + i, s);
-            delayed.s_product.store(s_products + i, s_product);
+            store(us + i, u);
         }
     }
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
-        return sweep<S>(
-            inputs.hypers, n, streams[EXP_AVG_WIDE], streams[Z], streams[EXP_AVG_SQ_WIDE],
-            streams[S_], streams[S_PRODUCT]);
+        return sweep<S>(inputs.scalars, n, streams[U], streams[GRAD]);
     }
 };
 

@@ -10,76 +10,48 @@ from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     NUMEL,
-    PARAM_GROUP,
     STREAMS,
     at,
-    div,
     sqrt,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(5)
+SCALARS = tl.constexpr(1)
 WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(scalars=SCALARS.value),
 }
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def sweep3_scalars(table, hypers, scalars, num_tensors):
-    """Store the hyperparameters of one tensor's group as its scalars."""
+def sweep3_scalars(
+    table, hypers, scalars, num_tensors, Y_SQ_SUM_T: tl.constexpr, X_SQ_SUM_T: tl.constexpr
+):
+    """Advance one tensor's scalar states, and compute its scalars in float64."""
     entry = table + tl.program_id(0)
-    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 5
     scalars += tl.program_id(0) * SCALARS
-    beta1 = tl.load(hyper)
-    one_minus_beta1 = tl.load(hyper + 1)
-    beta2 = tl.load(hyper + 2)
-    one_minus_beta2 = tl.load(hyper + 3)
-    eps = tl.load(hyper + 4)
+    y_sq_sums = tl.load(entry + (STREAMS + 2) * num_tensors).to(tl.pointer_type(Y_SQ_SUM_T))
+    y_sq_sum = tl.load(y_sq_sums).to(tl.float64)
+    x_sq_sums = tl.load(entry + (STREAMS + 3) * num_tensors).to(tl.pointer_type(X_SQ_SUM_T))
+    x_sq_sum = tl.load(x_sq_sums).to(tl.float64)
 
-    tl.store(scalars, beta1)
-    tl.store(scalars + 1, one_minus_beta1)
-    tl.store(scalars + 2, beta2)
-    tl.store(scalars + 3, one_minus_beta2)
-    tl.store(scalars + 4, eps)
+    y_sq_sum_sqrt = sqrt(y_sq_sum)
+    x_sq_sum_sqrt = sqrt(x_sq_sum)
+    grad_weight = y_sq_sum_sqrt / (x_sq_sum_sqrt + 1e-08)
+
+    tl.store(scalars, grad_weight)
 
 
 @triton.jit
-def sweep3_step_on_elements(
-    exp_avg_wides,
-    zs,
-    exp_avg_sq_wides,
-    s_list,
-    s_products,
-    lanes,
-    mask,
-    scalars,
-    dtype: tl.constexpr,
-):
+def sweep3_step_on_elements(us, grads, lanes, mask, scalars, dtype: tl.constexpr):
     """Update the elements `lanes` of one tensor."""
-    exp_avg_wide = tl.load(exp_avg_wides + lanes, mask).to(dtype)
-    z = tl.load(zs + lanes, mask).to(dtype)
-    exp_avg_sq_wide = tl.load(exp_avg_sq_wides + lanes, mask).to(dtype)
-    s = tl.load(s_list + lanes, mask).to(dtype)
-    s_product = tl.load(s_products + lanes, mask).to(dtype)
-    beta1 = tl.load(scalars)
-    one_minus_beta1 = tl.load(scalars + 1)
-    beta2 = tl.load(scalars + 2)
-    one_minus_beta2 = tl.load(scalars + 3)
-    eps = tl.load(scalars + 4)
+    u = tl.load(us + lanes, mask).to(dtype)
+    grad = tl.load(grads + lanes, mask).to(dtype)
+    grad_weight = tl.load(scalars)
 
-    # n = beta1 * n + (1 - beta1) * z
-    exp_avg_wide = beta1 * exp_avg_wide + one_minus_beta1 * z
-    # w = beta2 * w + (1 - beta2) * z**2
-    exp_avg_sq_wide = beta2 * exp_avg_sq_wide + one_minus_beta2 * z * z
-    # s = n / (sqrt(w) + eps)
-    s = div(exp_avg_wide, sqrt(exp_avg_sq_wide) + eps)
-    # u = g * col_norm(s) / (col_norm(z) + TINY)
-    s_product = s * s
+    # u = g * norm(y) / (norm(x) + TINY)
+    u = grad_weight * grad
 
-    tl.store(exp_avg_wides + lanes, exp_avg_wide.to(exp_avg_wides.dtype.element_ty), mask)
-    tl.store(exp_avg_sq_wides + lanes, exp_avg_sq_wide.to(exp_avg_sq_wides.dtype.element_ty), mask)
-    tl.store(s_list + lanes, s.to(s_list.dtype.element_ty), mask)
-    tl.store(s_products + lanes, s_product.to(s_products.dtype.element_ty), mask)
+    tl.store(us + lanes, u.to(us.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -89,11 +61,8 @@ def sweep3_step(
     scalars,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    EXP_AVG_WIDE_T: tl.constexpr,
-    Z_T: tl.constexpr,
-    EXP_AVG_SQ_WIDE_T: tl.constexpr,
-    S_T: tl.constexpr,
-    S_PRODUCT_T: tl.constexpr,
+    U_T: tl.constexpr,
+    GRAD_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -105,18 +74,12 @@ def sweep3_step(
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    exp_avg_wides = tl.load(entry + STREAMS * num_tensors)
-    zs = tl.load(entry + (STREAMS + 1) * num_tensors)
-    exp_avg_sq_wides = tl.load(entry + (STREAMS + 2) * num_tensors)
-    s_list = tl.load(entry + (STREAMS + 3) * num_tensors)
-    s_products = tl.load(entry + (STREAMS + 4) * num_tensors)
-    if (count == BLOCK) & ((exp_avg_wides | zs | exp_avg_sq_wides | s_list | s_products) & 15 == 0):
+    us = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    if (count == BLOCK) & ((us | grads) & 15 == 0):
         sweep3_step_on_elements(
-            at(exp_avg_wides, start, EXP_AVG_WIDE_T, VECTOR),
-            at(zs, start, Z_T, VECTOR),
-            at(exp_avg_sq_wides, start, EXP_AVG_SQ_WIDE_T, VECTOR),
-            at(s_list, start, S_T, VECTOR),
-            at(s_products, start, S_PRODUCT_T, VECTOR),
+            at(us, start, U_T, VECTOR),
+            at(grads, start, GRAD_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -126,11 +89,8 @@ def sweep3_step(
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             sweep3_step_on_elements(
-                at(exp_avg_wides, start, EXP_AVG_WIDE_T, 1),
-                at(zs, start, Z_T, 1),
-                at(exp_avg_sq_wides, start, EXP_AVG_SQ_WIDE_T, 1),
-                at(s_list, start, S_T, 1),
-                at(s_products, start, S_PRODUCT_T, 1),
+                at(us, start, U_T, 1),
+                at(grads, start, GRAD_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

@@ -9,16 +9,35 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    NUMEL,
     PARAM_GROUP,
     STREAMS,
     at,
+    sqrt,
 )
-from optgen.runtime.fused_triton.workspace import WorkspaceSpec
+from optgen.runtime.fused_triton.device_reductions import (
+    PARTIALS,
+    TILE_SHAPE_INDEX,
+    VALUES,
+    column_total,
+    combine,
+    elements,
+    extents,
+    inside,
+    is_last,
+    is_whole,
+    lines,
+    lines_inside,
+    tile_at,
+    tile_extent,
+    whole_elements,
+)
+from optgen.runtime.fused_triton.workspace import LineSums, WorkspaceSpec
 
 SCALARS = tl.constexpr(1)
 WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(scalars=SCALARS.value),
+    (): WorkspaceSpec(
+        scalars=SCALARS.value, in_phases=True, by_matrix=True, column_values=2, column_sums=1
+    ),
 }
 
 
@@ -28,87 +47,355 @@ def sweep2_scalars(table, hypers, scalars, num_tensors):
     entry = table + tl.program_id(0)
     hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
     scalars += tl.program_id(0) * SCALARS
-    decay_factor = tl.load(hyper)
+    epsilon = tl.load(hyper)
 
-    tl.store(scalars, decay_factor)
+    tl.store(scalars, epsilon)
 
 
 @triton.jit
-def sweep2_step_on_elements(
-    momentums, P_products, params, P_product_2s, lanes, mask, scalars, dtype: tl.constexpr
+def sweep2_step1_on_elements(Rs, lanes, mask, scalars, dtype: tl.constexpr):
+    """Reduce the elements `lanes` of one tensor."""
+    R = tl.load(Rs + lanes, mask).to(dtype)
+
+    # Q = R / (col_norm(R) + epsilon)
+    R_sq_col_sum = column_total(R * R, mask)
+
+    return R_sq_col_sum
+
+
+@triton.jit
+def sweep2_step1_on_tile(
+    tensor,
+    depth,
+    height,
+    width,
+    table,
+    shapes,
+    scalars,
+    values,
+    partials,
+    num_tensors,
+    COMPUTE_T: tl.constexpr,
+    R_T: tl.constexpr,
+    VECTOR: tl.constexpr,
+    DEPTH: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):
-    """Update the elements `lanes` of one tensor."""
-    momentum = tl.load(momentums + lanes, mask).to(dtype)
-    P_product = tl.load(P_products + lanes, mask).to(dtype)
-    param = tl.load(params + lanes, mask).to(dtype)
-    P_product_2 = tl.load(P_product_2s + lanes, mask).to(dtype)
-    decay_factor = tl.load(scalars)
-
-    # m = m - (1 - mu) * P @ transpose(R)
-    momentum = momentum - P_product
-    # p = p - lr * weight_decay * p
-    param = decay_factor * param
-    # p = p - lr * sqrt(rows(p) / cols(p)) * P @ transpose(Q)
-    param = param - P_product_2
-
-    tl.store(momentums + lanes, momentum.to(momentums.dtype.element_ty), mask)
-    tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
+    """Run the sweep on one tile, and store its partial sums."""
+    entry = table + tensor
+    shape = shapes + tensor
+    scalars += tensor * SCALARS
+    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
+    matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
+    remaining_matrices = tile_extent(depth, matrix, DEPTH)
+    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
+    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            remaining_matrices = 0
+    first_row = matrix * height + tile_row * HEIGHT
+    first_column = matrix * width + tile_column * WIDTH
+    start = first_row * width + tile_column * WIDTH
+    in_columns = lines_inside(remaining_matrices, remaining_columns, DEPTH, WIDTH)
+    column_lanes = first_column + lines(width.to(tl.int32), DEPTH, WIDTH)
+    all_columns = depth * width
+    values += tl.load(shape + VALUES * num_tensors)
+    Rs = tl.load(entry + (STREAMS + 1) * num_tensors)
+    full = is_whole(
+        remaining_matrices,
+        remaining_rows,
+        remaining_columns,
+        height,
+        width,
+        VECTOR,
+        DEPTH,
+        HEIGHT,
+        WIDTH,
+    )
+    height, width = height.to(tl.int32), width.to(tl.int32)
+    if full & ((Rs) & 15 == 0):
+        lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+        R_sq_col_sum = sweep2_step1_on_elements(
+            at(Rs, start, R_T, VECTOR), lanes, None, scalars, COMPUTE_T
+        )
+    else:
+        lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
+        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
+        R_sq_col_sum = sweep2_step1_on_elements(
+            at(Rs, start, R_T, 1), lanes, mask, scalars, COMPUTE_T
+        )
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    if DEPTH > 1:
+        tl.store(values + column_lanes, R_sq_col_sum, in_columns)
+    else:
+        tl.store(partials + tile_row * all_columns + column_lanes, R_sq_col_sum, in_columns)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def sweep2_step(
+def sweep2_step1(
     table,
     tensor_of_block,
+    shapes,
     scalars,
+    values,
+    partials,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    MOMENTUM_T: tl.constexpr,
-    P_PRODUCT_T: tl.constexpr,
-    PARAM_T: tl.constexpr,
-    P_PRODUCT_2_T: tl.constexpr,
+    R_T: tl.constexpr,
     VECTOR: tl.constexpr,
-    BLOCK: tl.constexpr,
-    TAIL: tl.constexpr,
+    TILES: tl.constexpr,
 ):
-    """Run the sweep on one block of one tensor."""
+    """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
-    entry = table + tensor
+    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
+    for k in tl.static_range(len(TILES)):
+        if tile_shape_index == k:
+            sweep2_step1_on_tile(
+                tensor,
+                depth,
+                height,
+                width,
+                table,
+                shapes,
+                scalars,
+                values,
+                partials,
+                num_tensors,
+                COMPUTE_T,
+                R_T,
+                VECTOR,
+                TILES[k][0],
+                TILES[k][1],
+                TILES[k][2],
+            )
+
+
+@triton.jit
+def sweep2_matrices1(
+    tensor,
+    matrix_group,
+    shapes,
+    scalars,
+    values,
+    num_tensors,
+    DEPTH: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Compute, for some matrices of a tensor, the values that the next phase reads."""
+    shape = shapes + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
-    start = block * BLOCK
-    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    momentums = tl.load(entry + STREAMS * num_tensors)
-    P_products = tl.load(entry + (STREAMS + 1) * num_tensors)
-    params = tl.load(entry + (STREAMS + 2) * num_tensors)
-    P_product_2s = tl.load(entry + (STREAMS + 3) * num_tensors)
-    if (count == BLOCK) & ((momentums | P_products | params | P_product_2s) & 15 == 0):
-        sweep2_step_on_elements(
-            at(momentums, start, MOMENTUM_T, VECTOR),
-            at(P_products, start, P_PRODUCT_T, VECTOR),
-            at(params, start, PARAM_T, VECTOR),
-            at(P_product_2s, start, P_PRODUCT_2_T, VECTOR),
-            tl.arange(0, BLOCK),
+    depth, _height, width = extents(shape, num_tensors)
+    matrix = matrix_group * DEPTH
+    remaining_matrices = depth - matrix
+    all_columns = depth * width
+    values += tl.load(shape + VALUES * num_tensors)
+    column_values = values + matrix * width
+    epsilon = tl.load(scalars)
+    for first in range(0, width, WIDTH):
+        lanes = first + lines(width, DEPTH, WIDTH)
+        mask = lines_inside(remaining_matrices, width - first, DEPTH, WIDTH)
+        R_sq_col_sum = tl.load(column_values + lanes, mask, 0.0).to(tl.float64)
+        # Q = R / (col_norm(R) + epsilon)
+        col_factor = 1 / (sqrt(R_sq_col_sum) + epsilon)
+        tl.store(column_values + all_columns + lanes, col_factor, mask)
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep2_finish1(
+    first_programs,
+    tensor_indices,
+    shapes,
+    scalars,
+    values,
+    partials,
+    arrivals,
+    found_inf,
+    num_tensors,
+    TILES: tl.constexpr,
+    FINISH_TILES: tl.constexpr,
+):
+    """Combine partial sums of rows and columns, and finish each matrix whose sums are complete."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
+    tensor = tl.load(tensor_indices + tl.program_id(0))
+    program = tl.program_id(0) - tl.load(first_programs + tensor)
+    shape = shapes + tensor
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
+    for k in tl.static_range(len(TILES)):
+        if tile_shape_index == k:
+            matrix_group, program_count = program, 1
+            if TILES[k][0] == 1:
+                matrix_group, program_count = combine(
+                    program,
+                    shape,
+                    values,
+                    partials,
+                    num_tensors,
+                    SUMS=0,
+                    ROW_SUMS=0,
+                    COLUMN_SUMS=1,
+                    ROW_VALUES=0,
+                    HEIGHT=TILES[k][1],
+                    WIDTH=TILES[k][2],
+                )
+            if is_last(arrivals, matrix_group, shape, num_tensors, program_count):
+                sweep2_matrices1(
+                    tensor,
+                    matrix_group,
+                    shapes,
+                    scalars,
+                    values,
+                    num_tensors,
+                    FINISH_TILES[k][0],
+                    FINISH_TILES[k][1],
+                    FINISH_TILES[k][2],
+                )
+
+
+@triton.jit
+def sweep2_step2_on_elements(
+    Qs, Rs, lanes, mask, col_factors, in_columns, scalars, dtype: tl.constexpr
+):
+    """Update the elements `lanes` of one tensor."""
+    Q = tl.load(Qs + lanes, mask).to(dtype)
+    R = tl.load(Rs + lanes, mask).to(dtype)
+    col_factor = tl.load(col_factors, in_columns)[:, None, :]
+
+    # Q = R / (col_norm(R) + epsilon)
+    Q = R * col_factor
+
+    tl.store(Qs + lanes, Q.to(Qs.dtype.element_ty), mask)
+
+
+@triton.jit
+def sweep2_step2_on_tile(
+    tensor,
+    depth,
+    height,
+    width,
+    table,
+    shapes,
+    scalars,
+    values,
+    num_tensors,
+    COMPUTE_T: tl.constexpr,
+    Q_T: tl.constexpr,
+    R_T: tl.constexpr,
+    VECTOR: tl.constexpr,
+    DEPTH: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Run the sweep on one tile."""
+    entry = table + tensor
+    shape = shapes + tensor
+    scalars += tensor * SCALARS
+    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
+    matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
+    remaining_matrices = tile_extent(depth, matrix, DEPTH)
+    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
+    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            remaining_matrices = 0
+    first_row = matrix * height + tile_row * HEIGHT
+    first_column = matrix * width + tile_column * WIDTH
+    start = first_row * width + tile_column * WIDTH
+    in_columns = lines_inside(remaining_matrices, remaining_columns, DEPTH, WIDTH)
+    column_lanes = first_column + lines(width.to(tl.int32), DEPTH, WIDTH)
+    all_columns = depth * width
+    values += tl.load(shape + VALUES * num_tensors)
+    column_values = values + column_lanes
+    col_factors = column_values + all_columns
+    Qs = tl.load(entry + STREAMS * num_tensors)
+    Rs = tl.load(entry + (STREAMS + 1) * num_tensors)
+    full = is_whole(
+        remaining_matrices,
+        remaining_rows,
+        remaining_columns,
+        height,
+        width,
+        VECTOR,
+        DEPTH,
+        HEIGHT,
+        WIDTH,
+    )
+    height, width = height.to(tl.int32), width.to(tl.int32)
+    if full & ((Qs | Rs) & 15 == 0):
+        lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+        sweep2_step2_on_elements(
+            at(Qs, start, Q_T, VECTOR),
+            at(Rs, start, R_T, VECTOR),
+            lanes,
+            None,
+            col_factors,
             None,
             scalars,
             COMPUTE_T,
         )
     else:
-        for first in range(0, count, TAIL):
-            lanes = first + tl.arange(0, TAIL)
-            sweep2_step_on_elements(
-                at(momentums, start, MOMENTUM_T, 1),
-                at(P_products, start, P_PRODUCT_T, 1),
-                at(params, start, PARAM_T, 1),
-                at(P_product_2s, start, P_PRODUCT_2_T, 1),
-                lanes,
-                lanes < count,
+        lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
+        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
+        sweep2_step2_on_elements(
+            at(Qs, start, Q_T, 1),
+            at(Rs, start, R_T, 1),
+            lanes,
+            mask,
+            col_factors,
+            in_columns,
+            scalars,
+            COMPUTE_T,
+        )
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep2_step2(
+    table,
+    tensor_of_block,
+    shapes,
+    scalars,
+    values,
+    num_tensors,
+    COMPUTE_T: tl.constexpr,
+    Q_T: tl.constexpr,
+    R_T: tl.constexpr,
+    VECTOR: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
+    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
+    for k in tl.static_range(len(TILES)):
+        if tile_shape_index == k:
+            sweep2_step2_on_tile(
+                tensor,
+                depth,
+                height,
+                width,
+                table,
+                shapes,
                 scalars,
+                values,
+                num_tensors,
                 COMPUTE_T,
+                Q_T,
+                R_T,
+                VECTOR,
+                TILES[k][0],
+                TILES[k][1],
+                TILES[k][2],
             )
 
 
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
+    work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         sweep2_scalars,
         bucket.num_tensors,
@@ -120,11 +407,46 @@ def update(bucket: Bucket) -> None:
         **bucket.prologue_options,
     )
     bucket.launch(
-        sweep2_step,
+        sweep2_step1,
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
+        work.shapes,
         bucket.scalars,
+        work.values,
+        work.partials,
+        bucket.num_tensors,
+        bucket.compute_type,
+        bucket.types[1],
+        **bucket.options,
+    )
+    programs = bucket.finish_programs(
+        LineSums(
+            columns=1,
+        )
+    )
+    bucket.launch(
+        sweep2_finish1,
+        programs.total,
+        programs.first_programs,
+        programs.tensor_indices,
+        whole.shapes,
+        bucket.scalars,
+        whole.values,
+        whole.partials,
+        whole.arrivals,
+        bucket.found_inf,
+        bucket.num_tensors,
+        **whole.line_options,
+    )
+    bucket.launch(
+        sweep2_step2,
+        bucket.blocks,
+        bucket.table,
+        bucket.tensor_of_block,
+        work.shapes,
+        bucket.scalars,
+        work.values,
         bucket.num_tensors,
         bucket.compute_type,
         *bucket.types,

@@ -13,48 +13,315 @@ from optgen.runtime.fused_triton.device_functions import (
     PARAM_GROUP,
     STREAMS,
     at,
+    maximum,
+    minimum,
+    sqrt,
+)
+from optgen.runtime.fused_triton.device_reductions import (
+    PARTIALS,
+    SUM_COUNT,
+    SUMS,
+    add_up,
+    fold_chunk,
+    largest,
+    pick_largest,
+    total,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(2)
+SCALARS = tl.constexpr(6)
 WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(scalars=SCALARS.value),
+    (): WorkspaceSpec(scalars=SCALARS.value, in_phases=True, sums=1),
 }
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def sweep1_scalars(table, hypers, scalars, num_tensors):
-    """Store the hyperparameters of one tensor's group as its scalars."""
+def sweep1_scalars(
+    table, hypers, scalars, num_tensors, SCALE_T: tl.constexpr, X_SQ_SUM_T: tl.constexpr
+):
+    """Advance one tensor's scalar states, and compute its scalars in float64."""
     entry = table + tl.program_id(0)
-    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 2
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 3
     scalars += tl.program_id(0) * SCALARS
     momentum = tl.load(hyper)
     one_minus_momentum = tl.load(hyper + 1)
+    eps = tl.load(hyper + 2)
+    scales = tl.load(entry + (STREAMS + 5) * num_tensors).to(tl.pointer_type(SCALE_T))
+    scale = tl.load(scales).to(tl.float64)
+    x_sq_sums = tl.load(entry + (STREAMS + 6) * num_tensors).to(tl.pointer_type(X_SQ_SUM_T))
+    x_sq_sum = tl.load(x_sq_sums).to(tl.float64)
 
     tl.store(scalars, momentum)
     tl.store(scalars + 1, one_minus_momentum)
+    tl.store(scalars + 2, eps)
 
 
 @triton.jit
-def sweep1_step_on_elements(momentum_buffers, grads, xs, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+def sweep1_step1_on_elements(momentum_buffers, grads, lanes, mask, scalars, dtype: tl.constexpr):
+    """Reduce the elements `lanes` of one tensor."""
     momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
-    x = tl.load(xs + lanes, mask).to(dtype)
-    momentum = tl.load(scalars)
-    one_minus_momentum = tl.load(scalars + 1)
+    momentum = tl.load(scalars).to(dtype)
+    one_minus_momentum = tl.load(scalars + 1).to(dtype)
 
     # b = momentum * b + (1 - momentum) * g
     momentum_buffer = momentum * momentum_buffer + one_minus_momentum * grad
     # x = (1 - momentum) * g + momentum * b
     x = one_minus_momentum * grad + momentum * momentum_buffer
+    # scale = maximum(max_abs(x), TINY)
+    x_max_abs = largest(x, mask)
 
-    tl.store(momentum_buffers + lanes, momentum_buffer.to(momentum_buffers.dtype.element_ty), mask)
-    tl.store(xs + lanes, x.to(xs.dtype.element_ty), mask)
+    return x_max_abs
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def sweep1_step(
+def sweep1_step1(
+    table,
+    tensor_of_block,
+    shapes,
+    scalars,
+    partials,
+    num_tensors,
+    COMPUTE_T: tl.constexpr,
+    MOMENTUM_BUFFER_T: tl.constexpr,
+    GRAD_T: tl.constexpr,
+    VECTOR: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TAIL: tl.constexpr,
+):
+    """Run the sweep on one block of one tensor, and store its partial sums."""
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
+    entry = table + tensor
+    shape = shapes + tensor
+    scalars += tensor * SCALARS
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
+    start = block * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    momentum_buffers = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    x_max_abs = tl.zeros((), tl.float64)
+    if (count == BLOCK) & ((momentum_buffers | grads) & 15 == 0):
+        x_max_abs = sweep1_step1_on_elements(
+            at(momentum_buffers, start, MOMENTUM_BUFFER_T, VECTOR),
+            at(grads, start, GRAD_T, VECTOR),
+            tl.arange(0, BLOCK),
+            None,
+            scalars,
+            COMPUTE_T,
+        )
+    else:
+        for first in range(0, count, TAIL):
+            lanes = first + tl.arange(0, TAIL)
+            more_x_max_abs = sweep1_step1_on_elements(
+                at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
+                at(grads, start, GRAD_T, 1),
+                lanes,
+                lanes < count,
+                scalars,
+                COMPUTE_T,
+            )
+            x_max_abs = maximum(x_max_abs, more_x_max_abs)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    tl.store(partials + block, x_max_abs)
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep1_fold1(first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr):
+    """Combine the partial sums of large tensors, chunk by chunk."""
+    fold_chunk(
+        first_programs,
+        tensor_indices,
+        shapes,
+        partials,
+        num_tensors,
+        FOLD,
+        RESULTS=1,
+        MAXIMA=1,
+    )
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep1_finish1(table, shapes, scalars, partials, found_inf, num_tensors, SCALE_T: tl.constexpr):
+    """Compute, for one tensor, the numbers that the next phase reads."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
+    entry = table + tl.program_id(0)
+    shape = shapes + tl.program_id(0)
+    scalars += tl.program_id(0) * SCALARS
+    sums = partials + tl.load(shape + SUMS * num_tensors)
+    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
+    x_max_abs = pick_largest(sums, sum_count)
+    # scale = maximum(max_abs(x), TINY)
+    scale = maximum(x_max_abs, tl.full((), 1.1754943508222875e-38, tl.float64))
+    # x = clamp(x / scale, -1, 1)
+    x_scale = 1 / scale
+    tl.store(scalars + 3, scale)
+    tl.store(scalars + 4, x_scale)
+    scales = tl.load(entry + (STREAMS + 5) * num_tensors).to(tl.pointer_type(SCALE_T))
+    tl.store(scales, scale.to(SCALE_T))
+
+
+@triton.jit
+def sweep1_step2_on_elements(
+    momentum_buffers, grads, xs, lanes, mask, scalars, dtype: tl.constexpr
+):
+    """Update the elements `lanes` of one tensor, and return reductions of them."""
+    momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
+    grad = tl.load(grads + lanes, mask).to(dtype)
+    x = tl.load(xs + lanes, mask).to(dtype)
+    momentum = tl.load(scalars).to(dtype)
+    one_minus_momentum = tl.load(scalars + 1).to(dtype)
+    x_scale = tl.load(scalars + 4).to(dtype)
+
+    # b = momentum * b + (1 - momentum) * g
+    momentum_buffer = momentum * momentum_buffer + one_minus_momentum * grad
+    # x = (1 - momentum) * g + momentum * b
+    x = one_minus_momentum * grad + momentum * momentum_buffer
+    # x = clamp(x / scale, -1, 1)
+    x = minimum(maximum(x_scale * x, tl.full((), -1, dtype)), tl.full((), 1, dtype))
+    # x = x / (1.02 * norm(x) + eps / scale)
+    x_sq_sum_2 = total(x * x, mask)
+
+    tl.store(xs + lanes, x.to(xs.dtype.element_ty), mask)
+    return x_sq_sum_2
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep1_step2(
+    table,
+    tensor_of_block,
+    shapes,
+    scalars,
+    partials,
+    num_tensors,
+    COMPUTE_T: tl.constexpr,
+    MOMENTUM_BUFFER_T: tl.constexpr,
+    GRAD_T: tl.constexpr,
+    X_T: tl.constexpr,
+    VECTOR: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TAIL: tl.constexpr,
+):
+    """Run the sweep on one block of one tensor, and store its partial sums."""
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
+    entry = table + tensor
+    shape = shapes + tensor
+    scalars += tensor * SCALARS
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
+    start = block * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    momentum_buffers = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    xs = tl.load(entry + (STREAMS + 2) * num_tensors)
+    x_sq_sum_2 = tl.zeros((), tl.float64)
+    if (count == BLOCK) & ((momentum_buffers | grads | xs) & 15 == 0):
+        x_sq_sum_2 = sweep1_step2_on_elements(
+            at(momentum_buffers, start, MOMENTUM_BUFFER_T, VECTOR),
+            at(grads, start, GRAD_T, VECTOR),
+            at(xs, start, X_T, VECTOR),
+            tl.arange(0, BLOCK),
+            None,
+            scalars,
+            COMPUTE_T,
+        )
+    else:
+        for first in range(0, count, TAIL):
+            lanes = first + tl.arange(0, TAIL)
+            more_x_sq_sum_2 = sweep1_step2_on_elements(
+                at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
+                at(grads, start, GRAD_T, 1),
+                at(xs, start, X_T, 1),
+                lanes,
+                lanes < count,
+                scalars,
+                COMPUTE_T,
+            )
+            x_sq_sum_2 = x_sq_sum_2 + more_x_sq_sum_2
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    tl.store(partials + block, x_sq_sum_2)
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep1_fold2(first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr):
+    """Combine the partial sums of large tensors, chunk by chunk."""
+    fold_chunk(
+        first_programs,
+        tensor_indices,
+        shapes,
+        partials,
+        num_tensors,
+        FOLD,
+        RESULTS=1,
+    )
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep1_finish2(
+    table, shapes, scalars, partials, found_inf, num_tensors, X_SQ_SUM_T: tl.constexpr
+):
+    """Compute, for one tensor, the numbers that the next phase reads."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
+    entry = table + tl.program_id(0)
+    shape = shapes + tl.program_id(0)
+    scalars += tl.program_id(0) * SCALARS
+    sums = partials + tl.load(shape + SUMS * num_tensors)
+    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
+    x_sq_sum_2 = add_up(sums, sum_count)
+    eps = tl.load(scalars + 2)
+    scale = tl.load(scalars + 3)
+    # x = x / (1.02 * norm(x) + eps / scale)
+    x_sq_sum = x_sq_sum_2
+    # x = x / (1.02 * norm(x) + eps / scale)
+    # gram = x @ transpose(x)
+    x_sq_sum_scaled_scale = 1 / (1.02 * sqrt(x_sq_sum) + eps / scale)
+    tl.store(scalars + 5, x_sq_sum_scaled_scale)
+    x_sq_sums = tl.load(entry + (STREAMS + 6) * num_tensors).to(tl.pointer_type(X_SQ_SUM_T))
+    tl.store(x_sq_sums, x_sq_sum.to(X_SQ_SUM_T))
+
+
+@triton.jit
+def sweep1_step3_on_elements(
+    momentum_buffers,
+    grads,
+    xs,
+    x_sq_sum_scaleds,
+    x_sq_sum_scaled_2s,
+    lanes,
+    mask,
+    scalars,
+    dtype: tl.constexpr,
+):
+    """Update the elements `lanes` of one tensor."""
+    momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
+    grad = tl.load(grads + lanes, mask).to(dtype)
+    x = tl.load(xs + lanes, mask).to(dtype)
+    x_sq_sum_scaled = tl.load(x_sq_sum_scaleds + lanes, mask).to(dtype)
+    x_sq_sum_scaled_2 = tl.load(x_sq_sum_scaled_2s + lanes, mask).to(dtype)
+    momentum = tl.load(scalars).to(dtype)
+    one_minus_momentum = tl.load(scalars + 1).to(dtype)
+    x_sq_sum_scaled_scale = tl.load(scalars + 5).to(dtype)
+
+    # b = momentum * b + (1 - momentum) * g
+    momentum_buffer = momentum * momentum_buffer + one_minus_momentum * grad
+    # x = x / (1.02 * norm(x) + eps / scale)
+    # gram = x @ transpose(x)
+    x_sq_sum_scaled = x_sq_sum_scaled_scale * x
+    # x = x / (1.02 * norm(x) + eps / scale)
+    # gram = x @ transpose(x)
+    x_sq_sum_scaled_2 = x_sq_sum_scaled_scale * x
+
+    tl.store(momentum_buffers + lanes, momentum_buffer.to(momentum_buffers.dtype.element_ty), mask)
+    tl.store(x_sq_sum_scaleds + lanes, x_sq_sum_scaled.to(x_sq_sum_scaleds.dtype.element_ty), mask)
+    tl.store(
+        x_sq_sum_scaled_2s + lanes, x_sq_sum_scaled_2.to(x_sq_sum_scaled_2s.dtype.element_ty), mask
+    )
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep1_step3(
     table,
     tensor_of_block,
     scalars,
@@ -63,6 +330,8 @@ def sweep1_step(
     MOMENTUM_BUFFER_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     X_T: tl.constexpr,
+    X_SQ_SUM_SCALED_T: tl.constexpr,
+    X_SQ_SUM_SCALED_2_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -77,11 +346,17 @@ def sweep1_step(
     momentum_buffers = tl.load(entry + STREAMS * num_tensors)
     grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     xs = tl.load(entry + (STREAMS + 2) * num_tensors)
-    if (count == BLOCK) & ((momentum_buffers | grads | xs) & 15 == 0):
-        sweep1_step_on_elements(
+    x_sq_sum_scaleds = tl.load(entry + (STREAMS + 3) * num_tensors)
+    x_sq_sum_scaled_2s = tl.load(entry + (STREAMS + 4) * num_tensors)
+    if (count == BLOCK) & (
+        (momentum_buffers | grads | xs | x_sq_sum_scaleds | x_sq_sum_scaled_2s) & 15 == 0
+    ):
+        sweep1_step3_on_elements(
             at(momentum_buffers, start, MOMENTUM_BUFFER_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             at(xs, start, X_T, VECTOR),
+            at(x_sq_sum_scaleds, start, X_SQ_SUM_SCALED_T, VECTOR),
+            at(x_sq_sum_scaled_2s, start, X_SQ_SUM_SCALED_2_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -90,10 +365,12 @@ def sweep1_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            sweep1_step_on_elements(
+            sweep1_step3_on_elements(
                 at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
                 at(grads, start, GRAD_T, 1),
                 at(xs, start, X_T, 1),
+                at(x_sq_sum_scaleds, start, X_SQ_SUM_SCALED_T, 1),
+                at(x_sq_sum_scaled_2s, start, X_SQ_SUM_SCALED_2_T, 1),
                 lanes,
                 lanes < count,
                 scalars,
@@ -103,6 +380,8 @@ def sweep1_step(
 
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
+    work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         sweep1_scalars,
         bucket.num_tensors,
@@ -114,7 +393,62 @@ def update(bucket: Bucket) -> None:
         **bucket.prologue_options,
     )
     bucket.launch(
-        sweep1_step,
+        sweep1_step1,
+        bucket.blocks,
+        bucket.table,
+        bucket.tensor_of_block,
+        work.shapes,
+        bucket.scalars,
+        work.partials,
+        bucket.num_tensors,
+        bucket.compute_type,
+        bucket.types[0],
+        bucket.types[1],
+        **bucket.options,
+    )
+    bucket.fold(sweep1_fold1, results=1, maxima=1)
+    bucket.launch(
+        sweep1_finish1,
+        bucket.num_tensors,
+        bucket.table,
+        whole.shapes,
+        bucket.scalars,
+        whole.partials,
+        bucket.found_inf,
+        bucket.num_tensors,
+        bucket.scalar_types[0],
+        **whole.number_options,
+    )
+    bucket.launch(
+        sweep1_step2,
+        bucket.blocks,
+        bucket.table,
+        bucket.tensor_of_block,
+        work.shapes,
+        bucket.scalars,
+        work.partials,
+        bucket.num_tensors,
+        bucket.compute_type,
+        bucket.types[0],
+        bucket.types[1],
+        bucket.types[2],
+        **bucket.options,
+    )
+    bucket.fold(sweep1_fold2, results=1)
+    bucket.launch(
+        sweep1_finish2,
+        bucket.num_tensors,
+        bucket.table,
+        whole.shapes,
+        bucket.scalars,
+        whole.partials,
+        bucket.found_inf,
+        bucket.num_tensors,
+        bucket.scalar_types[1],
+        **whole.number_options,
+    )
+    bucket.launch(
+        sweep1_step3,
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,

@@ -10,13 +10,12 @@ from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     NUMEL,
-    PARAM_GROUP,
     STREAMS,
     at,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(2)
+SCALARS = tl.constexpr(0)
 WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(scalars=SCALARS.value),
 }
@@ -24,37 +23,21 @@ WORKSPACES = {  # by the facts of a plan
 
 @triton.jit(do_not_specialize=["num_tensors"])
 def sweep10_scalars(table, hypers, scalars, num_tensors):
-    """Store the hyperparameters of one tensor's group as its scalars."""
-    entry = table + tl.program_id(0)
-    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 2
-    scalars += tl.program_id(0) * SCALARS
-    decay_factor = tl.load(hyper)
-    step_size = tl.load(hyper + 1)
-
-    tl.store(scalars, decay_factor)
-    tl.store(scalars + 1, step_size)
+    """Compute no scalars: the rule needs none."""
 
 
 @triton.jit
 def sweep10_step_on_elements(
-    params, x_befores, xs, x_product_6s, lanes, mask, scalars, dtype: tl.constexpr
+    xs, x_befores, x_product_4s, lanes, mask, scalars, dtype: tl.constexpr
 ):
     """Update the elements `lanes` of one tensor."""
-    param = tl.load(params + lanes, mask).to(dtype)
-    x_before = tl.load(x_befores + lanes, mask).to(dtype)
     x = tl.load(xs + lanes, mask).to(dtype)
-    x_product_6 = tl.load(x_product_6s + lanes, mask).to(dtype)
-    decay_factor = tl.load(scalars)
-    step_size = tl.load(scalars + 1)
+    x_before = tl.load(x_befores + lanes, mask).to(dtype)
+    x_product_4 = tl.load(x_product_4s + lanes, mask).to(dtype)
 
-    # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
-    x = 2.3465413258596377 * x_before + x_product_6
-    # p = p - lr * weight_decay * p
-    param = decay_factor * param
-    # p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * x
-    param = param - step_size * x
+    # x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
+    x = 3.285753657755655 * x_before + x_product_4
 
-    tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
     tl.store(xs + lanes, x.to(xs.dtype.element_ty), mask)
 
 
@@ -65,10 +48,9 @@ def sweep10_step(
     scalars,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    PARAM_T: tl.constexpr,
-    X_BEFORE_T: tl.constexpr,
     X_T: tl.constexpr,
-    X_PRODUCT_6_T: tl.constexpr,
+    X_BEFORE_T: tl.constexpr,
+    X_PRODUCT_4_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -80,16 +62,14 @@ def sweep10_step(
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    params = tl.load(entry + STREAMS * num_tensors)
+    xs = tl.load(entry + STREAMS * num_tensors)
     x_befores = tl.load(entry + (STREAMS + 1) * num_tensors)
-    xs = tl.load(entry + (STREAMS + 2) * num_tensors)
-    x_product_6s = tl.load(entry + (STREAMS + 3) * num_tensors)
-    if (count == BLOCK) & ((params | x_befores | xs | x_product_6s) & 15 == 0):
+    x_product_4s = tl.load(entry + (STREAMS + 2) * num_tensors)
+    if (count == BLOCK) & ((xs | x_befores | x_product_4s) & 15 == 0):
         sweep10_step_on_elements(
-            at(params, start, PARAM_T, VECTOR),
-            at(x_befores, start, X_BEFORE_T, VECTOR),
             at(xs, start, X_T, VECTOR),
-            at(x_product_6s, start, X_PRODUCT_6_T, VECTOR),
+            at(x_befores, start, X_BEFORE_T, VECTOR),
+            at(x_product_4s, start, X_PRODUCT_4_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -99,10 +79,9 @@ def sweep10_step(
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             sweep10_step_on_elements(
-                at(params, start, PARAM_T, 1),
-                at(x_befores, start, X_BEFORE_T, 1),
                 at(xs, start, X_T, 1),
-                at(x_product_6s, start, X_PRODUCT_6_T, 1),
+                at(x_befores, start, X_BEFORE_T, 1),
+                at(x_product_4s, start, X_PRODUCT_4_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

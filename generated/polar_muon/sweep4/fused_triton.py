@@ -10,31 +10,50 @@ from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
+    sqrt,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(0)
+SCALARS = tl.constexpr(1)
 WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(scalars=SCALARS.value),
 }
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def sweep4_scalars(table, hypers, scalars, num_tensors):
-    """Compute no scalars: the rule needs none."""
+def sweep4_scalars(
+    table, hypers, scalars, num_tensors, X_SQ_SUM_T: tl.constexpr, SCALE_T: tl.constexpr
+):
+    """Advance one tensor's scalar states, and compute its scalars in float64."""
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
+    scalars += tl.program_id(0) * SCALARS
+    eps = tl.load(hyper)
+    x_sq_sums = tl.load(entry + (STREAMS + 3) * num_tensors).to(tl.pointer_type(X_SQ_SUM_T))
+    x_sq_sum = tl.load(x_sq_sums).to(tl.float64)
+    scales = tl.load(entry + (STREAMS + 4) * num_tensors).to(tl.pointer_type(SCALE_T))
+    scale = tl.load(scales).to(tl.float64)
+
+    x_sq_sum_sqrt = sqrt(x_sq_sum)
+    x_before_weight = 8.156554524902461 / (1.02 * x_sq_sum_sqrt + eps / scale)
+
+    tl.store(scalars, x_before_weight)
 
 
 @triton.jit
-def sweep4_step_on_elements(xs, x_befores, x_product_3s, lanes, mask, scalars, dtype: tl.constexpr):
+def sweep4_step_on_elements(xs, x_befores, x_products, lanes, mask, scalars, dtype: tl.constexpr):
     """Update the elements `lanes` of one tensor."""
     x = tl.load(xs + lanes, mask).to(dtype)
     x_before = tl.load(x_befores + lanes, mask).to(dtype)
-    x_product_3 = tl.load(x_product_3s + lanes, mask).to(dtype)
+    x_product = tl.load(x_products + lanes, mask).to(dtype)
+    x_before_weight = tl.load(scalars)
 
-    # x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
-    x = 4.042929935166739 * x_before + x_product_3
+    # x = x / (1.02 * norm(x) + eps / scale)
+    # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
+    x = x_before_weight * x_before + x_product
 
     tl.store(xs + lanes, x.to(xs.dtype.element_ty), mask)
 
@@ -48,7 +67,7 @@ def sweep4_step(
     COMPUTE_T: tl.constexpr,
     X_T: tl.constexpr,
     X_BEFORE_T: tl.constexpr,
-    X_PRODUCT_3_T: tl.constexpr,
+    X_PRODUCT_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -62,12 +81,12 @@ def sweep4_step(
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     xs = tl.load(entry + STREAMS * num_tensors)
     x_befores = tl.load(entry + (STREAMS + 1) * num_tensors)
-    x_product_3s = tl.load(entry + (STREAMS + 2) * num_tensors)
-    if (count == BLOCK) & ((xs | x_befores | x_product_3s) & 15 == 0):
+    x_products = tl.load(entry + (STREAMS + 2) * num_tensors)
+    if (count == BLOCK) & ((xs | x_befores | x_products) & 15 == 0):
         sweep4_step_on_elements(
             at(xs, start, X_T, VECTOR),
             at(x_befores, start, X_BEFORE_T, VECTOR),
-            at(x_product_3s, start, X_PRODUCT_3_T, VECTOR),
+            at(x_products, start, X_PRODUCT_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -79,7 +98,7 @@ def sweep4_step(
             sweep4_step_on_elements(
                 at(xs, start, X_T, 1),
                 at(x_befores, start, X_BEFORE_T, 1),
-                at(x_product_3s, start, X_PRODUCT_3_T, 1),
+                at(x_products, start, X_PRODUCT_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

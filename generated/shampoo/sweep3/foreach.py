@@ -10,20 +10,13 @@ from optgen.runtime.eager.parts import chunks
 
 
 def update(
-    state_sums: list[Tensor],
-    grads: list[Tensor],
     params: list[Tensor],
+    us: list[Tensor],
     *,
     lr: float,
-    eps: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(state_sums, grads, params):
-        state_sums, grads, params = chunk
-        # s = s + g**2
-        torch._foreach_addcmul_(state_sums, grads, grads)
-        # u = g / sqrt(s + eps)
+    for chunk in chunks(params, us):
+        params, us = chunk
         # p = p - lr * u
-        denoms = torch._foreach_add(state_sums, eps)
-        torch._foreach_sqrt_(denoms)
-        torch._foreach_addcdiv_(params, grads, denoms, -lr)
+        torch._foreach_add_(params, us, alpha=-lr)

@@ -9,18 +9,12 @@ from optgen.runtime.eager.parts import zip_slices
 
 
 def update(
-    state_sums: list[Tensor],
-    grads: list[Tensor],
     params: list[Tensor],
+    us: list[Tensor],
     *,
     lr: float,
-    eps: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for state_sum, grad, param in zip_slices(state_sums, grads, params):
-        # s = s + g**2
-        state_sum.addcmul_(grad, grad)
-        # u = g / sqrt(s + eps)
+    for param, u in zip_slices(params, us):
         # p = p - lr * u
-        denom = state_sum.add(eps).sqrt_()
-        param.addcdiv_(grad, denom, value=-lr)
+        param.add_(u, alpha=-lr)

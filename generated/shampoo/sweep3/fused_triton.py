@@ -13,12 +13,10 @@ from optgen.runtime.fused_triton.device_functions import (
     PARAM_GROUP,
     STREAMS,
     at,
-    div,
-    sqrt,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(2)
+SCALARS = tl.constexpr(1)
 WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(scalars=SCALARS.value),
 }
@@ -28,31 +26,23 @@ WORKSPACES = {  # by the facts of a plan
 def sweep3_scalars(table, hypers, scalars, num_tensors):
     """Store the hyperparameters of one tensor's group as its scalars."""
     entry = table + tl.program_id(0)
-    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 2
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
     scalars += tl.program_id(0) * SCALARS
     lr = tl.load(hyper)
-    eps = tl.load(hyper + 1)
 
     tl.store(scalars, lr)
-    tl.store(scalars + 1, eps)
 
 
 @triton.jit
-def sweep3_step_on_elements(state_sums, grads, params, lanes, mask, scalars, dtype: tl.constexpr):
+def sweep3_step_on_elements(params, us, lanes, mask, scalars, dtype: tl.constexpr):
     """Update the elements `lanes` of one tensor."""
-    state_sum = tl.load(state_sums + lanes, mask).to(dtype)
-    grad = tl.load(grads + lanes, mask).to(dtype)
     param = tl.load(params + lanes, mask).to(dtype)
+    u = tl.load(us + lanes, mask).to(dtype)
     lr = tl.load(scalars)
-    eps = tl.load(scalars + 1)
 
-    # s = s + g**2
-    state_sum = state_sum + grad * grad
-    # u = g / sqrt(s + eps)
     # p = p - lr * u
-    param = param - lr * div(grad, sqrt(state_sum + eps))
+    param = param - lr * u
 
-    tl.store(state_sums + lanes, state_sum.to(state_sums.dtype.element_ty), mask)
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
 
 
@@ -63,9 +53,8 @@ def sweep3_step(
     scalars,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    STATE_SUM_T: tl.constexpr,
-    GRAD_T: tl.constexpr,
     PARAM_T: tl.constexpr,
+    U_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -77,14 +66,12 @@ def sweep3_step(
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    state_sums = tl.load(entry + STREAMS * num_tensors)
-    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
-    params = tl.load(entry + (STREAMS + 2) * num_tensors)
-    if (count == BLOCK) & ((state_sums | grads | params) & 15 == 0):
+    params = tl.load(entry + STREAMS * num_tensors)
+    us = tl.load(entry + (STREAMS + 1) * num_tensors)
+    if (count == BLOCK) & ((params | us) & 15 == 0):
         sweep3_step_on_elements(
-            at(state_sums, start, STATE_SUM_T, VECTOR),
-            at(grads, start, GRAD_T, VECTOR),
             at(params, start, PARAM_T, VECTOR),
+            at(us, start, U_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -94,9 +81,8 @@ def sweep3_step(
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             sweep3_step_on_elements(
-                at(state_sums, start, STATE_SUM_T, 1),
-                at(grads, start, GRAD_T, 1),
                 at(params, start, PARAM_T, 1),
+                at(us, start, U_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

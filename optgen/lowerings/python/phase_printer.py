@@ -50,6 +50,7 @@ from optgen.passes.sweep_algebra import coefficients_to_factors
 
 def phase_body(plan: Plan, syntax: Syntax) -> Body:
     """Return the lines of all phases, for a bucket whose tensors share one shape."""
+    syntax = syntax.of_lists(plural(plan.algorithm.param))
     plan = plan if plan.matrix_calls or syntax.over_ranks else rematerialize_if_blocked(plan)
     plan, draws = name_random(with_listed_streams(plan, syntax.stream))
     plan = with_random_streams(plan, draws)
