@@ -17,8 +17,10 @@ from optgen.ir.nodes import (
     Call,
     Const,
     Expr,
+    Linear,
     Program,
     Ref,
+    Term,
     map_statements,
     only_factor,
     rebuild,
@@ -26,6 +28,7 @@ from optgen.ir.nodes import (
     walk,
 )
 from optgen.ir.ops import OPS, PROPERTIES
+from optgen.passes.linear import ONE, multiply
 from optgen.passes.names import matrix_operand_name, matrix_word_name
 
 _IN_SWEEPS = ("arithmetic", "comparison", "logic", "function", "reduction")
@@ -73,11 +76,22 @@ class MatrixWordNamer:
         if isinstance(expr, Call) and expr.op in PROPERTIES:
             return self._named(expr, f"param_{expr.op}")
         if _is_word(expr):
+            coefficient, expr = self._without_coefficients(expr)
             assert isinstance(expr, Call)
-            return self._named(
-                self._with_named_operands(expr), matrix_word_name(expr, self.rule_kinds)
-            )
+            word = self._with_named_operands(expr)
+            return multiply(coefficient, self._named(word, matrix_word_name(expr, self.rule_kinds)))
         return rebuild(expr, self._with_named_words)
+
+    def _without_coefficients(self, expr: Expr) -> tuple[Expr, Expr]:
+        """Return the coefficient of a product, which a sweep can multiply by, and the product."""
+        match only_factor(expr):
+            case Call("@", factors) as product:
+                parts = [self._without_coefficients(factor) for factor in factors]
+                coefficient = reduce(multiply, (each for each, _ in parts))
+                return coefficient, replace(product, args=tuple(each for _, each in parts))
+            case Linear((Term(coefficient, (factor,), ()),)) if _is_scalar(coefficient, self.kinds):
+                return coefficient, factor
+        return ONE, expr
 
     def _with_named_operands(self, expr: Expr) -> Expr:
         """Return a matrix word with a name for each operand that needs elementwise work."""

@@ -32,12 +32,14 @@ from optgen.ir.nodes import (
     children,
     copy_source,
     expressions,
+    names_assigned,
+    names_read,
     only_factor,
     refs,
     rename_refs,
 )
 from optgen.ir.ops import OPS
-from optgen.ir.plan import Plan
+from optgen.ir.plan import Plan, is_reduction
 from optgen.passes.hoist_between_sweeps import as_plain_arithmetic
 from optgen.passes.name_matrix_words import MatrixWordNamer, has_rows_and_columns, sweep_axes
 from optgen.passes.name_values import draw_first
@@ -66,8 +68,8 @@ class OutlinedRule:
 def outline_sweeps(algorithm: Algorithm) -> OutlinedRule:
     """Return a rule on whole matrices with its elementwise parts as functions.
 
-    The result is empty if the rule is cut into sweeps itself, reduces over several parameters, or
-    would have more than `MOST_FUNCTIONS` functions.
+    The result is empty if the rule is cut into sweeps itself, or reduces over several parameters.
+    torch computes the statements that would need more than `MOST_FUNCTIONS` functions.
     """
     if algorithm.is_function or algorithm.base or not why_uncut(algorithm):
         return OutlinedRule()
@@ -92,9 +94,6 @@ def _outline(key: IdentityKey) -> OutlinedRule:
         outlined.append(_Outliner(ready, functions).plan())
     if not functions:
         return OutlinedRule(why_none="the rule has no elementwise parts")
-    if len(functions) > MOST_FUNCTIONS:
-        needed = f"the rule needs {len(functions)} sweeps between matrix words"
-        return OutlinedRule(why_none=f"{needed}, more than {MOST_FUNCTIONS}")
     return OutlinedRule(tuple(outlined), tuple(functions))
 
 
@@ -123,7 +122,7 @@ class _Outliner:
         device = {s.symbol for s in algorithm.device_states() if s.written and not s.on_device}
         self.stored = {algorithm.param, *device}
         unfused = [stmt for stmt in assigns(self.body) if self._axes(stmt) is None]
-        self.shared = {n for stmt in unfused if not _makes_new_tensor(stmt) for n in _names(stmt)}
+        self.shared = {name for stmt in unfused for name in _names_of_shared_memory(stmt)}
         self.in_place = frozenset(self.stored - self.shared)
         body = self._block(self.body)
         return replace(self.whole_plan, phases=(replace(sweep, body=body),), kinds=self.kinds)
@@ -138,12 +137,7 @@ class _Outliner:
         out: list[Stmt] = []
         waiting: list[Assign] = []
         for stmt in program:
-            if isinstance(stmt, If):
-                out += self._calls(waiting)
-                waiting = []
-                then, orelse = self._block(stmt.then), self._block(stmt.orelse)
-                out.append(replace(stmt, then=then, orelse=orelse))
-            elif self._axes(stmt) is not None:
+            if isinstance(stmt, Assign) and self._axes(stmt) is not None:
                 name, axes = stmt.target.name, self.kinds[stmt.target].axes
                 earlier = (each.target for each in waiting if each.target.name == name)
                 if any(self.kinds[target].axes is not axes for target in earlier):
@@ -154,6 +148,9 @@ class _Outliner:
                 needed = _needed_before(stmt, waiting)
                 out += self._calls([each for each in waiting if each in needed])
                 waiting = [each for each in waiting if each not in needed]
+                if isinstance(stmt, If):
+                    then, orelse = self._block(stmt.then), self._block(stmt.orelse)
+                    stmt = replace(stmt, then=then, orelse=orelse)
                 out.append(stmt)
         return (*out, *self._calls(waiting))
 
@@ -192,22 +189,24 @@ class _Outliner:
         name = free_name(f"sweep{len(self.functions) + 1}", self.used_names | names)
         builder = SweepBuilder(self.whole_plan.algorithm, self.in_place, self.kinds, axes)
         sweep_function = builder.build(statements, targets & (read | self.stored), dead_names, name)
-        if sweep_function is None or (self.in_place.isdisjoint(targets) and _is_one_op(statements)):
+        is_call = self.in_place.isdisjoint(targets) and _is_one_op(statements)  # one of torch's
+        shared = None if is_call else self._with_shared_function(sweep_function)
+        if shared is None:
             yield from map(_as_new_tensor, statements)
         else:
-            yield from self._call_statements(statements, sweep_function)
+            yield from self._call_statements(statements, shared)
 
     def _call_statements(
         self, statements: Sequence[Assign], sweep_function: SweepFunction
     ) -> Iterator[Assign]:
         """Yield the call of a function, between the statements that create and name its lists."""
         quote = tuple(dict.fromkeys(line for stmt in statements for line in stmt.quote))
-        for name, axes in sweep_function.arguments.items():
+        for name, axes in sweep_function.axes.items():
             self.used_names.add(name)
             self.kinds.setdefault(Ref(name), Kind(Stage.DEVICE, axes))
         for name, like in sweep_function.created.items():
             yield Assign(Ref(name), Call(EMPTY_LIKE, like), quote)
-        function = self._shared_function(sweep_function.function)
+        function = sweep_function.function
         self.used_names.add(function.name)
         for name, dead in sweep_function.reused.items():
             note = f"{function.name} reads {dead} by the name {name}, and then overwrites it"
@@ -220,16 +219,23 @@ class _Outliner:
         for name, after in sweep_function.renamed.items():
             yield Assign(Ref(name), Ref(after), quote)
 
-    def _shared_function(self, function: Algorithm) -> Algorithm:
-        """Return the known function that equals this one; add this one if there is none."""
+    def _with_shared_function(self, new: SweepFunction | None) -> SweepFunction | None:
+        """Return it with an equal known function, if there is one; else its own becomes known.
+
+        Return None if there are too many functions.
+        """
+        if new is None:
+            return None
         for other in self.functions:
-            if replace(function, name=other.name) == other:
-                return other
-        self.functions.append(function)
-        return function
+            if replace(new.function, name=other.name) == other:
+                return replace(new, function=other)
+        if len(self.functions) == MOST_FUNCTIONS:
+            return None
+        self.functions.append(new.function)
+        return new
 
 
-def _needed_before(stmt: Assign, waiting: Sequence[Assign]) -> list[Assign]:
+def _needed_before(stmt: Stmt, waiting: Sequence[Assign]) -> list[Assign]:
     """Return the waiting statements that must be computed before a statement, in order."""
     needed: list[Assign] = []
     for each in reversed(waiting):
@@ -238,9 +244,10 @@ def _needed_before(stmt: Assign, waiting: Sequence[Assign]) -> list[Assign]:
     return needed
 
 
-def _are_ordered(a: Assign, b: Assign) -> bool:
+def _are_ordered(a: Stmt, b: Stmt) -> bool:
     """Tell whether one of two statements assigns what the other reads or assigns."""
-    return a.target.name in _names(b) or b.target.name in _names(a)
+    assigned = names_assigned((a,)), names_assigned((b,))
+    return not (assigned[0].isdisjoint(_names(b)) and assigned[1].isdisjoint(_names(a)))
 
 
 def _as_new_tensor(stmt: Assign) -> Assign:
@@ -254,14 +261,14 @@ def _as_new_tensor(stmt: Assign) -> Assign:
 
 def _is_one_op(statements: Sequence[Assign]) -> bool:
     """Tell whether torch computes statements in one call, as a function would."""
-    if len(statements) > 1 or copy_source(statements[0]) is not None:
+    if len(statements) > 1 or copy_source(statements[0]) or is_reduction(statements[0].value):
         return False
     value = as_plain_arithmetic(statements[0].value)
     return not any(isinstance(child, Call) for child in children(value))
 
 
-def _names(stmt: Assign) -> set[str]:
-    return {stmt.target.name, *(ref.name for ref in refs(stmt.value))}
+def _names(stmt: Stmt) -> set[str]:
+    return names_assigned((stmt,)) | names_read((stmt,))
 
 
 def _read_by_conditions(program: Program) -> set[str]:
@@ -294,15 +301,19 @@ def _is_boolean(value: Expr, known: set[str]) -> bool:
     return False
 
 
-_SHARE_MEMORY = ("transpose", "diag", "identity", "where", "gaussian", "random", "random16")
-"""Words whose results may be views, or one tensor that all positions of a list share."""
+_VIEWS = ("transpose", "diag", "where")
+"""Words whose results may share memory with their operands."""
+_SHARED = ("identity", "gaussian", "random", "random16")
+"""Words whose result may be one tensor that all positions of a list share."""
 
 
-def _makes_new_tensor(stmt: Assign) -> bool:
-    """Tell whether the value of a statement is a new tensor."""
+def _names_of_shared_memory(stmt: Assign) -> set[str]:
+    """Return the variables that may share memory after a statement, with others or in a list."""
     value = only_factor(stmt.value)
-    shares_memory = isinstance(value, Call) and value.op in _SHARE_MEMORY
-    return not isinstance(value, Ref) and not shares_memory
+    op = value.op if isinstance(value, Call) else ""
+    if isinstance(value, Ref) or op in _VIEWS:
+        return _names(stmt)
+    return {stmt.target.name} if op in _SHARED else set()
 
 
 @dataclass(frozen=True)
@@ -311,14 +322,16 @@ class SweepFunction:
 
     * `created`: maps each variable that the caller must create to the operands of `EMPTY_LIKE`.
     * `reused`: maps each variable to the dead variable whose memory it takes.
-    * `arguments`: the caller's variables in the order of the function's lists, with their axes.
+    * `arguments`: the caller's variables in the order of the function's lists.
+    * `axes`: the axes of each of these variables.
     * `renamed`: maps each variable to the name under which the call returns its new value.
     """
 
     function: Algorithm
     created: Mapping[str, tuple[Expr, ...]]
     reused: Mapping[str, str]
-    arguments: Mapping[str, Axes]
+    arguments: tuple[str, ...]
+    axes: Mapping[str, Axes]
     renamed: Mapping[str, str]
 
 
@@ -346,8 +359,8 @@ class SweepBuilder:
     ) -> SweepFunction | None:
         """Return the function of some statements.
 
-        Return None if the function would write all tensors that it reads, have fewer than two lists
-        of tensors, or no output; or if a list would hold numbers of matrices.
+        Return None if the function would read no tensors of the shape, or would have no output; or
+        if a list would hold numbers of matrices.
 
         Args:
             statements: statements over tensors of one shape, and their numbers, rows and columns.
@@ -365,39 +378,42 @@ class SweepBuilder:
         inputs = [n for n in read if n not in reused.values()]
         updated = [n for n in kept if n in self.in_place]
         if full.isdisjoint(set(inputs) - set(updated)):
-            reused, inputs = {}, read  # a function needs a list that it only reads
+            reused, inputs = {}, read  # without another list, the copy of a dead one would be lost
         only_read = [n for n in inputs if n not in updated]
         written = [*updated, *(n for n in kept if n not in updated)]
-        sources = [n for n in only_read if n in full]
-        params = [n for n in written if n in full] or sources[1:]
+        like = next((n for n in read if n in full), None)
         shapes = {n: self._shape(axes[n]) for n in (*written, *only_read)}
-        if not (kept and sources and params) or None in shapes.values():
+        if not kept or like is None or None in shapes.values():
             return None
         used_names = {ref.name for ref in self.kinds}
         old_names = {n: free_name(f"{n}_before", used_names) for n in only_read if n in assigned}
         new_names = {n: free_name(f"{n}_after", used_names) for n in old_names if n in kept}
-        lists = {n: n for n in written} | {old_names.get(n, n): n for n in only_read}
+        # The lists of the function, each with the variable of the caller and its axes.
+        lists = {n: (new_names.get(n, n), axes[n]) for n in written}
+        lists |= {old_names.get(n, n): (n, axes[n]) for n in only_read}
+        full_lists = [n for n in lists if lists[n][1] is self.axes]
+        read_lists = [n for n in full_lists[1:] if n not in written]
+        again = free_name(f"{full_lists[0]}_again", lists)  # nothing reads this list
+        param, grad = full_lists[0], (*read_lists, again)[0]
+        lists.setdefault(grad, lists[param])
+        states = [
+            _state(n, self._shape(list_axes), n in written)
+            for n, (_, list_axes) in lists.items()
+            if n not in (param, grad)
+        ]
         body = _with_inputs(statements, old_names | {old: n for n, old in reused.items()})
-        first = (params[0], old_names.get(sources[0], sources[0]))
-        states = (_state(n, shapes[lists[n]], n in written) for n in lists if n not in first)
-        numbers = dict.fromkeys(
-            r.name for s in statements for r in refs(s.value) if self.kinds[r].is_scalar
+        function = replace(
+            self._function(name, statements, param, grad, states),
+            rule=body,
+            overwritten=tuple(reused.items()),
         )
-        function = self._function(name, first, states, numbers, body, reused)
-        return SweepFunction(
-            function,
-            {
-                new_names.get(n, n): (Ref(sources[0]), Const(shapes[n]))
-                for n in kept
-                if n not in updated and n not in reused
-            },
-            reused,
-            {
-                new_names.get(n, n) if n in written else lists[n]: axes[lists[n]]
-                for n in function.lists
-            },
-            new_names,
-        )
+        created = {
+            new_names.get(n, n): (Ref(like), Const(shapes[n]))
+            for n in kept
+            if n not in updated and n not in reused
+        }
+        arguments = tuple(lists[n][0] for n in function.lists)
+        return SweepFunction(function, created, reused, arguments, dict(lists.values()), new_names)
 
     def _axes_of_names(self, statements: Sequence[Assign]) -> dict[str, Axes]:
         """Return the axes of the variables of statements; MATRIX for a variable of two shapes."""
@@ -442,14 +458,16 @@ class SweepBuilder:
     def _function(
         self,
         name: str,
-        first: tuple[str, str],
+        statements: Sequence[Assign],
+        param: str,
+        grad: str,
         states: Iterable[State],
-        numbers: Iterable[str],
-        body: Program,
-        reused: Mapping[str, str],
     ) -> Algorithm:
-        """Return an algorithm over lists; `first` are its parameter and its gradient."""
-        ordered = sorted(states, key=attrgetter("on_device"))  # numbers are a kernel's last streams
+        """Return an algorithm over lists. Numbers are the last streams of a kernel."""
+        ordered = sorted(states, key=attrgetter("on_device"))
+        numbers = dict.fromkeys(
+            r.name for s in statements for r in refs(s.value) if self.kinds[r].is_scalar
+        )
         return Algorithm(
             name=name,
             module=self.algorithm.module,
@@ -457,13 +475,12 @@ class SweepBuilder:
             paper="",
             states=tuple(ordered),
             hypers=tuple(Hyper(number, "number", 0.0) for number in numbers),
-            rule=body,
-            param=first[0],
-            grad=first[1],
+            rule=statements,
+            param=param,
+            grad=grad,
             step=None,
-            lists=(*first, *(state.symbol for state in ordered)),
+            lists=(param, grad, *(state.symbol for state in ordered)),
             is_sweep=True,
-            overwritten=tuple(reused.items()),
         )
 
 
