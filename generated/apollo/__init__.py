@@ -157,7 +157,6 @@ class APOLLO(GeneratedOptimizer):
             "sweep9",
             "sweep10",
         ),
-        fused_share=0.767,
         ranked=True,
         facts=("tall",),
         upper_bounds=(("betas", 1),),

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from optgen.runtime.eager.parts import same_shape_sublists
 from optgen.runtime.eager.random_numbers import gaussian
-from optgen.runtime.eager.reductions import total
 from optgen.runtime.eager.scalars import (
     advance,
     divide,
@@ -95,17 +94,21 @@ def update_tall(
             right_projection_gaussian = gaussian(
                 right_projection, seed_key, floor(numbers_of(streams) % 16777216), step, 0
             )
-            right_projection = inverse_used_rank_sqrt * right_projection_gaussian
+            sweep1(
+                right_projection,
+                right_projection_gaussian,
+                inverse_used_rank_sqrt=inverse_used_rank_sqrt,
+            )
         # x = g @ W
         x = grad @ right_projection
         # m = beta1 * m + (1 - beta1) * x
         # v = beta2 * v + (1 - beta2) * x**2
         # y = m / (sqrt(v) + eps)
         # u = g * row_norm(y) / (row_norm(x) + TINY)
-        y = empty_like(x, "like")
-        y_sq_row_sum = empty_like(x, "row")
-        x_sq_row_sum = empty_like(x, "row")
-        sweep1(
+        y = empty_like(exp_avg, "like")
+        y_sq_row_sum = empty_like(exp_avg, "row")
+        x_sq_row_sum = empty_like(exp_avg, "row")
+        sweep2(
             exp_avg,
             x,
             exp_avg_sq,
@@ -122,27 +125,26 @@ def update_tall(
             # u = g * norm(y) / (norm(x) + TINY)
             y_sq_sum = empty_like(y, "scalar")
             x_sq_sum = empty_like(y, "scalar")
-            sweep2(x, y, y_sq_sum, x_sq_sum)
+            sweep3(y, x, y_sq_sum, x_sq_sum)
             u = empty_like(grad, "like")
-            sweep3(u, grad, y_sq_sum, x_sq_sum)
+            sweep4(u, grad, y_sq_sum, x_sq_sum)
         else:
             # u = g * row_norm(y) / (row_norm(x) + TINY)
             u = empty_like(grad, "like")
-            sweep4(u, grad, y_sq_row_sum, x_sq_row_sum)
+            sweep5(u, grad, y_sq_row_sum, x_sq_row_sum)
         if fresh_last_norm:
             # last_norm = 0 * last_norm + norm(u)
-            u_sq_sum = total(u * u)
-            last_norm = 0 * last_norm + sqrt(u_sq_sum)
+            sweep6(u, u, last_norm)
         else:
             # limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
             # last_norm = norm(u) / limit
             # u = u / limit
             u_after = empty_like(u, "like")
-            sweep5(u_after, u, last_norm, limit_offset=limit_offset)
+            sweep7(u_after, u, last_norm, limit_offset=limit_offset)
             u = u_after
         # p = p - lr * sqrt(scale) * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         # p = p - lr * weight_decay * p
-        sweep6(param, u, step_size=step_size, decay_factor=decay_factor)
+        sweep8(param, u, step_size=step_size, decay_factor=decay_factor)
         write_back(params, param)
         write_back(right_projections, right_projection)
         write_back(exp_avgs, exp_avg)
@@ -212,17 +214,21 @@ def update_not_tall(
             left_projection_gaussian = gaussian(
                 left_projection, seed_key, floor(numbers_of(streams) % 16777216), step, 1
             )
-            left_projection = inverse_used_rank_sqrt * left_projection_gaussian
+            sweep1(
+                left_projection,
+                left_projection_gaussian,
+                inverse_used_rank_sqrt=inverse_used_rank_sqrt,
+            )
         # z = U @ g
         z = left_projection @ grad
         # n = beta1 * n + (1 - beta1) * z
         # w = beta2 * w + (1 - beta2) * z**2
         # s = n / (sqrt(w) + eps)
         # u = g * col_norm(s) / (col_norm(z) + TINY)
-        s = empty_like(z, "like")
-        s_sq_col_sum = empty_like(z, "col")
-        z_sq_col_sum = empty_like(z, "col")
-        sweep7(
+        s = empty_like(exp_avg_wide, "like")
+        s_sq_col_sum = empty_like(exp_avg_wide, "col")
+        z_sq_col_sum = empty_like(exp_avg_wide, "col")
+        sweep9(
             exp_avg_wide,
             z,
             exp_avg_sq_wide,
@@ -239,27 +245,26 @@ def update_not_tall(
             # u = g * norm(s) / (norm(z) + TINY)
             s_sq_sum = empty_like(s, "scalar")
             z_sq_sum = empty_like(s, "scalar")
-            sweep8(z, s, s_sq_sum, z_sq_sum)
+            sweep3(s, z, s_sq_sum, z_sq_sum)
             u = empty_like(grad, "like")
-            sweep9(u, grad, s_sq_sum, z_sq_sum)
+            sweep4(u, grad, s_sq_sum, z_sq_sum)
         else:
             # u = g * col_norm(s) / (col_norm(z) + TINY)
             u = empty_like(grad, "like")
             sweep10(u, grad, s_sq_col_sum, z_sq_col_sum)
         if fresh_last_norm:
             # last_norm = 0 * last_norm + norm(u)
-            u_sq_sum = total(u * u)
-            last_norm = 0 * last_norm + sqrt(u_sq_sum)
+            sweep6(u, u, last_norm)
         else:
             # limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
             # last_norm = norm(u) / limit
             # u = u / limit
             u_after = empty_like(u, "like")
-            sweep5(u_after, u, last_norm, limit_offset=limit_offset)
+            sweep7(u_after, u, last_norm, limit_offset=limit_offset)
             u = u_after
         # p = p - lr * sqrt(scale) * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         # p = p - lr * weight_decay * p
-        sweep6(param, u, step_size=step_size, decay_factor=decay_factor)
+        sweep8(param, u, step_size=step_size, decay_factor=decay_factor)
         write_back(params, param)
         write_back(left_projections, left_projection)
         write_back(exp_avg_wides, exp_avg_wide)

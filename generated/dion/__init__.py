@@ -78,7 +78,6 @@ class Dion(GeneratedOptimizer):
         elementwise=False,
         why_uncut="the state Q is a thin matrix",
         sweeps=("sweep1", "sweep2", "sweep3"),
-        fused_share=0.96,
         ranked=True,
     )
     lowerings = __name__

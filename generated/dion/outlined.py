@@ -63,18 +63,24 @@ def update(
         # R = transpose(m) @ P
         R = transpose(momentum) @ P
         # m = m - (1 - mu) * P @ transpose(R)
-        P_scaled = one_minus_mu * P
-        P_product = P_scaled @ transpose(R)
+        P_product = P @ transpose(R)
         # Q = R / (col_norm(R) + epsilon)
         Q = empty_like(R, "like")
         sweep2(Q, R, epsilon=epsilon)
         # p = p - lr * sqrt(rows(p) / cols(p)) * P @ transpose(Q)
-        P_scaled_2 = P_scale * P
-        P_product_2 = P_scaled_2 @ transpose(Q)
+        P_product_2 = P @ transpose(Q)
         # m = m - (1 - mu) * P @ transpose(R)
         # p = p - lr * weight_decay * p
         # p = p - lr * sqrt(rows(p) / cols(p)) * P @ transpose(Q)
-        sweep3(momentum, P_product, param, P_product_2, decay_factor=decay_factor)
+        sweep3(
+            momentum,
+            P_product,
+            param,
+            P_product_2,
+            one_minus_mu=one_minus_mu,
+            decay_factor=decay_factor,
+            P_scale=P_scale,
+        )
         write_back(params, param)
         write_back(momentums, momentum)
         write_back(Qs, Q)

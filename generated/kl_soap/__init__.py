@@ -143,7 +143,6 @@ class KLSOAP(GeneratedOptimizer):
         why_uncut="the state gram_left is a square matrix",
         by_matrix=True,
         sweeps=("sweep1", "sweep2", "sweep3", "sweep4", "sweep5", "sweep6"),
-        fused_share=0.785,
         upper_bounds=(("betas", 1), ("shampoo_beta", 1)),
     )
     lowerings = __name__

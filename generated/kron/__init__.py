@@ -159,8 +159,11 @@ class Kron(GeneratedOptimizer):
             "sweep8",
             "sweep9",
             "sweep10",
+            "sweep11",
+            "sweep12",
+            "sweep13",
+            "sweep14",
         ),
-        fused_share=0.469,
         upper_bounds=(("lr_preconditioner", 1),),
     )
     lowerings = __name__

@@ -79,7 +79,6 @@ class OneSidedShampoo(GeneratedOptimizer):
         why_uncut="the state gram is a square matrix",
         by_matrix=True,
         sweeps=("sweep1", "sweep2", "sweep3", "sweep4"),
-        fused_share=0.75,
         upper_bounds=(("betas", 1),),
     )
     lowerings = __name__

@@ -60,17 +60,18 @@ def update(
             grad = -grad
         # R = lerp(R, transpose(g) @ g, 1 - beta2)
         grad_col_gram = transpose(grad) @ grad
-        # m = lerp(m, g, 1 - beta1)
-        sweep1(exp_avg, grad, one_minus_beta1=one_minus_beta1)
-        # R = lerp(R, transpose(g) @ g, 1 - beta2)
-        sweep2(gram, grad_col_gram, one_minus_beta2=one_minus_beta2)
+        sweep1(gram, grad_col_gram, one_minus_beta2=one_minus_beta2)
         if remainder(step - 1, every) == 0:
             # B = inverse_root(R / (1 - beta2**t), 2, eps)
-            gram_scaled = inverse_bias_correction2 * gram
+            gram_scaled = empty_like(gram, "like")
+            sweep2(gram_scaled, gram, inverse_bias_correction2=inverse_bias_correction2)
             root = inverse_root(gram_scaled, 2, eps)
+        # m = lerp(m, g, 1 - beta1)
+        sweep1(exp_avg, grad, one_minus_beta2=one_minus_beta1)
         # u = m @ B / (1 - beta1**t)
         exp_avg_product = exp_avg @ root
-        u = inverse_bias_correction1 * exp_avg_product
+        u = empty_like(exp_avg_product, "like")
+        sweep2(u, exp_avg_product, inverse_bias_correction2=inverse_bias_correction1)
         if every > 1:
             # u = u * minimum(1, longest / norm(u, over="matrix"))
             u_after = empty_like(u, "like")

@@ -93,7 +93,6 @@ class PolarMuon(GeneratedOptimizer):
             "sweep11",
             "sweep12",
         ),
-        fused_share=0.818,
         upper_bounds=(("momentum", 1),),
     )
     lowerings = __name__

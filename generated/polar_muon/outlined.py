@@ -58,11 +58,11 @@ def update(
         # x = clamp(x / scale, -1, 1)
         # x = x / (1.02 * norm(x) + eps / scale)
         # gram = x @ transpose(x)
-        x = empty_like(grad, "like")
-        scale = empty_like(grad, "scalar")
-        x_sq_sum = empty_like(grad, "scalar")
-        x_sq_sum_scaled = empty_like(grad, "like")
-        x_sq_sum_scaled_2 = empty_like(grad, "like")
+        x = empty_like(momentum_buffer, "like")
+        scale = empty_like(momentum_buffer, "scalar")
+        x_sq_sum = empty_like(momentum_buffer, "scalar")
+        x_sq_sum_scaled = empty_like(momentum_buffer, "like")
+        x_sq_sum_scaled_2 = empty_like(momentum_buffer, "like")
         sweep1(
             momentum_buffer,
             grad,
@@ -80,8 +80,7 @@ def update(
         gram = x_sq_sum_scaled @ transpose(x_sq_sum_scaled_2)
         # x = x / (1.02 * norm(x) + eps / scale)
         # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
-        gram_scaled = 15.878769915207462 * gram
-        gram_product = gram_scaled @ gram
+        gram_product = gram @ gram
         # sweep2 reads gram_product by the name gram_combination, and then overwrites it
         gram_combination = gram_product
         # x = x / (1.02 * norm(x) + eps / scale)
@@ -96,8 +95,7 @@ def update(
         # gram = x @ transpose(x)
         gram2 = x @ transpose(x)
         # x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
-        gram2_scaled = 0.5000178451051316 * gram2
-        gram2_product = gram2_scaled @ gram2
+        gram2_product = gram2 @ gram2
         # sweep5 reads gram2_product by the name gram2_combination, and then overwrites it
         gram2_combination = gram2_product
         # x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
@@ -109,8 +107,7 @@ def update(
         # gram = x @ transpose(x)
         gram3 = x @ transpose(x)
         # x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
-        gram3_scaled = 0.5060648178503393 * gram3
-        gram3_product = gram3_scaled @ gram3
+        gram3_product = gram3 @ gram3
         # sweep7 reads gram3_product by the name gram3_combination, and then overwrites it
         gram3_combination = gram3_product
         # x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
@@ -122,8 +119,7 @@ def update(
         # gram = x @ transpose(x)
         gram4 = x @ transpose(x)
         # x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
-        gram4_scaled = 0.46449024233003106 * gram4
-        gram4_product = gram4_scaled @ gram4
+        gram4_product = gram4 @ gram4
         # sweep9 reads gram4_product by the name gram4_combination, and then overwrites it
         gram4_combination = gram4_product
         # x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
@@ -135,8 +131,7 @@ def update(
         # gram = x @ transpose(x)
         gram5 = x @ transpose(x)
         # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
-        gram5_scaled = 0.42323551169305323 * gram5
-        gram5_product = gram5_scaled @ gram5
+        gram5_product = gram5 @ gram5
         # sweep11 reads gram5_product by the name gram5_combination, and then overwrites it
         gram5_combination = gram5_product
         # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)

@@ -18,6 +18,8 @@ sweep1 = sweep_function(__package__, "sweep1")
 sweep2 = sweep_function(__package__, "sweep2")
 sweep3 = sweep_function(__package__, "sweep3")
 sweep4 = sweep_function(__package__, "sweep4")
+sweep5 = sweep_function(__package__, "sweep5")
+sweep6 = sweep_function(__package__, "sweep6")
 
 
 def update_factored(
@@ -62,12 +64,17 @@ def update_factored(
             momentum_buffer_matrix_orthogonalize = newton_schulz(
                 momentum_buffer, ns_coefficients, ns_steps, eps
             )
-            u = momentum_buffer_matrix_orthogonalize_weight * momentum_buffer_matrix_orthogonalize
+            u = empty_like(momentum_buffer_matrix_orthogonalize, "like")
+            sweep3(
+                u,
+                momentum_buffer_matrix_orthogonalize,
+                momentum_buffer_matrix_orthogonalize_weight=momentum_buffer_matrix_orthogonalize_weight,
+            )
         if not unconstrained:
             # p = p - lr * p
-            param = one_minus_lr * param
+            sweep4(param, param, one_minus_lr=one_minus_lr)
         # p = p - lr * scale * u
-        sweep3(param, u, step_size=step_size)
+        sweep5(param, u, step_size=step_size)
         write_back(params, param)
         write_back(momentum_buffers, momentum_buffer)
 
@@ -101,16 +108,22 @@ def update_not_factored(
             grad = -grad
         # u = u / (rms(u) + eps / size)
         param_numel = params[0].numel()
+        if not unconstrained:
+            # p = p - lr * p
+            sweep4(param, param, one_minus_lr=one_minus_lr)
         # b = lerp(b, g, momentum)
         # size = maximum(max_abs(b), TINY)
         # u = clamp(b / size, -1, 1)
         # u = u / (rms(u) + eps / size)
-        u = empty_like(grad, "like")
-        sweep4(momentum_buffer, grad, u, momentum=momentum, param_numel=param_numel, eps=eps)
-        if not unconstrained:
-            # p = p - lr * p
-            param = one_minus_lr * param
         # p = p - lr * scale * u
-        sweep3(param, u, step_size=step_size)
+        sweep6(
+            momentum_buffer,
+            grad,
+            param,
+            momentum=momentum,
+            param_numel=param_numel,
+            eps=eps,
+            step_size=step_size,
+        )
         write_back(params, param)
         write_back(momentum_buffers, momentum_buffer)

@@ -18,6 +18,8 @@ sweep1 = sweep_function(__package__, "sweep1")
 sweep2 = sweep_function(__package__, "sweep2")
 sweep3 = sweep_function(__package__, "sweep3")
 sweep4 = sweep_function(__package__, "sweep4")
+sweep5 = sweep_function(__package__, "sweep5")
+sweep6 = sweep_function(__package__, "sweep6")
 
 
 def update_factored(
@@ -66,17 +68,17 @@ def update_factored(
             # R = eps * identity(R)
             gram_right_identity = identity(gram_right)
             # L = eps * identity(L)
-            gram_left = eps * gram_left_identity
+            sweep2(gram_left, gram_left_identity, eps=eps)
             # R = eps * identity(R)
-            gram_right = eps * gram_right_identity
+            sweep2(gram_right, gram_right_identity, eps=eps)
         # L = L + g @ transpose(g)
         grad_row_gram = grad @ transpose(grad)
         # R = R + transpose(g) @ g
         grad_col_gram = transpose(grad) @ grad
         # L = L + g @ transpose(g)
-        gram_left = gram_left + grad_row_gram
+        sweep3(gram_left, grad_row_gram)
         # R = R + transpose(g) @ g
-        gram_right = gram_right + grad_col_gram
+        sweep3(gram_right, grad_col_gram)
         if remainder(step - 1, update_freq) == 0:
             # A = inverse_root(L, 4, 0)
             root_left = inverse_root(gram_left, 4, 0)
@@ -87,10 +89,10 @@ def update_factored(
         if update_freq > 1:
             # u = u * minimum(1, longest / norm(u, over="matrix"))
             u_after = empty_like(u, "like")
-            sweep2(u_after, u, longest=longest)
+            sweep4(u_after, u, longest=longest)
             u = u_after
         # p = p - lr * u
-        sweep3(param, u, lr=lr)
+        sweep5(param, u, lr=lr)
         write_back(params, param)
         write_back(gram_lefts, gram_left)
         write_back(gram_rights, gram_right)
@@ -130,6 +132,6 @@ def update_not_factored(
         # s = s + g**2
         # u = g / sqrt(s + eps)
         # p = p - lr * u
-        sweep4(state_sum, grad, param, lr=lr, eps=eps)
+        sweep6(state_sum, grad, param, lr=lr, eps=eps)
         write_back(params, param)
         write_back(state_sums, state_sum)

@@ -121,7 +121,7 @@ class SOAP(GeneratedOptimizer):
         widens=True,
         why_uncut="the state gram_left is a square matrix",
         by_matrix=True,
-        sweeps=("sweep1", "sweep2", "sweep3", "sweep4", "sweep5", "sweep6", "sweep7", "sweep8"),
+        sweeps=("sweep1", "sweep2", "sweep3", "sweep4", "sweep5", "sweep6"),
         facts=("factored",),
         upper_bounds=(("betas", 1),),
     )

@@ -26,8 +26,6 @@ sweep3 = sweep_function(__package__, "sweep3")
 sweep4 = sweep_function(__package__, "sweep4")
 sweep5 = sweep_function(__package__, "sweep5")
 sweep6 = sweep_function(__package__, "sweep6")
-sweep7 = sweep_function(__package__, "sweep7")
-sweep8 = sweep_function(__package__, "sweep8")
 
 
 def update_factored(
@@ -117,7 +115,7 @@ def update_factored(
         # L = lerp(L, g @ transpose(g), 1 - decay)
         sweep4(gram_left, grad_row_gram, one_minus_decay=one_minus_decay)
         # R = lerp(R, transpose(g) @ g, 1 - decay)
-        sweep5(gram_right, grad_col_gram, one_minus_decay=one_minus_decay)
+        sweep4(gram_right, grad_col_gram, one_minus_decay=one_minus_decay)
         if k == 0:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)
@@ -130,11 +128,11 @@ def update_factored(
             Y = gram_right @ basis_right
             # S = descending(transpose(col_sum(U * X)))
             basis_left_col_sum = empty_like(basis_left, "col")
-            sweep6(X, basis_left, basis_left_col_sum)
+            sweep5(basis_left, X, basis_left_col_sum)
             S = descending_order(transpose(basis_left_col_sum))
             # T = descending(transpose(col_sum(W * Y)))
             basis_right_col_sum = empty_like(basis_right, "col")
-            sweep7(Y, basis_right, basis_right_col_sum)
+            sweep5(basis_right, Y, basis_right_col_sum)
             T = descending_order(transpose(basis_right_col_sum))
             # v = S @ v @ transpose(T)
             exp_avg_sq = permuted_columns(permuted_rows(exp_avg_sq, S), T)
@@ -192,7 +190,7 @@ def update_not_factored(
             # u = m / (sqrt(v) + eps)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             # p = p - lr * weight_decay * p
-            sweep8(
+            sweep6(
                 exp_avg,
                 grad,
                 exp_avg_sq,

@@ -29,17 +29,18 @@ from optgen.ir.nodes import (
     Ref,
     Stmt,
     assigns,
-    children,
     copy_source,
     expressions,
+    map_statements,
     names_assigned,
     names_read,
     only_factor,
     refs,
+    rename_program,
     rename_refs,
 )
 from optgen.ir.ops import OPS
-from optgen.ir.plan import Plan, is_reduction
+from optgen.ir.plan import Plan
 from optgen.passes.hoist_between_sweeps import as_plain_arithmetic
 from optgen.passes.name_matrix_words import MatrixWordNamer, has_rows_and_columns, sweep_axes
 from optgen.passes.name_values import draw_first
@@ -48,6 +49,8 @@ from optgen.passes.plan import plans
 
 EMPTY_LIKE = "empty_like"
 """The op that creates the list into which a function writes."""
+IN_ROWS = "in_rows"
+"""The op that repeats a number of each matrix for the rows of another value."""
 MOST_FUNCTIONS = 16
 """Largest number of functions of a rule. Each is compiled by itself, in half a second."""
 
@@ -188,16 +191,35 @@ class _Outliner:
         names |= {program.function.name for program in self.whole_plan.algorithm.programs}
         name = free_name(f"sweep{len(self.functions) + 1}", self.used_names | names)
         builder = SweepBuilder(self.whole_plan.algorithm, self.in_place, self.kinds, axes)
-        sweep_function = builder.build(statements, targets & (read | self.stored), dead_names, name)
-        is_call = self.in_place.isdisjoint(targets) and _is_one_op(statements)  # one of torch's
-        shared = None if is_call else self._with_shared_function(sweep_function)
-        if shared is None:
+        rows, in_rows = self._with_rows(statements, axes)
+        new = builder.build(in_rows, targets & (read | self.stored), dead_names, name)
+        is_negation = len(statements) == 1 and _is_negation(statements[0])
+        function = None if is_negation or new is None else self._known_function(new.function)
+        if new is None or function is None:
             yield from map(_as_new_tensor, statements)
-        else:
-            yield from self._call_statements(statements, shared)
+            return
+        like = next(Ref(n) for n in new.axes if new.axes[n] is axes and n not in new.created)
+        yield from (Assign(row, Call(IN_ROWS, (Ref(n), like))) for n, row in rows.items())
+        yield from self._call_statements(in_rows, new, function)
+
+    def _with_rows(
+        self, statements: Sequence[Assign], axes: Axes
+    ) -> tuple[dict[str, Ref], Sequence[Assign]]:
+        """Return the names of rows for the numbers of matrices, and statements that read these."""
+        read = {
+            r.name for s in statements for r in refs(s.value) if self.kinds[r].axes is Axes.MATRIX
+        }
+        read -= {stmt.target.name for stmt in statements}
+        rows = {name: Ref(free_name(f"{name}_rows", self.used_names)) for name in sorted(read)}
+        self.kinds |= dict.fromkeys(rows.values(), Kind(Stage.DEVICE, Axes(axes & (1 | HEIGHT))))
+
+        def in_rows(ref: Ref) -> Ref:
+            return rows.get(ref.name, ref)
+
+        return rows, [replace(s, value=rename_refs(s.value, in_rows)) for s in statements]
 
     def _call_statements(
-        self, statements: Sequence[Assign], sweep_function: SweepFunction
+        self, statements: Sequence[Assign], sweep_function: SweepFunction, function: Algorithm
     ) -> Iterator[Assign]:
         """Yield the call of a function, between the statements that create and name its lists."""
         quote = tuple(dict.fromkeys(line for stmt in statements for line in stmt.quote))
@@ -206,33 +228,52 @@ class _Outliner:
             self.kinds.setdefault(Ref(name), Kind(Stage.DEVICE, axes))
         for name, like in sweep_function.created.items():
             yield Assign(Ref(name), Call(EMPTY_LIKE, like), quote)
-        function = sweep_function.function
         self.used_names.add(function.name)
         for name, dead in sweep_function.reused.items():
             note = f"{function.name} reads {dead} by the name {name}, and then overwrites it"
             yield Assign(Ref(name), Ref(dead), (note,))
         scalars = {r.name: r for s in statements for r in refs(s.value) if self.kinds[r].is_scalar}
-        numbers = (scalars[hyper.name] for hyper in function.hypers)
+        numbers = (
+            Call("keyword", (Const(hyper.name), scalars[own.name]))
+            for hyper, own in zip(function.hypers, sweep_function.function.hypers, strict=True)
+        )
         lists = (Ref(name) for name in sweep_function.arguments)
         self.kinds[Ref(function.name)] = TENSOR
         yield Assign(Ref(function.name), Call(function.name, (*lists, *numbers)), quote)
         for name, after in sweep_function.renamed.items():
             yield Assign(Ref(name), Ref(after), quote)
 
-    def _with_shared_function(self, new: SweepFunction | None) -> SweepFunction | None:
-        """Return it with an equal known function, if there is one; else its own becomes known.
+    def _known_function(self, new: Algorithm) -> Algorithm | None:
+        """Return a known function that equals a new one, which else becomes known.
 
         Return None if there are too many functions.
         """
-        if new is None:
-            return None
         for other in self.functions:
-            if replace(new.function, name=other.name) == other:
-                return replace(new, function=other)
+            if _without_names(other) == _without_names(new):
+                return other
         if len(self.functions) == MOST_FUNCTIONS:
             return None
-        self.functions.append(new.function)
+        self.functions.append(new)
         return new
+
+
+def _without_names(function: Algorithm) -> Algorithm:
+    """Return a function with numbers for names, and without the statements of the rule."""
+    targets = (stmt.target.name for stmt in assigns(function.rule))
+    names = (*function.lists, *(hyper.name for hyper in function.hypers), *targets)
+    numbers = {name: str(number) for number, name in enumerate(dict.fromkeys(names))}
+    rule = rename_program(function.rule, lambda ref: Ref(numbers[ref.name]))
+    return replace(
+        function,
+        name="",
+        lists=(),
+        param="",
+        grad="",
+        overwritten=(),
+        hypers=(),
+        states=tuple(replace(s, symbol="", key="") for s in function.states),
+        rule=map_statements(rule, lambda stmt: replace(stmt, quote=())),
+    )
 
 
 def _needed_before(stmt: Stmt, waiting: Sequence[Assign]) -> list[Assign]:
@@ -259,12 +300,12 @@ def _as_new_tensor(stmt: Assign) -> Assign:
     return stmt if source is None else replace(stmt, value=Call("copy", (source,)))
 
 
-def _is_one_op(statements: Sequence[Assign]) -> bool:
-    """Tell whether torch computes statements in one call, as a function would."""
-    if len(statements) > 1 or copy_source(statements[0]) or is_reduction(statements[0].value):
-        return False
-    value = as_plain_arithmetic(statements[0].value)
-    return not any(isinstance(child, Call) for child in children(value))
+def _is_negation(stmt: Assign) -> bool:
+    """Tell whether a statement only changes a sign, as `maximize` does. torch does so as fast."""
+    match as_plain_arithmetic(stmt.value):
+        case Call("neg", (Ref(),)):
+            return True
+    return False
 
 
 def _names(stmt: Stmt) -> set[str]:

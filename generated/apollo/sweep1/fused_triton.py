@@ -9,36 +9,16 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
+    NUMEL,
     PARAM_GROUP,
     STREAMS,
     at,
-    div,
-    sqrt,
 )
-from optgen.runtime.fused_triton.device_reductions import (
-    PARTIALS,
-    TILE_SHAPE_INDEX,
-    VALUES,
-    combine,
-    elements,
-    extents,
-    inside,
-    is_last,
-    is_whole,
-    lines,
-    lines_inside,
-    row_total,
-    tile_at,
-    tile_extent,
-    whole_elements,
-)
-from optgen.runtime.fused_triton.workspace import LineSums, WorkspaceSpec
+from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(5)
+SCALARS = tl.constexpr(1)
 WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(
-        scalars=SCALARS.value, in_phases=True, by_matrix=True, row_values=2, row_sums=2
-    ),
+    (): WorkspaceSpec(scalars=SCALARS.value),
 }
 
 
@@ -46,295 +26,76 @@ WORKSPACES = {  # by the facts of a plan
 def sweep1_scalars(table, hypers, scalars, num_tensors):
     """Store the hyperparameters of one tensor's group as its scalars."""
     entry = table + tl.program_id(0)
-    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 5
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
     scalars += tl.program_id(0) * SCALARS
-    beta1 = tl.load(hyper)
-    one_minus_beta1 = tl.load(hyper + 1)
-    beta2 = tl.load(hyper + 2)
-    one_minus_beta2 = tl.load(hyper + 3)
-    eps = tl.load(hyper + 4)
+    inverse_used_rank_sqrt = tl.load(hyper)
 
-    tl.store(scalars, beta1)
-    tl.store(scalars + 1, one_minus_beta1)
-    tl.store(scalars + 2, beta2)
-    tl.store(scalars + 3, one_minus_beta2)
-    tl.store(scalars + 4, eps)
+    tl.store(scalars, inverse_used_rank_sqrt)
 
 
 @triton.jit
 def sweep1_step_on_elements(
-    exp_avgs, xs, exp_avg_sqs, ys, lanes, mask, scalars, dtype: tl.constexpr
+    right_projections, right_projection_gaussians, lanes, mask, scalars, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor, and return reductions of them."""
-    exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
-    x = tl.load(xs + lanes, mask).to(dtype)
-    exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)
-    y = tl.load(ys + lanes, mask).to(dtype)
-    beta1 = tl.load(scalars).to(dtype)
-    one_minus_beta1 = tl.load(scalars + 1).to(dtype)
-    beta2 = tl.load(scalars + 2).to(dtype)
-    one_minus_beta2 = tl.load(scalars + 3).to(dtype)
-    eps = tl.load(scalars + 4).to(dtype)
+    """Update the elements `lanes` of one tensor."""
+    right_projection = tl.load(right_projections + lanes, mask).to(dtype)
+    right_projection_gaussian = tl.load(right_projection_gaussians + lanes, mask).to(dtype)
+    inverse_used_rank_sqrt = tl.load(scalars)
 
-    # m = beta1 * m + (1 - beta1) * x
-    exp_avg = beta1 * exp_avg + one_minus_beta1 * x
-    # v = beta2 * v + (1 - beta2) * x**2
-    exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * x * x
-    # y = m / (sqrt(v) + eps)
-    y = div(exp_avg, sqrt(exp_avg_sq) + eps)
-    # u = g * row_norm(y) / (row_norm(x) + TINY)
-    y_sq_row_sum_2 = row_total(y * y, mask)
-    # u = g * row_norm(y) / (row_norm(x) + TINY)
-    x_sq_row_sum_2 = row_total(x * x, mask)
+    # W = gaussian(W, seed, k) / sqrt(used_rank)
+    right_projection = inverse_used_rank_sqrt * right_projection_gaussian
 
-    tl.store(exp_avgs + lanes, exp_avg.to(exp_avgs.dtype.element_ty), mask)
-    tl.store(exp_avg_sqs + lanes, exp_avg_sq.to(exp_avg_sqs.dtype.element_ty), mask)
-    tl.store(ys + lanes, y.to(ys.dtype.element_ty), mask)
-    return y_sq_row_sum_2, x_sq_row_sum_2
-
-
-@triton.jit
-def sweep1_step_on_tile(
-    tensor,
-    depth,
-    height,
-    width,
-    table,
-    shapes,
-    scalars,
-    values,
-    partials,
-    num_tensors,
-    COMPUTE_T: tl.constexpr,
-    EXP_AVG_T: tl.constexpr,
-    X_T: tl.constexpr,
-    EXP_AVG_SQ_T: tl.constexpr,
-    Y_T: tl.constexpr,
-    VECTOR: tl.constexpr,
-    DEPTH: tl.constexpr,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-):
-    """Run the sweep on one tile, and store its partial sums."""
-    entry = table + tensor
-    shape = shapes + tensor
-    scalars += tensor * SCALARS
-    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
-    matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    remaining_matrices = tile_extent(depth, matrix, DEPTH)
-    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
-    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
-    if found_inf is not None:
-        if tl.load(found_inf) != 0.0:
-            remaining_matrices = 0
-    first_row = matrix * height + tile_row * HEIGHT
-    start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(remaining_matrices, remaining_rows, DEPTH, HEIGHT)
-    row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
-    across = tl.cdiv(width, WIDTH)
-    all_rows = depth * height
-    values += tl.load(shape + VALUES * num_tensors)
-    exp_avgs = tl.load(entry + STREAMS * num_tensors)
-    xs = tl.load(entry + (STREAMS + 1) * num_tensors)
-    exp_avg_sqs = tl.load(entry + (STREAMS + 2) * num_tensors)
-    ys = tl.load(entry + (STREAMS + 3) * num_tensors)
-    full = is_whole(
-        remaining_matrices,
-        remaining_rows,
-        remaining_columns,
-        height,
-        width,
-        VECTOR,
-        DEPTH,
-        HEIGHT,
-        WIDTH,
+    tl.store(
+        right_projections + lanes, right_projection.to(right_projections.dtype.element_ty), mask
     )
-    height, width = height.to(tl.int32), width.to(tl.int32)
-    if full & ((exp_avgs | xs | exp_avg_sqs | ys) & 15 == 0):
-        lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
-        y_sq_row_sum_2, x_sq_row_sum_2 = sweep1_step_on_elements(
-            at(exp_avgs, start, EXP_AVG_T, VECTOR),
-            at(xs, start, X_T, VECTOR),
-            at(exp_avg_sqs, start, EXP_AVG_SQ_T, VECTOR),
-            at(ys, start, Y_T, VECTOR),
-            lanes,
-            None,
-            scalars,
-            COMPUTE_T,
-        )
-    else:
-        lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
-        y_sq_row_sum_2, x_sq_row_sum_2 = sweep1_step_on_elements(
-            at(exp_avgs, start, EXP_AVG_T, 1),
-            at(xs, start, X_T, 1),
-            at(exp_avg_sqs, start, EXP_AVG_SQ_T, 1),
-            at(ys, start, Y_T, 1),
-            lanes,
-            mask,
-            scalars,
-            COMPUTE_T,
-        )
-    partials += tl.load(shape + PARTIALS * num_tensors)
-    if DEPTH > 1:
-        tl.store(values + row_lanes, y_sq_row_sum_2, in_rows)
-        tl.store(values + all_rows + row_lanes, x_sq_row_sum_2, in_rows)
-    else:
-        tl.store(partials + tile_column * all_rows + row_lanes, y_sq_row_sum_2, in_rows)
-        tl.store(partials + (tile_column + across) * all_rows + row_lanes, x_sq_row_sum_2, in_rows)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
 def sweep1_step(
     table,
     tensor_of_block,
-    shapes,
     scalars,
-    values,
-    partials,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    EXP_AVG_T: tl.constexpr,
-    X_T: tl.constexpr,
-    EXP_AVG_SQ_T: tl.constexpr,
-    Y_T: tl.constexpr,
+    RIGHT_PROJECTION_T: tl.constexpr,
+    RIGHT_PROJECTION_GAUSSIAN_T: tl.constexpr,
     VECTOR: tl.constexpr,
-    TILES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TAIL: tl.constexpr,
 ):
-    """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
+    """Run the sweep on one block of one tensor."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
-    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
-    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
-    for k in tl.static_range(len(TILES)):
-        if tile_shape_index == k:
-            sweep1_step_on_tile(
-                tensor,
-                depth,
-                height,
-                width,
-                table,
-                shapes,
-                scalars,
-                values,
-                partials,
-                num_tensors,
-                COMPUTE_T,
-                EXP_AVG_T,
-                X_T,
-                EXP_AVG_SQ_T,
-                Y_T,
-                VECTOR,
-                TILES[k][0],
-                TILES[k][1],
-                TILES[k][2],
-            )
-
-
-@triton.jit
-def sweep1_matrices1(
-    tensor,
-    matrix_group,
-    table,
-    shapes,
-    values,
-    num_tensors,
-    Y_SQ_ROW_SUM_T: tl.constexpr,
-    X_SQ_ROW_SUM_T: tl.constexpr,
-    DEPTH: tl.constexpr,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-):
-    """Compute, for some matrices of a tensor, the values that the next phase reads."""
     entry = table + tensor
-    shape = shapes + tensor
-    depth, height, _width = extents(shape, num_tensors)
-    matrix = matrix_group * DEPTH
-    remaining_matrices = depth - matrix
-    all_rows = depth * height
-    values += tl.load(shape + VALUES * num_tensors)
-    row_values = values + matrix * height
-    y_sq_row_sums = (
-        tl.load(entry + (STREAMS + 4) * num_tensors).to(tl.pointer_type(Y_SQ_ROW_SUM_T))
-        + matrix * height
-    )
-    x_sq_row_sums = (
-        tl.load(entry + (STREAMS + 5) * num_tensors).to(tl.pointer_type(X_SQ_ROW_SUM_T))
-        + matrix * height
-    )
-    for first in range(0, height, HEIGHT):
-        lanes = first + lines(height, DEPTH, HEIGHT)
-        mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
-        y_sq_row_sum_2 = tl.load(row_values + lanes, mask, 0.0).to(tl.float64)
-        x_sq_row_sum_2 = tl.load(row_values + all_rows + lanes, mask, 0.0).to(tl.float64)
-        # u = g * row_norm(y) / (row_norm(x) + TINY)
-        y_sq_row_sum = y_sq_row_sum_2
-        # u = g * row_norm(y) / (row_norm(x) + TINY)
-        x_sq_row_sum = x_sq_row_sum_2
-        tl.store(y_sq_row_sums + lanes, y_sq_row_sum.to(Y_SQ_ROW_SUM_T), mask)
-        tl.store(x_sq_row_sums + lanes, x_sq_row_sum.to(X_SQ_ROW_SUM_T), mask)
-
-
-@triton.jit(do_not_specialize=["num_tensors"])
-def sweep1_finish1(
-    first_programs,
-    tensor_indices,
-    table,
-    shapes,
-    values,
-    partials,
-    arrivals,
-    found_inf,
-    num_tensors,
-    Y_SQ_ROW_SUM_T: tl.constexpr,
-    X_SQ_ROW_SUM_T: tl.constexpr,
-    TILES: tl.constexpr,
-    FINISH_TILES: tl.constexpr,
-):
-    """Combine partial sums of rows and columns, and finish each matrix whose sums are complete."""
-    if found_inf is not None:
-        if tl.load(found_inf) != 0.0:
-            return
-    tensor = tl.load(tensor_indices + tl.program_id(0))
-    program = tl.program_id(0) - tl.load(first_programs + tensor)
-    shape = shapes + tensor
-    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
-    for k in tl.static_range(len(TILES)):
-        if tile_shape_index == k:
-            matrix_group, program_count = program, 1
-            if TILES[k][0] == 1:
-                matrix_group, program_count = combine(
-                    program,
-                    shape,
-                    values,
-                    partials,
-                    num_tensors,
-                    SUMS=0,
-                    ROW_SUMS=2,
-                    COLUMN_SUMS=0,
-                    ROW_VALUES=2,
-                    HEIGHT=TILES[k][1],
-                    WIDTH=TILES[k][2],
-                )
-            if is_last(arrivals, matrix_group, shape, num_tensors, program_count):
-                sweep1_matrices1(
-                    tensor,
-                    matrix_group,
-                    table,
-                    shapes,
-                    values,
-                    num_tensors,
-                    Y_SQ_ROW_SUM_T,
-                    X_SQ_ROW_SUM_T,
-                    FINISH_TILES[k][0],
-                    FINISH_TILES[k][1],
-                    FINISH_TILES[k][2],
-                )
+    scalars += tensor * SCALARS
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
+    start = block * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    right_projections = tl.load(entry + STREAMS * num_tensors)
+    right_projection_gaussians = tl.load(entry + (STREAMS + 1) * num_tensors)
+    if (count == BLOCK) & ((right_projections | right_projection_gaussians) & 15 == 0):
+        sweep1_step_on_elements(
+            at(right_projections, start, RIGHT_PROJECTION_T, VECTOR),
+            at(right_projection_gaussians, start, RIGHT_PROJECTION_GAUSSIAN_T, VECTOR),
+            tl.arange(0, BLOCK),
+            None,
+            scalars,
+            COMPUTE_T,
+        )
+    else:
+        for first in range(0, count, TAIL):
+            lanes = first + tl.arange(0, TAIL)
+            sweep1_step_on_elements(
+                at(right_projections, start, RIGHT_PROJECTION_T, 1),
+                at(right_projection_gaussians, start, RIGHT_PROJECTION_GAUSSIAN_T, 1),
+                lanes,
+                lanes < count,
+                scalars,
+                COMPUTE_T,
+            )
 
 
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
-    work = bucket.workspace
-    whole = bucket.whole_workspace
     bucket.launch(
         sweep1_scalars,
         bucket.num_tensors,
@@ -350,37 +111,9 @@ def update(bucket: Bucket) -> None:
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        work.shapes,
         bucket.scalars,
-        work.values,
-        work.partials,
         bucket.num_tensors,
         bucket.compute_type,
-        bucket.types[0],
-        bucket.types[1],
-        bucket.types[2],
-        bucket.types[3],
+        *bucket.types,
         **bucket.options,
-    )
-    programs = bucket.finish_programs(
-        LineSums(
-            rows=2,
-            row_values=2,
-        )
-    )
-    bucket.launch(
-        sweep1_finish1,
-        programs.total,
-        programs.first_programs,
-        programs.tensor_indices,
-        bucket.table,
-        whole.shapes,
-        whole.values,
-        whole.partials,
-        whole.arrivals,
-        bucket.found_inf,
-        bucket.num_tensors,
-        bucket.types[4],
-        bucket.types[5],
-        **whole.line_options,
     )

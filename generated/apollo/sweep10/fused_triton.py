@@ -35,8 +35,11 @@ WORKSPACES = {  # by the facts of a plan
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def sweep10_scalars(table, hypers, scalars, num_tensors):
+def sweep10_scalars(table, hypers, scalars, found_inf, num_tensors):
     """Compute no scalars: the rule needs none."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
 
 
 @triton.jit
@@ -144,6 +147,7 @@ def sweep10_step_on_tile(
     shapes,
     scalars,
     values,
+    found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
     U_T: tl.constexpr,
@@ -221,6 +225,7 @@ def sweep10_step(
     shapes,
     scalars,
     values,
+    found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
     U_T: tl.constexpr,
@@ -243,6 +248,7 @@ def sweep10_step(
                 shapes,
                 scalars,
                 values,
+                found_inf,
                 num_tensors,
                 COMPUTE_T,
                 U_T,
@@ -264,6 +270,7 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.hypers,
         bucket.scalars,
+        bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
@@ -291,6 +298,7 @@ def update(bucket: Bucket) -> None:
         work.shapes,
         bucket.scalars,
         work.values,
+        bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],

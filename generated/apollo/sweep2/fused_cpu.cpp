@@ -9,18 +9,20 @@ namespace {
 // Elementwise part of a step of APOLLO, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { X, Y, STREAMS };
-    enum { Y_SQ_SUM, X_SQ_SUM, CELLS };
+    enum { EXP_AVG, X, EXP_AVG_SQ, Y, Y_SQ_ROW_SUM, X_SQ_ROW_SUM, STREAMS };
+    enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
     struct Hypers {
+        double beta1, one_minus_beta1, beta2, one_minus_beta2, eps;
     };
 };
 
-// Plan for all parameters.
-struct sweep2Rule : Rule {
-    static bool applies(const Sizes&) { return true; }
+// Plan for parameters that are not one by one.
+struct sweep2NotOneByOneRule : Rule {
+    static constexpr bool READS_SIZES = true;  // in the scalar program
+    static bool applies(const Sizes& sizes) { return !one_by_one(sizes); }
 
     // Results of the scalar program that the loops read.
     struct Scalars {
@@ -28,33 +30,230 @@ struct sweep2Rule : Rule {
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
-        double y_sq_sum_2, x_sq_sum_2, y_sq_sum, x_sq_sum;
+    };
+
+    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
+    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
+    // which run several steps together.
+    enum {
+        Y_SQ_ROW_SUM_2_VALUE = STREAMS, X_SQ_ROW_SUM_2_VALUE, Y_SQ_ROW_SUM_2, X_SQ_ROW_SUM_2,
+        VALUES };
+    static constexpr int AXES[] = {
+        TENSOR, TENSOR, TENSOR, TENSOR, ROW, ROW, TENSOR, TENSOR, ROW, ROW};
+    enum { RUN_SWEEP1, MAKE_Y_SQ_ROW_SUM_2, MAKE_X_SQ_ROW_SUM_2, RUN_ROWS1, STEP_COUNT };
+    static constexpr Step STEPS[] = {
+        {
+            Step::LOOP, TENSOR, set(EXP_AVG, X, EXP_AVG_SQ),
+            set(EXP_AVG, EXP_AVG_SQ, Y, Y_SQ_ROW_SUM_2_VALUE, X_SQ_ROW_SUM_2_VALUE), 0},
+        {Step::SUM, ROW, set(Y_SQ_ROW_SUM_2_VALUE), set(Y_SQ_ROW_SUM_2), 0},
+        {Step::SUM, ROW, set(X_SQ_ROW_SUM_2_VALUE), set(X_SQ_ROW_SUM_2), 1},
+        {Step::LOOP, ROW, set(Y_SQ_ROW_SUM_2, X_SQ_ROW_SUM_2), set(Y_SQ_ROW_SUM, X_SQ_ROW_SUM), 0},
+    };
+    static constexpr Pass WHOLE_MATRICES[] = {
+        {
+            set(RUN_SWEEP1, MAKE_Y_SQ_ROW_SUM_2, MAKE_X_SQ_ROW_SUM_2, RUN_ROWS1),
+            set(),
+            set(EXP_AVG, EXP_AVG_SQ, Y, Y_SQ_ROW_SUM, X_SQ_ROW_SUM),
+        },
+    };
+    static constexpr Pass WHOLE_ROWS[] = {
+        {
+            set(RUN_SWEEP1, MAKE_Y_SQ_ROW_SUM_2, MAKE_X_SQ_ROW_SUM_2, RUN_ROWS1),
+            set(),
+            set(EXP_AVG, EXP_AVG_SQ, Y, Y_SQ_ROW_SUM, X_SQ_ROW_SUM),
+        },
+    };
+    static constexpr Pass WHOLE_COLUMNS[] = {
+        {
+            set(RUN_SWEEP1, MAKE_Y_SQ_ROW_SUM_2, MAKE_X_SQ_ROW_SUM_2),
+            set(RUN_ROWS1),
+            set(EXP_AVG, EXP_AVG_SQ, Y, Y_SQ_ROW_SUM, X_SQ_ROW_SUM),
+        },
+    };
+    static constexpr Pass EXACT_MATRICES[] = {
+        {
+            set(RUN_SWEEP1, MAKE_Y_SQ_ROW_SUM_2, MAKE_X_SQ_ROW_SUM_2, RUN_ROWS1),
+            set(),
+            set(EXP_AVG, EXP_AVG_SQ, Y, Y_SQ_ROW_SUM, X_SQ_ROW_SUM),
+        },
+    };
+    static constexpr Pass EXACT_ROWS[] = {
+        {
+            set(RUN_SWEEP1, MAKE_Y_SQ_ROW_SUM_2, MAKE_X_SQ_ROW_SUM_2, RUN_ROWS1),
+            set(),
+            set(EXP_AVG, EXP_AVG_SQ, Y, Y_SQ_ROW_SUM, X_SQ_ROW_SUM),
+        },
+    };
+    static constexpr Pass EXACT_COLUMNS[] = {
+        {
+            set(RUN_SWEEP1, MAKE_Y_SQ_ROW_SUM_2, MAKE_X_SQ_ROW_SUM_2),
+            set(RUN_ROWS1),
+            set(EXP_AVG, EXP_AVG_SQ, Y, Y_SQ_ROW_SUM, X_SQ_ROW_SUM),
+        },
+    };
+    static constexpr Pass SPLIT[] = {
+        {
+            set(RUN_SWEEP1, MAKE_Y_SQ_ROW_SUM_2, MAKE_X_SQ_ROW_SUM_2),
+            set(RUN_ROWS1),
+            set(EXP_AVG, EXP_AVG_SQ, Y, Y_SQ_ROW_SUM, X_SQ_ROW_SUM),
+        },
+    };
+    static constexpr const Pass* PASSES[] = {
+        WHOLE_MATRICES, WHOLE_ROWS, WHOLE_COLUMNS, EXACT_MATRICES, EXACT_ROWS, EXACT_COLUMNS,
+        SPLIT};
+    static constexpr int PASS_COUNTS[] = {1, 1, 1, 1, 1, 1, 1};
+    static constexpr bool HAS_AXES = true;
+    static constexpr int NUMBERS = 0;
+    static constexpr int ROW_REDUCTIONS = 2, COLUMN_REDUCTIONS = 0;
+    static constexpr int MATRIX_REDUCTIONS = 0;
+
+    // Scalar program: computed once per step and parameter, in double.
+    static Scalars program(const Hypers&, Scalar*, unsigned, const Sizes&) {
+        return {};
+    }
+
+    template <class S, class C, bool EXPANDED>
+    NOINLINE static void sweep1(
+        const Hypers& hypers, i64 rows, i64 n, i64 pitch, S* __restrict exp_avgs,
+        const S* __restrict xs, S* __restrict exp_avg_sqs, S* __restrict ys,
+        ComputeScalar<S>* __restrict y_sq_row_sum_2_values,
+        ComputeScalar<S>* __restrict x_sq_row_sum_2_values,
+        ComputeScalar<S>* __restrict y_sq_row_sum_2s,
+        ComputeScalar<S>* __restrict x_sq_row_sum_2s) {
+        const C beta1 = C(hypers.beta1);
+        const C one_minus_beta1 = C(hypers.one_minus_beta1);
+        const C beta2 = C(hypers.beta2);
+        const C one_minus_beta2 = C(hypers.one_minus_beta2);
+        const C eps = C(hypers.eps);
+
+        for (i64 row = 0; row < rows; ++row) {
+            C y_sq_row_sum_2 = 0, x_sq_row_sum_2 = 0;
+
+            #pragma omp simd if(LANES<C> == 1) reduction(+ : y_sq_row_sum_2, x_sq_row_sum_2)
+            for (i64 i = 0; i < n; i += LANES<C>) {
+                C exp_avg = load_as<S, C>(exp_avgs + i);
+                C x = load_as<S, C>(xs + i);
+                C exp_avg_sq = load_as<S, C>(exp_avg_sqs + i);
+
+                // m = beta1 * m + (1 - beta1) * x
+                exp_avg = beta1 * exp_avg + one_minus_beta1 * x;
+                // v = beta2 * v + (1 - beta2) * x**2
+                exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * x * x;
+                // y = m / (sqrt(v) + eps)
+                const C y = exp_avg / (sqrt(exp_avg_sq) + eps);
+                // u = g * row_norm(y) / (row_norm(x) + TINY)
+                const C y_sq_row_sum_2_value = y * y;
+                const C x_sq_row_sum_2_value = x * x;
+
+                store_as<S>(exp_avgs + i, exp_avg);
+                store_as<S>(exp_avg_sqs + i, exp_avg_sq);
+                store_as<S>(ys + i, y);
+                if constexpr (EXPANDED) {
+                    store_as<S>(y_sq_row_sum_2_values + i, y_sq_row_sum_2_value);
+                    store_as<S>(x_sq_row_sum_2_values + i, x_sq_row_sum_2_value);
+                } else {
+                    y_sq_row_sum_2 += y_sq_row_sum_2_value;
+                    x_sq_row_sum_2 += x_sq_row_sum_2_value;
+                }
+            }
+
+            if constexpr (!EXPANDED) {
+                y_sq_row_sum_2s[row] += lane_sum(y_sq_row_sum_2);
+                x_sq_row_sum_2s[row] += lane_sum(x_sq_row_sum_2);
+            }
+
+                exp_avgs += pitch, xs += pitch, exp_avg_sqs += pitch, ys += pitch,
+                y_sq_row_sum_2_values += pitch, x_sq_row_sum_2_values += pitch;
+        }
+    }
+
+    template <class C>
+    NOINLINE static void rows1(
+        i64 n, C* __restrict y_sq_row_sums, C* __restrict x_sq_row_sums,
+        const C* __restrict y_sq_row_sum_2s, const C* __restrict x_sq_row_sum_2s) {
+        for (i64 i = 0; i < n; ++i) {
+            C y_sq_row_sum_2 = y_sq_row_sum_2s[i];
+            C x_sq_row_sum_2 = x_sq_row_sum_2s[i];
+
+            // u = g * row_norm(y) / (row_norm(x) + TINY)
+            const C y_sq_row_sum = y_sq_row_sum_2;
+            const C x_sq_row_sum = x_sq_row_sum_2;
+
+            y_sq_row_sums[i] = y_sq_row_sum;
+            x_sq_row_sums[i] = x_sq_row_sum;
+        }
+    }
+
+    static void run_numbers(int step, const LoopInputs<sweep2NotOneByOneRule>& inputs) {
+        (void)inputs;
+        switch (step) {
+        }
+    }
+
+    template <class C, bool EXPANDED>
+    static void run_axes(
+        int step, const LoopInputs<sweep2NotOneByOneRule>& inputs,
+        i64 n, const Pointer* at) {
+        switch (step) {
+            case RUN_ROWS1:
+                return rows1<C>(
+                    n, at[Y_SQ_ROW_SUM], at[X_SQ_ROW_SUM], at[Y_SQ_ROW_SUM_2], at[X_SQ_ROW_SUM_2]);
+        }
+    }
+
+    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
+    // and column values have a value for every element, and one loop runs over all elements.
+    template <class S, class C, bool EXPANDED>
+    static void run(
+        int step, const LoopInputs<sweep2NotOneByOneRule>& inputs,
+        i64 rows, i64 n, i64 pitch, const Pointer* at) {
+        (void)rows, (void)pitch;
+        switch (step) {
+            case RUN_SWEEP1:
+                return sweep1<S, C, EXPANDED>(
+                    inputs.hypers, rows, n, pitch, at[EXP_AVG], at[X], at[EXP_AVG_SQ], at[Y],
+                    at[Y_SQ_ROW_SUM_2_VALUE], at[X_SQ_ROW_SUM_2_VALUE], at[Y_SQ_ROW_SUM_2],
+                    at[X_SQ_ROW_SUM_2]);
+            default: return run_axes<ComputeScalar<S>, EXPANDED>(step, inputs, n, at);
+        }
+    }
+};
+
+// Plan for parameters that are one by one.
+struct sweep2OneByOneRule : Rule {
+    static constexpr bool READS_SIZES = true;  // in the scalar program
+    static bool applies(const Sizes& sizes) { return one_by_one(sizes); }
+
+    // Results of the scalar program that the loops read.
+    struct Scalars {
+    };
+
+    // Numbers of the whole parameter that are computed from reductions.
+    struct Numbers {
     };
 
     // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
     // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
     // which run several steps together.
     enum { VALUES = STREAMS };
-    static constexpr int AXES[] = {TENSOR, TENSOR};
-    enum { RUN_SWEEP1, MAKE_Y_SQ_SUM_2, MAKE_X_SQ_SUM_2, RUN_NUMBERS1, STEP_COUNT };
+    static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
+    enum { RUN_SWEEP1, STEP_COUNT };
     static constexpr Step STEPS[] = {
-        {Step::LOOP, TENSOR, set(Y, X), set(), 0},
-        {Step::SUM, NONE, set(), set(), 0},
-        {Step::SUM, NONE, set(), set(), 1},
-        {Step::LOOP, NONE, set(), set(), 0},
+        {
+            Step::LOOP, TENSOR, set(EXP_AVG, X, EXP_AVG_SQ),
+            set(EXP_AVG, EXP_AVG_SQ, Y, Y_SQ_ROW_SUM, X_SQ_ROW_SUM), 0},
     };
     static constexpr Pass WHOLE_MATRICES[] = {
         {
-            set(RUN_SWEEP1, MAKE_Y_SQ_SUM_2, MAKE_X_SQ_SUM_2),
-            set(RUN_NUMBERS1),
+            set(RUN_SWEEP1),
             set(),
+            set(EXP_AVG, EXP_AVG_SQ, Y, Y_SQ_ROW_SUM, X_SQ_ROW_SUM),
         },
     };
     static constexpr const Pass* PASSES[] = {WHOLE_MATRICES};
     static constexpr int PASS_COUNTS[] = {1};
     static constexpr bool HAS_AXES = false;
-    static constexpr int NUMBERS = 4;
-    static constexpr StoredNumber STORED_NUMBERS[] = {{2, Y_SQ_SUM}, {3, X_SQ_SUM}};
+    static constexpr int NUMBERS = 0;
     static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
     static constexpr int MATRIX_REDUCTIONS = 0;
 
@@ -65,40 +264,41 @@ struct sweep2Rule : Rule {
 
     template <class S, class C>
     NOINLINE static void sweep1(
-        Numbers& sums, i64 n, const S* __restrict xs, const S* __restrict ys) {
-        C y_sq_sum_2 = 0, x_sq_sum_2 = 0;
+        const Hypers& hypers, i64 n, S* __restrict exp_avgs, const S* __restrict xs,
+        S* __restrict exp_avg_sqs, S* __restrict ys, S* __restrict y_sq_row_sums,
+        S* __restrict x_sq_row_sums) {
+        const C beta1 = C(hypers.beta1);
+        const C one_minus_beta1 = C(hypers.one_minus_beta1);
+        const C beta2 = C(hypers.beta2);
+        const C one_minus_beta2 = C(hypers.one_minus_beta2);
+        const C eps = C(hypers.eps);
 
-        #pragma omp simd if(LANES<C> == 1) reduction(+ : y_sq_sum_2, x_sq_sum_2)
         for (i64 i = 0; i < n; i += LANES<C>) {
+            C exp_avg = load_as<S, C>(exp_avgs + i);
             C x = load_as<S, C>(xs + i);
-            C y = load_as<S, C>(ys + i);
+            C exp_avg_sq = load_as<S, C>(exp_avg_sqs + i);
 
-            // u = g * norm(y) / (norm(x) + TINY)
-            const C y_sq_sum_2_value = y * y;
-            const C x_sq_sum_2_value = x * x;
+            // m = beta1 * m + (1 - beta1) * x
+            exp_avg = beta1 * exp_avg + one_minus_beta1 * x;
+            // v = beta2 * v + (1 - beta2) * x**2
+            exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * x * x;
+            // y = m / (sqrt(v) + eps)
+            const C y = exp_avg / (sqrt(exp_avg_sq) + eps);
+            // u = g * row_norm(y) / (row_norm(x) + TINY)
+            const C y_sq_row_sum = y * y;
+            const C x_sq_row_sum = x * x;
 
-            y_sq_sum_2 += y_sq_sum_2_value;
-            x_sq_sum_2 += x_sq_sum_2_value;
+            store_as<S>(exp_avgs + i, exp_avg);
+            store_as<S>(exp_avg_sqs + i, exp_avg_sq);
+            store_as<S>(ys + i, y);
+            store_as<S>(y_sq_row_sums + i, y_sq_row_sum);
+            store_as<S>(x_sq_row_sums + i, x_sq_row_sum);
         }
-
-        sums.y_sq_sum_2 += lane_sum(y_sq_sum_2);
-        sums.x_sq_sum_2 += lane_sum(x_sq_sum_2);
     }
 
-    static void numbers1(Numbers& numbers) {
-        const double y_sq_sum_2 = numbers.y_sq_sum_2;
-        const double x_sq_sum_2 = numbers.x_sq_sum_2;
-        // u = g * norm(y) / (norm(x) + TINY)
-        const double y_sq_sum = y_sq_sum_2;
-        const double x_sq_sum = x_sq_sum_2;
-        numbers.y_sq_sum = y_sq_sum;
-        numbers.x_sq_sum = x_sq_sum;
-    }
-
-    static void run_numbers(int step, const LoopInputs<sweep2Rule>& inputs) {
+    static void run_numbers(int step, const LoopInputs<sweep2OneByOneRule>& inputs) {
         (void)inputs;
         switch (step) {
-            case RUN_NUMBERS1: return numbers1(inputs.named_numbers());
         }
     }
 
@@ -106,11 +306,14 @@ struct sweep2Rule : Rule {
     // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
-        int step, const LoopInputs<sweep2Rule>& inputs,
+        int step, const LoopInputs<sweep2OneByOneRule>& inputs,
         i64 rows, i64 n, i64 pitch, const Pointer* at) {
         (void)rows, (void)pitch;
         switch (step) {
-            case RUN_SWEEP1: return sweep1<S, C>(inputs.named_partials(), n, at[X], at[Y]);
+            case RUN_SWEEP1:
+                return sweep1<S, C>(
+                    inputs.hypers, n, at[EXP_AVG], at[X], at[EXP_AVG_SQ], at[Y], at[Y_SQ_ROW_SUM],
+                    at[X_SQ_ROW_SUM]);
         }
     }
 };
@@ -118,9 +321,9 @@ struct sweep2Rule : Rule {
 }  // namespace
 }  // namespace optgen
 
-// Read by the runtime: the kernel takes a table of shapes.
-extern "C" const bool optgen_shapes = true;
+// Read by the runtime: the kernel takes a table of shapes, and works on matrices.
+extern "C" const bool optgen_shapes = true, optgen_by_matrix = true;
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {
-    optgen::step<optgen::sweep2Rule>(*table, *threads);
+    optgen::step<optgen::sweep2NotOneByOneRule, optgen::sweep2OneByOneRule>(*table, *threads);
 }

@@ -13,22 +13,23 @@ _update = Elementwise(
     Rule(
         name="sweep3",
         states=(
-            State("y_sq_sum", shape="scalar", written=False, on_device=True),
-            State("x_sq_sum", shape="scalar", written=False, on_device=True),
+            State("y_sq_sum", shape="scalar", on_device=True),
+            State("x_sq_sum", shape="scalar", on_device=True),
         ),
         hypers=(),
         step=None,
         tensor_hypers=(),
+        elementwise=False,
     ),
     lowerings=__name__,
 )
 
 
 def sweep3(
-    us: Sequence[Tensor],
-    grads: Sequence[Tensor],
+    ys: Sequence[Tensor],
+    xs: Sequence[Tensor],
     y_sq_sums: Sequence[Tensor],
     x_sq_sums: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of APOLLO, which outlined.py calls."""
-    _update(us, grads, y_sq_sums, x_sq_sums)
+    _update(ys, xs, y_sq_sums, x_sq_sums)

@@ -7,26 +7,30 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.parts import list_blocks, sublists
-from optgen.runtime.eager.reductions import stacked_numbers
-from optgen.runtime.eager.scalars import sqrt
+from optgen.runtime.eager.reductions import stacked_numbers, sum_of_squares, write, zero_sum
 
 
 def update(
-    us: list[Tensor],
-    grads: list[Tensor],
+    ys: list[Tensor],
+    xs: list[Tensor],
     y_sq_sums: list[Tensor],
     x_sq_sums: list[Tensor],
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for sublist in sublists(us, grads, y_sq_sums, x_sq_sums):
-        us, grads, y_sq_sums, x_sq_sums = sublist
-        y_sq_sum = stacked_numbers(us[0], y_sq_sums)
-        x_sq_sum = stacked_numbers(us[0], x_sq_sums)
-        y_sq_sum_before = y_sq_sum.clone()
-        x_sq_sum_before = x_sq_sum.clone()
-        # u = g * norm(y) / (norm(x) + TINY)
-        u_scale = sqrt(y_sq_sum_before) / (sqrt(x_sq_sum_before) + 1e-08)
-        for u_blocks, grad_blocks, u_scale_blocks in list_blocks(us, grads, u_scale.unbind()):
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for sublist in sublists(ys, xs, y_sq_sums, x_sq_sums):
+        ys, xs, y_sq_sums, x_sq_sums = sublist
+        y_sq_sum = stacked_numbers(ys[0], y_sq_sums)
+        x_sq_sum = stacked_numbers(ys[0], x_sq_sums)
+        y_sq_sum_2 = zero_sum(ys[0], len(ys))
+        x_sq_sum_2 = zero_sum(ys[0], len(ys))
+        y_sq_sum_2s = y_sq_sum_2.unbind()
+        x_sq_sum_2s = x_sq_sum_2.unbind()
+        for y_blocks, x_blocks in list_blocks(ys, xs):
             # u = g * norm(y) / (norm(x) + TINY)
-            updates = torch._foreach_mul(grad_blocks, u_scale_blocks)
-            torch._foreach_copy_(u_blocks, updates)
+            torch._foreach_add_(y_sq_sum_2s, [sum_of_squares(y_block) for y_block in y_blocks])
+            torch._foreach_add_(x_sq_sum_2s, [sum_of_squares(x_block) for x_block in x_blocks])
+        # u = g * norm(y) / (norm(x) + TINY)
+        y_sq_sum = y_sq_sum_2
+        x_sq_sum = x_sq_sum_2
+        write(y_sq_sums, y_sq_sum.flatten())
+        write(x_sq_sums, x_sq_sum.flatten())

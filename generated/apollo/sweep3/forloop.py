@@ -6,25 +6,27 @@
 from torch import Tensor
 
 from optgen.runtime.eager.parts import blocks
-from optgen.runtime.eager.reductions import number
-from optgen.runtime.eager.scalars import sqrt
+from optgen.runtime.eager.reductions import number, sum_of_squares, zero_sum
 
 
 def update(
-    us: list[Tensor],
-    grads: list[Tensor],
+    ys: list[Tensor],
+    xs: list[Tensor],
     y_sq_sums: list[Tensor],
     x_sq_sums: list[Tensor],
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for index in range(len(us)):
-        y_sq_sum = number(us[index], y_sq_sums[index])
-        x_sq_sum = number(us[index], x_sq_sums[index])
-        y_sq_sum_before = y_sq_sum.clone()
-        x_sq_sum_before = x_sq_sum.clone()
-        # u = g * norm(y) / (norm(x) + TINY)
-        u_scale = sqrt(y_sq_sum_before) / (sqrt(x_sq_sum_before) + 1e-08)
-        for u_block, grad_block, u_scale_block in blocks(us[index], grads[index], u_scale):
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for index in range(len(ys)):
+        y_sq_sum = number(ys[index], y_sq_sums[index])
+        x_sq_sum = number(ys[index], x_sq_sums[index])
+        y_sq_sum_2 = zero_sum(ys[index])
+        x_sq_sum_2 = zero_sum(ys[index])
+        for y_block, x_block in blocks(ys[index], xs[index]):
             # u = g * norm(y) / (norm(x) + TINY)
-            update = grad_block.mul(u_scale_block)
-            u_block.copy_(update)
+            y_sq_sum_2.add_(sum_of_squares(y_block))
+            x_sq_sum_2.add_(sum_of_squares(x_block))
+        # u = g * norm(y) / (norm(x) + TINY)
+        y_sq_sum = y_sq_sum_2
+        x_sq_sum = x_sq_sum_2
+        y_sq_sums[index].copy_(y_sq_sum.view(()))
+        x_sq_sums[index].copy_(x_sq_sum.view(()))

@@ -12,74 +12,94 @@ from optgen.runtime.fused_triton.device_functions import (
     NUMEL,
     STREAMS,
     at,
-    sqrt,
+)
+from optgen.runtime.fused_triton.device_reductions import (
+    BLOCKS,
+    PARTIALS,
+    SUM_COUNT,
+    SUMS,
+    add_up,
+    fold_chunk,
+    total,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(1)
+SCALARS = tl.constexpr(0)
 WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(scalars=SCALARS.value),
+    (): WorkspaceSpec(scalars=SCALARS.value, in_phases=True, sums=2),
 }
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
 def sweep3_scalars(
-    table, hypers, scalars, num_tensors, Y_SQ_SUM_T: tl.constexpr, X_SQ_SUM_T: tl.constexpr
+    table,
+    hypers,
+    scalars,
+    found_inf,
+    num_tensors,
+    Y_SQ_SUM_T: tl.constexpr,
+    X_SQ_SUM_T: tl.constexpr,
 ):
     """Advance one tensor's scalar states, and compute its scalars in float64."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
     entry = table + tl.program_id(0)
-    scalars += tl.program_id(0) * SCALARS
     y_sq_sums = tl.load(entry + (STREAMS + 2) * num_tensors).to(tl.pointer_type(Y_SQ_SUM_T))
     y_sq_sum = tl.load(y_sq_sums).to(tl.float64)
     x_sq_sums = tl.load(entry + (STREAMS + 3) * num_tensors).to(tl.pointer_type(X_SQ_SUM_T))
     x_sq_sum = tl.load(x_sq_sums).to(tl.float64)
 
-    y_sq_sum_sqrt = sqrt(y_sq_sum)
-    x_sq_sum_sqrt = sqrt(x_sq_sum)
-    grad_weight = y_sq_sum_sqrt / (x_sq_sum_sqrt + 1e-08)
-
-    tl.store(scalars, grad_weight)
-
 
 @triton.jit
-def sweep3_step_on_elements(us, grads, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
-    u = tl.load(us + lanes, mask).to(dtype)
-    grad = tl.load(grads + lanes, mask).to(dtype)
-    grad_weight = tl.load(scalars)
+def sweep3_step_on_elements(ys, xs, lanes, mask, scalars, dtype: tl.constexpr):
+    """Reduce the elements `lanes` of one tensor."""
+    y = tl.load(ys + lanes, mask).to(dtype)
+    x = tl.load(xs + lanes, mask).to(dtype)
 
     # u = g * norm(y) / (norm(x) + TINY)
-    u = grad_weight * grad
+    y_sq_sum_2 = total(y * y, mask)
+    # u = g * norm(y) / (norm(x) + TINY)
+    x_sq_sum_2 = total(x * x, mask)
 
-    tl.store(us + lanes, u.to(us.dtype.element_ty), mask)
+    return y_sq_sum_2, x_sq_sum_2
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
 def sweep3_step(
     table,
     tensor_of_block,
+    shapes,
     scalars,
+    partials,
+    found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    U_T: tl.constexpr,
-    GRAD_T: tl.constexpr,
+    Y_T: tl.constexpr,
+    X_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run the sweep on one block of one tensor."""
+    """Run the sweep on one block of one tensor, and store its partial sums."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
+    shape = shapes + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    us = tl.load(entry + STREAMS * num_tensors)
-    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
-    if (count == BLOCK) & ((us | grads) & 15 == 0):
-        sweep3_step_on_elements(
-            at(us, start, U_T, VECTOR),
-            at(grads, start, GRAD_T, VECTOR),
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            count = 0
+    ys = tl.load(entry + STREAMS * num_tensors)
+    xs = tl.load(entry + (STREAMS + 1) * num_tensors)
+    y_sq_sum_2 = tl.zeros((), tl.float64)
+    x_sq_sum_2 = tl.zeros((), tl.float64)
+    if (count == BLOCK) & ((ys | xs) & 15 == 0):
+        y_sq_sum_2, x_sq_sum_2 = sweep3_step_on_elements(
+            at(ys, start, Y_T, VECTOR),
+            at(xs, start, X_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -88,24 +108,77 @@ def sweep3_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            sweep3_step_on_elements(
-                at(us, start, U_T, 1),
-                at(grads, start, GRAD_T, 1),
+            more_y_sq_sum_2, more_x_sq_sum_2 = sweep3_step_on_elements(
+                at(ys, start, Y_T, 1),
+                at(xs, start, X_T, 1),
                 lanes,
                 lanes < count,
                 scalars,
                 COMPUTE_T,
             )
+            y_sq_sum_2 = y_sq_sum_2 + more_y_sq_sum_2
+            x_sq_sum_2 = x_sq_sum_2 + more_x_sq_sum_2
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
+    tl.store(partials + block, y_sq_sum_2)
+    tl.store(partials + blocks + block, x_sq_sum_2)
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep3_fold1(first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr):
+    """Combine the partial sums of large tensors, chunk by chunk."""
+    fold_chunk(
+        first_programs,
+        tensor_indices,
+        shapes,
+        partials,
+        num_tensors,
+        FOLD,
+        RESULTS=2,
+    )
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep3_finish1(
+    table,
+    shapes,
+    partials,
+    found_inf,
+    num_tensors,
+    Y_SQ_SUM_T: tl.constexpr,
+    X_SQ_SUM_T: tl.constexpr,
+):
+    """Compute, for one tensor, the numbers that the next phase reads."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
+    entry = table + tl.program_id(0)
+    shape = shapes + tl.program_id(0)
+    sums = partials + tl.load(shape + SUMS * num_tensors)
+    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
+    y_sq_sum_2 = add_up(sums, sum_count)
+    x_sq_sum_2 = add_up(sums + sum_count, sum_count)
+    # u = g * norm(y) / (norm(x) + TINY)
+    y_sq_sum = y_sq_sum_2
+    # u = g * norm(y) / (norm(x) + TINY)
+    x_sq_sum = x_sq_sum_2
+    y_sq_sums = tl.load(entry + (STREAMS + 2) * num_tensors).to(tl.pointer_type(Y_SQ_SUM_T))
+    tl.store(y_sq_sums, y_sq_sum.to(Y_SQ_SUM_T))
+    x_sq_sums = tl.load(entry + (STREAMS + 3) * num_tensors).to(tl.pointer_type(X_SQ_SUM_T))
+    tl.store(x_sq_sums, x_sq_sum.to(X_SQ_SUM_T))
 
 
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
+    work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         sweep3_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         bucket.scalars,
+        bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
@@ -115,9 +188,25 @@ def update(bucket: Bucket) -> None:
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
+        work.shapes,
         bucket.scalars,
+        work.partials,
+        bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,
         *bucket.types,
         **bucket.options,
+    )
+    bucket.fold(sweep3_fold1, results=2)
+    bucket.launch(
+        sweep3_finish1,
+        bucket.num_tensors,
+        bucket.table,
+        whole.shapes,
+        whole.partials,
+        bucket.found_inf,
+        bucket.num_tensors,
+        bucket.scalar_types[0],
+        bucket.scalar_types[1],
+        **whole.number_options,
     )

@@ -13,14 +13,12 @@ _update = Elementwise(
     Rule(
         name="sweep4",
         states=(
-            State("y_sq_row_sum", shape="row", written=False),
-            State("x_sq_row_sum", shape="row", written=False),
+            State("y_sq_sum", shape="scalar", written=False, on_device=True),
+            State("x_sq_sum", shape="scalar", written=False, on_device=True),
         ),
         hypers=(),
         step=None,
         tensor_hypers=(),
-        elementwise=False,
-        by_matrix=True,
     ),
     lowerings=__name__,
 )
@@ -29,8 +27,8 @@ _update = Elementwise(
 def sweep4(
     us: Sequence[Tensor],
     grads: Sequence[Tensor],
-    y_sq_row_sums: Sequence[Tensor],
-    x_sq_row_sums: Sequence[Tensor],
+    y_sq_sums: Sequence[Tensor],
+    x_sq_sums: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of APOLLO, which outlined.py calls."""
-    _update(us, grads, y_sq_row_sums, x_sq_row_sums)
+    _update(us, grads, y_sq_sums, x_sq_sums)

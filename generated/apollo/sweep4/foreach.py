@@ -7,25 +7,26 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.parts import list_blocks, sublists
+from optgen.runtime.eager.reductions import stacked_numbers
 from optgen.runtime.eager.scalars import sqrt
 
 
 def update(
     us: list[Tensor],
     grads: list[Tensor],
-    y_sq_row_sums: list[Tensor],
-    x_sq_row_sums: list[Tensor],
+    y_sq_sums: list[Tensor],
+    x_sq_sums: list[Tensor],
 ) -> None:
-    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
-    for sublist in sublists(us, grads, y_sq_row_sums, x_sq_row_sums):
-        us, grads, y_sq_row_sums, x_sq_row_sums = sublist
-        y_sq_row_sum = torch.stack(y_sq_row_sums)
-        x_sq_row_sum = torch.stack(x_sq_row_sums)
-        y_sq_row_sum_before = y_sq_row_sum.clone()
-        x_sq_row_sum_before = x_sq_row_sum.clone()
-        # u = g * row_norm(y) / (row_norm(x) + TINY)
-        row_factor = sqrt(y_sq_row_sum_before) / (sqrt(x_sq_row_sum_before) + 1e-08)
-        for u_blocks, grad_blocks, row_factor_blocks in list_blocks(us, grads, row_factor.unbind()):
-            # u = g * row_norm(y) / (row_norm(x) + TINY)
-            updates = torch._foreach_mul(grad_blocks, row_factor_blocks)
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
+    for sublist in sublists(us, grads, y_sq_sums, x_sq_sums):
+        us, grads, y_sq_sums, x_sq_sums = sublist
+        y_sq_sum = stacked_numbers(us[0], y_sq_sums)
+        x_sq_sum = stacked_numbers(us[0], x_sq_sums)
+        y_sq_sum_before = y_sq_sum.clone()
+        x_sq_sum_before = x_sq_sum.clone()
+        # u = g * norm(y) / (norm(x) + TINY)
+        u_scale = sqrt(y_sq_sum_before) / (sqrt(x_sq_sum_before) + 1e-08)
+        for u_blocks, grad_blocks, u_scale_blocks in list_blocks(us, grads, u_scale.unbind()):
+            # u = g * norm(y) / (norm(x) + TINY)
+            updates = torch._foreach_mul(grad_blocks, u_scale_blocks)
             torch._foreach_copy_(u_blocks, updates)

@@ -6,24 +6,25 @@
 from torch import Tensor
 
 from optgen.runtime.eager.parts import blocks
+from optgen.runtime.eager.reductions import number
 from optgen.runtime.eager.scalars import sqrt
 
 
 def update(
     us: list[Tensor],
     grads: list[Tensor],
-    y_sq_row_sums: list[Tensor],
-    x_sq_row_sums: list[Tensor],
+    y_sq_sums: list[Tensor],
+    x_sq_sums: list[Tensor],
 ) -> None:
-    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
     for index in range(len(us)):
-        y_sq_row_sum = y_sq_row_sums[index]
-        x_sq_row_sum = x_sq_row_sums[index]
-        y_sq_row_sum_before = y_sq_row_sum.clone()
-        x_sq_row_sum_before = x_sq_row_sum.clone()
-        # u = g * row_norm(y) / (row_norm(x) + TINY)
-        row_factor = sqrt(y_sq_row_sum_before) / (sqrt(x_sq_row_sum_before) + 1e-08)
-        for u_block, grad_block, row_factor_block in blocks(us[index], grads[index], row_factor):
-            # u = g * row_norm(y) / (row_norm(x) + TINY)
-            update = grad_block.mul(row_factor_block)
+        y_sq_sum = number(us[index], y_sq_sums[index])
+        x_sq_sum = number(us[index], x_sq_sums[index])
+        y_sq_sum_before = y_sq_sum.clone()
+        x_sq_sum_before = x_sq_sum.clone()
+        # u = g * norm(y) / (norm(x) + TINY)
+        u_scale = sqrt(y_sq_sum_before) / (sqrt(x_sq_sum_before) + 1e-08)
+        for u_block, grad_block, u_scale_block in blocks(us[index], grads[index], u_scale):
+            # u = g * norm(y) / (norm(x) + TINY)
+            update = grad_block.mul(u_scale_block)
             u_block.copy_(update)

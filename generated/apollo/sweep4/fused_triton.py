@@ -9,254 +9,97 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
+    NUMEL,
     STREAMS,
     at,
     sqrt,
 )
-from optgen.runtime.fused_triton.device_reductions import (
-    TILE_SHAPE_INDEX,
-    VALUES,
-    elements,
-    extents,
-    inside,
-    is_whole,
-    lines,
-    lines_inside,
-    tile_at,
-    tile_extent,
-    whole_elements,
-)
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(0)
+SCALARS = tl.constexpr(1)
 WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(scalars=SCALARS.value, in_phases=True, by_matrix=True, row_values=1),
+    (): WorkspaceSpec(scalars=SCALARS.value),
 }
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def sweep4_scalars(table, hypers, scalars, num_tensors):
-    """Compute no scalars: the rule needs none."""
+def sweep4_scalars(
+    table, hypers, scalars, num_tensors, Y_SQ_SUM_T: tl.constexpr, X_SQ_SUM_T: tl.constexpr
+):
+    """Advance one tensor's scalar states, and compute its scalars in float64."""
+    entry = table + tl.program_id(0)
+    scalars += tl.program_id(0) * SCALARS
+    y_sq_sums = tl.load(entry + (STREAMS + 2) * num_tensors).to(tl.pointer_type(Y_SQ_SUM_T))
+    y_sq_sum = tl.load(y_sq_sums).to(tl.float64)
+    x_sq_sums = tl.load(entry + (STREAMS + 3) * num_tensors).to(tl.pointer_type(X_SQ_SUM_T))
+    x_sq_sum = tl.load(x_sq_sums).to(tl.float64)
+
+    y_sq_sum_sqrt = sqrt(y_sq_sum)
+    x_sq_sum_sqrt = sqrt(x_sq_sum)
+    grad_weight = y_sq_sum_sqrt / (x_sq_sum_sqrt + 1e-08)
+
+    tl.store(scalars, grad_weight)
 
 
 @triton.jit
-def sweep4_matrices1(
-    tensor,
-    matrix_group,
-    table,
-    shapes,
-    values,
-    num_tensors,
-    Y_SQ_ROW_SUM_T: tl.constexpr,
-    X_SQ_ROW_SUM_T: tl.constexpr,
-    DEPTH: tl.constexpr,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-):
-    """Compute, for some matrices of a tensor, the values that the next phase reads."""
-    entry = table + tensor
-    shape = shapes + tensor
-    depth, height, _width = extents(shape, num_tensors)
-    matrix = matrix_group * DEPTH
-    remaining_matrices = depth - matrix
-    values += tl.load(shape + VALUES * num_tensors)
-    row_values = values + matrix * height
-    y_sq_row_sums = (
-        tl.load(entry + (STREAMS + 2) * num_tensors).to(tl.pointer_type(Y_SQ_ROW_SUM_T))
-        + matrix * height
-    )
-    x_sq_row_sums = (
-        tl.load(entry + (STREAMS + 3) * num_tensors).to(tl.pointer_type(X_SQ_ROW_SUM_T))
-        + matrix * height
-    )
-    for first in range(0, height, HEIGHT):
-        lanes = first + lines(height, DEPTH, HEIGHT)
-        mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
-        y_sq_row_sum = tl.load(y_sq_row_sums + lanes, mask, 0.0).to(tl.float64)
-        x_sq_row_sum = tl.load(x_sq_row_sums + lanes, mask, 0.0).to(tl.float64)
-        y_sq_row_sum_before = y_sq_row_sum
-        x_sq_row_sum_before = x_sq_row_sum
-        # u = g * row_norm(y) / (row_norm(x) + TINY)
-        row_factor = sqrt(y_sq_row_sum_before) / (sqrt(x_sq_row_sum_before) + 1e-08)
-        tl.store(row_values + lanes, row_factor, mask)
-
-
-@triton.jit(do_not_specialize=["num_tensors"])
-def sweep4_finish1(
-    first_programs,
-    tensor_indices,
-    table,
-    shapes,
-    values,
-    found_inf,
-    num_tensors,
-    Y_SQ_ROW_SUM_T: tl.constexpr,
-    X_SQ_ROW_SUM_T: tl.constexpr,
-    TILES: tl.constexpr,
-    FINISH_TILES: tl.constexpr,
-):
-    """Finish some matrices of a tensor."""
-    if found_inf is not None:
-        if tl.load(found_inf) != 0.0:
-            return
-    tensor = tl.load(tensor_indices + tl.program_id(0))
-    program = tl.program_id(0) - tl.load(first_programs + tensor)
-    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
-    for k in tl.static_range(len(TILES)):
-        if tile_shape_index == k:
-            sweep4_matrices1(
-                tensor,
-                program,
-                table,
-                shapes,
-                values,
-                num_tensors,
-                Y_SQ_ROW_SUM_T,
-                X_SQ_ROW_SUM_T,
-                FINISH_TILES[k][0],
-                FINISH_TILES[k][1],
-                FINISH_TILES[k][2],
-            )
-
-
-@triton.jit
-def sweep4_step_on_elements(
-    us, grads, lanes, mask, row_factors, in_rows, scalars, dtype: tl.constexpr
-):
+def sweep4_step_on_elements(us, grads, lanes, mask, scalars, dtype: tl.constexpr):
     """Update the elements `lanes` of one tensor."""
     u = tl.load(us + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
-    row_factor = tl.load(row_factors, in_rows)[:, :, None]
+    grad_weight = tl.load(scalars)
 
-    # u = g * row_norm(y) / (row_norm(x) + TINY)
-    u = grad * row_factor
+    # u = g * norm(y) / (norm(x) + TINY)
+    u = grad_weight * grad
 
     tl.store(us + lanes, u.to(us.dtype.element_ty), mask)
-
-
-@triton.jit
-def sweep4_step_on_tile(
-    tensor,
-    depth,
-    height,
-    width,
-    table,
-    shapes,
-    scalars,
-    values,
-    num_tensors,
-    COMPUTE_T: tl.constexpr,
-    U_T: tl.constexpr,
-    GRAD_T: tl.constexpr,
-    VECTOR: tl.constexpr,
-    DEPTH: tl.constexpr,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-):
-    """Run the sweep on one tile."""
-    entry = table + tensor
-    shape = shapes + tensor
-    scalars += tensor * SCALARS
-    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
-    matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    remaining_matrices = tile_extent(depth, matrix, DEPTH)
-    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
-    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
-    if found_inf is not None:
-        if tl.load(found_inf) != 0.0:
-            remaining_matrices = 0
-    first_row = matrix * height + tile_row * HEIGHT
-    start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(remaining_matrices, remaining_rows, DEPTH, HEIGHT)
-    row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
-    values += tl.load(shape + VALUES * num_tensors)
-    row_values = values + row_lanes
-    row_factors = row_values
-    us = tl.load(entry + STREAMS * num_tensors)
-    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
-    full = is_whole(
-        remaining_matrices,
-        remaining_rows,
-        remaining_columns,
-        height,
-        width,
-        VECTOR,
-        DEPTH,
-        HEIGHT,
-        WIDTH,
-    )
-    height, width = height.to(tl.int32), width.to(tl.int32)
-    if full & ((us | grads) & 15 == 0):
-        lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
-        sweep4_step_on_elements(
-            at(us, start, U_T, VECTOR),
-            at(grads, start, GRAD_T, VECTOR),
-            lanes,
-            None,
-            row_factors,
-            None,
-            scalars,
-            COMPUTE_T,
-        )
-    else:
-        lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
-        sweep4_step_on_elements(
-            at(us, start, U_T, 1),
-            at(grads, start, GRAD_T, 1),
-            lanes,
-            mask,
-            row_factors,
-            in_rows,
-            scalars,
-            COMPUTE_T,
-        )
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
 def sweep4_step(
     table,
     tensor_of_block,
-    shapes,
     scalars,
-    values,
     num_tensors,
     COMPUTE_T: tl.constexpr,
     U_T: tl.constexpr,
     GRAD_T: tl.constexpr,
     VECTOR: tl.constexpr,
-    TILES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TAIL: tl.constexpr,
 ):
-    """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
+    """Run the sweep on one block of one tensor."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
-    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
-    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
-    for k in tl.static_range(len(TILES)):
-        if tile_shape_index == k:
-            sweep4_step_on_tile(
-                tensor,
-                depth,
-                height,
-                width,
-                table,
-                shapes,
+    entry = table + tensor
+    scalars += tensor * SCALARS
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
+    start = block * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    us = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    if (count == BLOCK) & ((us | grads) & 15 == 0):
+        sweep4_step_on_elements(
+            at(us, start, U_T, VECTOR),
+            at(grads, start, GRAD_T, VECTOR),
+            tl.arange(0, BLOCK),
+            None,
+            scalars,
+            COMPUTE_T,
+        )
+    else:
+        for first in range(0, count, TAIL):
+            lanes = first + tl.arange(0, TAIL)
+            sweep4_step_on_elements(
+                at(us, start, U_T, 1),
+                at(grads, start, GRAD_T, 1),
+                lanes,
+                lanes < count,
                 scalars,
-                values,
-                num_tensors,
                 COMPUTE_T,
-                U_T,
-                GRAD_T,
-                VECTOR,
-                TILES[k][0],
-                TILES[k][1],
-                TILES[k][2],
             )
 
 
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
-    work = bucket.workspace
-    whole = bucket.whole_workspace
     bucket.launch(
         sweep4_scalars,
         bucket.num_tensors,
@@ -267,32 +110,14 @@ def update(bucket: Bucket) -> None:
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    programs = bucket.finish_programs()
-    bucket.launch(
-        sweep4_finish1,
-        programs.total,
-        programs.first_programs,
-        programs.tensor_indices,
-        bucket.table,
-        whole.shapes,
-        whole.values,
-        bucket.found_inf,
-        bucket.num_tensors,
-        bucket.types[2],
-        bucket.types[3],
-        **whole.line_options,
-    )
     bucket.launch(
         sweep4_step,
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        work.shapes,
         bucket.scalars,
-        work.values,
         bucket.num_tensors,
         bucket.compute_type,
-        bucket.types[0],
-        bucket.types[1],
+        *bucket.types,
         **bucket.options,
     )

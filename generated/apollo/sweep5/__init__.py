@@ -12,11 +12,15 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep5",
-        states=(State("last_norm", shape="row"),),
-        hypers=("limit_offset",),
+        states=(
+            State("y_sq_row_sum", shape="row", written=False),
+            State("x_sq_row_sum", shape="row", written=False),
+        ),
+        hypers=(),
         step=None,
         tensor_hypers=(),
         elementwise=False,
+        by_matrix=True,
     ),
     lowerings=__name__,
 )
@@ -24,10 +28,9 @@ _update = Elementwise(
 
 def sweep5(
     us: Sequence[Tensor],
-    u_befores: Sequence[Tensor],
-    last_norms: Sequence[Tensor],
-    *,
-    limit_offset: float = 0.0,
+    grads: Sequence[Tensor],
+    y_sq_row_sums: Sequence[Tensor],
+    x_sq_row_sums: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of APOLLO, which outlined.py calls."""
-    _update(us, u_befores, last_norms, limit_offset=limit_offset)
+    _update(us, grads, y_sq_row_sums, x_sq_row_sums)

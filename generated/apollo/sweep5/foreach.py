@@ -7,38 +7,25 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.parts import list_blocks, sublists
-from optgen.runtime.eager.reductions import sum_of_squares, write, zero_sum
-from optgen.runtime.eager.scalars import maximum, sqrt
+from optgen.runtime.eager.scalars import sqrt
 
 
 def update(
     us: list[Tensor],
-    u_befores: list[Tensor],
-    last_norms: list[Tensor],
-    *,
-    limit_offset: float,
+    grads: list[Tensor],
+    y_sq_row_sums: list[Tensor],
+    x_sq_row_sums: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
-    for sublist in sublists(us, u_befores, last_norms):
-        us, u_befores, last_norms = sublist
-        last_norm = torch.stack(last_norms)
-        u_sq_sum_2 = zero_sum(us[0], len(us))
-        u_sq_sum_2s = u_sq_sum_2.unbind()
-        for (u_before_blocks,) in list_blocks(u_befores):
-            # limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
-            torch._foreach_add_(
-                u_sq_sum_2s, [sum_of_squares(u_before_block) for u_before_block in u_before_blocks]
-            )
-        # limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
-        limit = limit_offset * maximum(sqrt(u_sq_sum_2) / (last_norm + 1e-08), 1.01)
-        # last_norm = norm(u) / limit
-        last_norm = sqrt(u_sq_sum_2) / limit
-        # u = u / limit
-        row_factor = 1 / limit
-        write(last_norms, last_norm)
-        for u_blocks, u_before_blocks, row_factor_blocks in list_blocks(
-            us, u_befores, row_factor.unbind()
-        ):
-            # u = u / limit
-            updates = torch._foreach_mul(u_before_blocks, row_factor_blocks)
+    for sublist in sublists(us, grads, y_sq_row_sums, x_sq_row_sums):
+        us, grads, y_sq_row_sums, x_sq_row_sums = sublist
+        y_sq_row_sum = torch.stack(y_sq_row_sums)
+        x_sq_row_sum = torch.stack(x_sq_row_sums)
+        y_sq_row_sum_before = y_sq_row_sum.clone()
+        x_sq_row_sum_before = x_sq_row_sum.clone()
+        # u = g * row_norm(y) / (row_norm(x) + TINY)
+        row_factor = sqrt(y_sq_row_sum_before) / (sqrt(x_sq_row_sum_before) + 1e-08)
+        for u_blocks, grad_blocks, row_factor_blocks in list_blocks(us, grads, row_factor.unbind()):
+            # u = g * row_norm(y) / (row_norm(x) + TINY)
+            updates = torch._foreach_mul(grad_blocks, row_factor_blocks)
             torch._foreach_copy_(u_blocks, updates)

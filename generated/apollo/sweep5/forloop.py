@@ -6,34 +6,24 @@
 from torch import Tensor
 
 from optgen.runtime.eager.parts import blocks
-from optgen.runtime.eager.reductions import sum_of_squares, zero_sum
-from optgen.runtime.eager.scalars import maximum, sqrt
+from optgen.runtime.eager.scalars import sqrt
 
 
 def update(
     us: list[Tensor],
-    u_befores: list[Tensor],
-    last_norms: list[Tensor],
-    *,
-    limit_offset: float,
+    grads: list[Tensor],
+    y_sq_row_sums: list[Tensor],
+    x_sq_row_sums: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     for index in range(len(us)):
-        last_norm = last_norms[index]
-        u_sq_sum_2 = zero_sum(us[index])
-        for (u_before_block,) in blocks(u_befores[index]):
-            # limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
-            u_sq_sum_2.add_(sum_of_squares(u_before_block))
-        # limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
-        limit = limit_offset * maximum(sqrt(u_sq_sum_2) / (last_norm + 1e-08), 1.01)
-        # last_norm = norm(u) / limit
-        last_norm = sqrt(u_sq_sum_2) / limit
-        # u = u / limit
-        row_factor = 1 / limit
-        last_norms[index].copy_(last_norm)
-        for u_block, u_before_block, row_factor_block in blocks(
-            us[index], u_befores[index], row_factor
-        ):
-            # u = u / limit
-            update = u_before_block.mul(row_factor_block)
+        y_sq_row_sum = y_sq_row_sums[index]
+        x_sq_row_sum = x_sq_row_sums[index]
+        y_sq_row_sum_before = y_sq_row_sum.clone()
+        x_sq_row_sum_before = x_sq_row_sum.clone()
+        # u = g * row_norm(y) / (row_norm(x) + TINY)
+        row_factor = sqrt(y_sq_row_sum_before) / (sqrt(x_sq_row_sum_before) + 1e-08)
+        for u_block, grad_block, row_factor_block in blocks(us[index], grads[index], row_factor):
+            # u = g * row_norm(y) / (row_norm(x) + TINY)
+            update = grad_block.mul(row_factor_block)
             u_block.copy_(update)

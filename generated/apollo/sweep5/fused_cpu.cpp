@@ -9,13 +9,12 @@ namespace {
 // Elementwise part of a step of APOLLO, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { U, U_BEFORE, LAST_NORM, STREAMS };
+    enum { U, GRAD, Y_SQ_ROW_SUM, X_SQ_ROW_SUM, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
     struct Hypers {
-        double limit_offset;
     };
 };
 
@@ -30,101 +29,78 @@ struct sweep5NotOneByOneRule : Rule {
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
-        double u_sq_sum_2;
     };
 
     // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
     // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
     // which run several steps together.
     enum { ROW_FACTOR = STREAMS, VALUES };
-    static constexpr int AXES[] = {TENSOR, TENSOR, ROW, ROW};
-    enum { RUN_SWEEP1, MAKE_U_SQ_SUM_2, RUN_ROWS1, RUN_SWEEP2, STEP_COUNT };
+    static constexpr int AXES[] = {TENSOR, TENSOR, ROW, ROW, ROW};
+    enum { RUN_ROWS1, RUN_SWEEP1, STEP_COUNT };
     static constexpr Step STEPS[] = {
-        {Step::LOOP, TENSOR, set(U_BEFORE), set(), 0},
-        {Step::SUM, NONE, set(), set(), 0},
-        {Step::LOOP, ROW, set(LAST_NORM), set(LAST_NORM, ROW_FACTOR), 0},
-        {Step::LOOP, TENSOR, set(U_BEFORE, ROW_FACTOR), set(U), 0},
+        {Step::LOOP, ROW, set(Y_SQ_ROW_SUM, X_SQ_ROW_SUM), set(ROW_FACTOR), 0},
+        {Step::LOOP, TENSOR, set(GRAD, ROW_FACTOR), set(U), 0},
     };
     static constexpr Pass WHOLE_MATRICES[] = {
         {
-            set(RUN_SWEEP1, MAKE_U_SQ_SUM_2),
+            set(RUN_ROWS1, RUN_SWEEP1),
             set(),
-            set(),
-        },
-        {
-            set(RUN_ROWS1, RUN_SWEEP2),
-            set(),
-            set(U, LAST_NORM),
+            set(U),
         },
     };
     static constexpr Pass WHOLE_ROWS[] = {
         {
-            set(RUN_SWEEP1, MAKE_U_SQ_SUM_2),
+            set(RUN_ROWS1, RUN_SWEEP1),
             set(),
-            set(),
-        },
-        {
-            set(RUN_ROWS1, RUN_SWEEP2),
-            set(),
-            set(U, LAST_NORM),
+            set(U),
         },
     };
     static constexpr Pass WHOLE_COLUMNS[] = {
         {
-            set(RUN_SWEEP1, MAKE_U_SQ_SUM_2),
+            set(),
             set(RUN_ROWS1),
-            set(LAST_NORM),
+            set(),
         },
         {
-            set(RUN_SWEEP2),
+            set(RUN_SWEEP1),
             set(),
             set(U),
         },
     };
     static constexpr Pass EXACT_MATRICES[] = {
         {
-            set(RUN_SWEEP1, MAKE_U_SQ_SUM_2),
+            set(RUN_ROWS1, RUN_SWEEP1),
             set(),
-            set(),
-        },
-        {
-            set(RUN_ROWS1, RUN_SWEEP2),
-            set(),
-            set(U, LAST_NORM),
+            set(U),
         },
     };
     static constexpr Pass EXACT_ROWS[] = {
         {
-            set(RUN_SWEEP1, MAKE_U_SQ_SUM_2),
+            set(RUN_ROWS1, RUN_SWEEP1),
             set(),
-            set(),
-        },
-        {
-            set(RUN_ROWS1, RUN_SWEEP2),
-            set(),
-            set(U, LAST_NORM),
+            set(U),
         },
     };
     static constexpr Pass EXACT_COLUMNS[] = {
         {
-            set(RUN_SWEEP1, MAKE_U_SQ_SUM_2),
+            set(),
             set(RUN_ROWS1),
-            set(LAST_NORM),
+            set(),
         },
         {
-            set(RUN_SWEEP2),
+            set(RUN_SWEEP1),
             set(),
             set(U),
         },
     };
     static constexpr Pass SPLIT[] = {
         {
-            set(RUN_SWEEP1, MAKE_U_SQ_SUM_2),
+            set(),
             set(RUN_ROWS1),
-            set(LAST_NORM),
+            set(),
         },
         {
-            set(RUN_SWEEP2),
+            set(RUN_SWEEP1),
             set(),
             set(U),
         },
@@ -132,9 +108,9 @@ struct sweep5NotOneByOneRule : Rule {
     static constexpr const Pass* PASSES[] = {
         WHOLE_MATRICES, WHOLE_ROWS, WHOLE_COLUMNS, EXACT_MATRICES, EXACT_ROWS, EXACT_COLUMNS,
         SPLIT};
-    static constexpr int PASS_COUNTS[] = {2, 2, 2, 2, 2, 2, 2};
+    static constexpr int PASS_COUNTS[] = {1, 1, 2, 1, 1, 2, 2};
     static constexpr bool HAS_AXES = true;
-    static constexpr int NUMBERS = 1;
+    static constexpr int NUMBERS = 0;
     static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
     static constexpr int MATRIX_REDUCTIONS = 0;
 
@@ -143,61 +119,38 @@ struct sweep5NotOneByOneRule : Rule {
         return {};
     }
 
-    template <class S, class C>
-    NOINLINE static void sweep1(Numbers& sums, i64 n, const S* __restrict u_befores) {
-        C u_sq_sum_2 = 0;
-
-        #pragma omp simd if(LANES<C> == 1) reduction(+ : u_sq_sum_2)
-        for (i64 i = 0; i < n; i += LANES<C>) {
-            C u_before = load_as<S, C>(u_befores + i);
-
-            // limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
-            const C u_sq_sum_2_value = u_before * u_before;
-
-            u_sq_sum_2 += u_sq_sum_2_value;
-        }
-
-        sums.u_sq_sum_2 += lane_sum(u_sq_sum_2);
-    }
-
     template <class C>
     NOINLINE static void rows1(
-        const Hypers& hypers, const Numbers& numbers, i64 n, C* __restrict last_norms,
+        i64 n, const C* __restrict y_sq_row_sums, const C* __restrict x_sq_row_sums,
         C* __restrict row_factors) {
-        const C limit_offset = C(hypers.limit_offset);
-        const C u_sq_sum_2_sqrt = C(sqrt(numbers.u_sq_sum_2));
-
         for (i64 i = 0; i < n; ++i) {
-            C last_norm = last_norms[i];
+            C y_sq_row_sum = y_sq_row_sums[i];
+            C x_sq_row_sum = x_sq_row_sums[i];
 
-            // limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
-            const C limit = limit_offset
-                * maximum(u_sq_sum_2_sqrt / (last_norm + C(1e-08)), C(1.01));
-            // last_norm = norm(u) / limit
-            last_norm = u_sq_sum_2_sqrt / limit;
-            // u = u / limit
-            const C row_factor = 1 / limit;
+            const C y_sq_row_sum_before = y_sq_row_sum;
+            const C x_sq_row_sum_before = x_sq_row_sum;
+            // u = g * row_norm(y) / (row_norm(x) + TINY)
+            const C row_factor = sqrt(y_sq_row_sum_before) / (sqrt(x_sq_row_sum_before) + C(1e-08));
 
-            last_norms[i] = last_norm;
             row_factors[i] = row_factor;
         }
     }
 
     template <class S, class C, bool EXPANDED>
-    NOINLINE static void sweep2(
-        i64 rows, i64 n, i64 pitch, S* __restrict us, const S* __restrict u_befores,
+    NOINLINE static void sweep1(
+        i64 rows, i64 n, i64 pitch, S* __restrict us, const S* __restrict grads,
         const ComputeScalar<S>* __restrict row_factors) {
         for (i64 row = 0; row < rows; ++row) {
             for (i64 i = 0; i < n; i += LANES<C>) {
-                C u_before = load_as<S, C>(u_befores + i);
+                C grad = load_as<S, C>(grads + i);
                 const C row_factor = broadcast<S, C, EXPANDED>(row_factors, i, row);
 
-                // u = u / limit
-                const C u = u_before * row_factor;
+                // u = g * row_norm(y) / (row_norm(x) + TINY)
+                const C u = grad * row_factor;
 
                 store_as<S>(us + i, u);
             }
-            us += pitch, u_befores += pitch;
+            us += pitch, grads += pitch;
         }
     }
 
@@ -212,9 +165,7 @@ struct sweep5NotOneByOneRule : Rule {
         int step, const LoopInputs<sweep5NotOneByOneRule>& inputs,
         i64 n, const Pointer* at) {
         switch (step) {
-            case RUN_ROWS1:
-                return rows1<C>(
-                    inputs.hypers, inputs.named_numbers(), n, at[LAST_NORM], at[ROW_FACTOR]);
+            case RUN_ROWS1: return rows1<C>(n, at[Y_SQ_ROW_SUM], at[X_SQ_ROW_SUM], at[ROW_FACTOR]);
         }
     }
 
@@ -226,9 +177,8 @@ struct sweep5NotOneByOneRule : Rule {
         i64 rows, i64 n, i64 pitch, const Pointer* at) {
         (void)rows, (void)pitch;
         switch (step) {
-            case RUN_SWEEP1: return sweep1<S, C>(inputs.named_partials(), rows * n, at[U_BEFORE]);
-            case RUN_SWEEP2:
-                return sweep2<S, C, EXPANDED>(rows, n, pitch, at[U], at[U_BEFORE], at[ROW_FACTOR]);
+            case RUN_SWEEP1:
+                return sweep1<S, C, EXPANDED>(rows, n, pitch, at[U], at[GRAD], at[ROW_FACTOR]);
             default: return run_axes<ComputeScalar<S>, EXPANDED>(step, inputs, n, at);
         }
     }
@@ -245,37 +195,28 @@ struct sweep5OneByOneRule : Rule {
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
-        double u_sq_sum_2, limit_scale;
     };
 
     // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
     // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
     // which run several steps together.
     enum { VALUES = STREAMS };
-    static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR};
-    enum { RUN_SWEEP1, MAKE_U_SQ_SUM_2, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };
+    static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR};
+    enum { RUN_SWEEP1, STEP_COUNT };
     static constexpr Step STEPS[] = {
-        {Step::LOOP, TENSOR, set(U_BEFORE), set(), 0},
-        {Step::SUM, NONE, set(), set(), 0},
-        {Step::LOOP, NONE, set(), set(), 0},
-        {Step::LOOP, TENSOR, set(LAST_NORM, U_BEFORE), set(U, LAST_NORM), 0},
+        {Step::LOOP, TENSOR, set(GRAD, Y_SQ_ROW_SUM, X_SQ_ROW_SUM), set(U), 0},
     };
     static constexpr Pass WHOLE_MATRICES[] = {
         {
-            set(RUN_SWEEP1, MAKE_U_SQ_SUM_2),
-            set(RUN_NUMBERS1),
+            set(RUN_SWEEP1),
             set(),
-        },
-        {
-            set(RUN_SWEEP2),
-            set(),
-            set(U, LAST_NORM),
+            set(U),
         },
     };
     static constexpr const Pass* PASSES[] = {WHOLE_MATRICES};
-    static constexpr int PASS_COUNTS[] = {2};
+    static constexpr int PASS_COUNTS[] = {1};
     static constexpr bool HAS_AXES = false;
-    static constexpr int NUMBERS = 2;
+    static constexpr int NUMBERS = 0;
     static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
     static constexpr int MATRIX_REDUCTIONS = 0;
 
@@ -285,56 +226,24 @@ struct sweep5OneByOneRule : Rule {
     }
 
     template <class S, class C>
-    NOINLINE static void sweep1(Numbers& sums, i64 n, const S* __restrict u_befores) {
-        C u_sq_sum_2 = 0;
-
-        #pragma omp simd if(LANES<C> == 1) reduction(+ : u_sq_sum_2)
+    NOINLINE static void sweep1(
+        i64 n, S* __restrict us, const S* __restrict grads, const S* __restrict y_sq_row_sums,
+        const S* __restrict x_sq_row_sums) {
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C u_before = load_as<S, C>(u_befores + i);
+            C grad = load_as<S, C>(grads + i);
+            C y_sq_row_sum = load_as<S, C>(y_sq_row_sums + i);
+            C x_sq_row_sum = load_as<S, C>(x_sq_row_sums + i);
 
-            // limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
-            const C u_sq_sum_2_value = u_before * u_before;
-
-            u_sq_sum_2 += u_sq_sum_2_value;
-        }
-
-        sums.u_sq_sum_2 += lane_sum(u_sq_sum_2);
-    }
-
-    static void numbers1(Numbers& numbers) {
-        const double u_sq_sum_2 = numbers.u_sq_sum_2;
-        // limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
-        const double limit_scale = sqrt(u_sq_sum_2);
-        numbers.limit_scale = limit_scale;
-    }
-
-    template <class S, class C>
-    NOINLINE static void sweep2(
-        const Hypers& hypers, const Numbers& numbers, i64 n, S* __restrict us,
-        const S* __restrict u_befores, S* __restrict last_norms) {
-        const C limit_offset = C(hypers.limit_offset);
-        const C limit_scale = C(numbers.limit_scale);
-
-        for (i64 i = 0; i < n; i += LANES<C>) {
-            C u_before = load_as<S, C>(u_befores + i);
-            C last_norm = load_as<S, C>(last_norms + i);
-
-            // limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
-            const C limit = limit_offset * maximum(limit_scale / (last_norm + C(1e-08)), C(1.01));
-            // last_norm = norm(u) / limit
-            last_norm = limit_scale / limit;
-            // u = u / limit
-            const C u = u_before / limit;
+            // u = g * row_norm(y) / (row_norm(x) + TINY)
+            const C u = grad * sqrt(y_sq_row_sum) / (sqrt(x_sq_row_sum) + C(1e-08));
 
             store_as<S>(us + i, u);
-            store_as<S>(last_norms + i, last_norm);
         }
     }
 
     static void run_numbers(int step, const LoopInputs<sweep5OneByOneRule>& inputs) {
         (void)inputs;
         switch (step) {
-            case RUN_NUMBERS1: return numbers1(inputs.named_numbers());
         }
     }
 
@@ -346,10 +255,8 @@ struct sweep5OneByOneRule : Rule {
         i64 rows, i64 n, i64 pitch, const Pointer* at) {
         (void)rows, (void)pitch;
         switch (step) {
-            case RUN_SWEEP1: return sweep1<S, C>(inputs.named_partials(), n, at[U_BEFORE]);
-            case RUN_SWEEP2:
-                return sweep2<S, C>(
-                    inputs.hypers, inputs.named_numbers(), n, at[U], at[U_BEFORE], at[LAST_NORM]);
+            case RUN_SWEEP1:
+                return sweep1<S, C>(n, at[U], at[GRAD], at[Y_SQ_ROW_SUM], at[X_SQ_ROW_SUM]);
         }
     }
 };

@@ -9,171 +9,37 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    PARAM_GROUP,
     STREAMS,
     at,
-    maximum,
     sqrt,
 )
 from optgen.runtime.fused_triton.device_reductions import (
-    PARTIALS,
-    SUM_COUNT,
-    SUMS,
     TILE_SHAPE_INDEX,
     VALUES,
-    add_up,
     elements,
     extents,
-    fold_chunk,
     inside,
     is_whole,
     lines,
     lines_inside,
     tile_at,
     tile_extent,
-    total,
     whole_elements,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(1)
+SCALARS = tl.constexpr(0)
 WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(scalars=SCALARS.value, in_phases=True, by_matrix=True, row_values=1, sums=1),
+    (): WorkspaceSpec(scalars=SCALARS.value, in_phases=True, by_matrix=True, row_values=1),
 }
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def sweep5_scalars(table, hypers, scalars, num_tensors):
-    """Store the hyperparameters of one tensor's group as its scalars."""
-    entry = table + tl.program_id(0)
-    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
-    scalars += tl.program_id(0) * SCALARS
-    limit_offset = tl.load(hyper)
-
-    tl.store(scalars, limit_offset)
-
-
-@triton.jit
-def sweep5_step1_on_elements(u_befores, lanes, mask, scalars, dtype: tl.constexpr):
-    """Reduce the elements `lanes` of one tensor."""
-    u_before = tl.load(u_befores + lanes, mask).to(dtype)
-
-    # limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
-    u_sq_sum_2 = total(u_before * u_before, mask)
-
-    return u_sq_sum_2
-
-
-@triton.jit
-def sweep5_step1_on_tile(
-    tensor,
-    depth,
-    height,
-    width,
-    table,
-    shapes,
-    scalars,
-    partials,
-    num_tensors,
-    COMPUTE_T: tl.constexpr,
-    U_BEFORE_T: tl.constexpr,
-    VECTOR: tl.constexpr,
-    DEPTH: tl.constexpr,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-):
-    """Run the sweep on one tile, and store its partial sums."""
-    entry = table + tensor
-    shape = shapes + tensor
-    scalars += tensor * SCALARS
-    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
-    matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    remaining_matrices = tile_extent(depth, matrix, DEPTH)
-    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
-    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
+def sweep5_scalars(table, hypers, scalars, found_inf, num_tensors):
+    """Compute no scalars: the rule needs none."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
-            remaining_matrices = 0
-    first_row = matrix * height + tile_row * HEIGHT
-    start = first_row * width + tile_column * WIDTH
-    u_befores = tl.load(entry + (STREAMS + 1) * num_tensors)
-    full = is_whole(
-        remaining_matrices,
-        remaining_rows,
-        remaining_columns,
-        height,
-        width,
-        VECTOR,
-        DEPTH,
-        HEIGHT,
-        WIDTH,
-    )
-    height, width = height.to(tl.int32), width.to(tl.int32)
-    if full & ((u_befores) & 15 == 0):
-        lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
-        u_sq_sum_2 = sweep5_step1_on_elements(
-            at(u_befores, start, U_BEFORE_T, VECTOR), lanes, None, scalars, COMPUTE_T
-        )
-    else:
-        lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
-        u_sq_sum_2 = sweep5_step1_on_elements(
-            at(u_befores, start, U_BEFORE_T, 1), lanes, mask, scalars, COMPUTE_T
-        )
-    partials += tl.load(shape + PARTIALS * num_tensors)
-    tl.store(partials + block, u_sq_sum_2)
-
-
-@triton.jit(do_not_specialize=["num_tensors"])
-def sweep5_step1(
-    table,
-    tensor_of_block,
-    shapes,
-    scalars,
-    partials,
-    num_tensors,
-    COMPUTE_T: tl.constexpr,
-    U_BEFORE_T: tl.constexpr,
-    VECTOR: tl.constexpr,
-    TILES: tl.constexpr,
-):
-    """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
-    tensor = tl.load(tensor_of_block + tl.program_id(0))
-    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
-    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
-    for k in tl.static_range(len(TILES)):
-        if tile_shape_index == k:
-            sweep5_step1_on_tile(
-                tensor,
-                depth,
-                height,
-                width,
-                table,
-                shapes,
-                scalars,
-                partials,
-                num_tensors,
-                COMPUTE_T,
-                U_BEFORE_T,
-                VECTOR,
-                TILES[k][0],
-                TILES[k][1],
-                TILES[k][2],
-            )
-
-
-@triton.jit(do_not_specialize=["num_tensors"])
-def sweep5_fold1(first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr):
-    """Combine the partial sums of large tensors, chunk by chunk."""
-    fold_chunk(
-        first_programs,
-        tensor_indices,
-        shapes,
-        partials,
-        num_tensors,
-        FOLD,
-        RESULTS=1,
-    )
+            return
 
 
 @triton.jit
@@ -182,11 +48,10 @@ def sweep5_matrices1(
     matrix_group,
     table,
     shapes,
-    scalars,
     values,
-    partials,
     num_tensors,
-    LAST_NORM_T: tl.constexpr,
+    Y_SQ_ROW_SUM_T: tl.constexpr,
+    X_SQ_ROW_SUM_T: tl.constexpr,
     DEPTH: tl.constexpr,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -194,34 +59,28 @@ def sweep5_matrices1(
     """Compute, for some matrices of a tensor, the values that the next phase reads."""
     entry = table + tensor
     shape = shapes + tensor
-    scalars += tensor * SCALARS
     depth, height, _width = extents(shape, num_tensors)
-    sums = partials + tl.load(shape + SUMS * num_tensors)
-    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
     matrix = matrix_group * DEPTH
     remaining_matrices = depth - matrix
     values += tl.load(shape + VALUES * num_tensors)
     row_values = values + matrix * height
-    last_norms = (
-        tl.load(entry + (STREAMS + 2) * num_tensors).to(tl.pointer_type(LAST_NORM_T))
+    y_sq_row_sums = (
+        tl.load(entry + (STREAMS + 2) * num_tensors).to(tl.pointer_type(Y_SQ_ROW_SUM_T))
         + matrix * height
     )
-    u_sq_sum_2 = add_up(sums, sum_count)
-    limit_offset = tl.load(scalars)
+    x_sq_row_sums = (
+        tl.load(entry + (STREAMS + 3) * num_tensors).to(tl.pointer_type(X_SQ_ROW_SUM_T))
+        + matrix * height
+    )
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
         mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
-        last_norm = tl.load(last_norms + lanes, mask, 0.0).to(tl.float64)
-        tl.debug_barrier()  # all threads have loaded before one of them stores
-        # limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
-        limit = limit_offset * maximum(
-            sqrt(u_sq_sum_2) / (last_norm + 1e-08), tl.full((), 1.01, tl.float64)
-        )
-        # last_norm = norm(u) / limit
-        last_norm = sqrt(u_sq_sum_2) / limit
-        # u = u / limit
-        row_factor = 1 / limit
-        tl.store(last_norms + lanes, last_norm.to(LAST_NORM_T), mask)
+        y_sq_row_sum = tl.load(y_sq_row_sums + lanes, mask, 0.0).to(tl.float64)
+        x_sq_row_sum = tl.load(x_sq_row_sums + lanes, mask, 0.0).to(tl.float64)
+        y_sq_row_sum_before = y_sq_row_sum
+        x_sq_row_sum_before = x_sq_row_sum
+        # u = g * row_norm(y) / (row_norm(x) + TINY)
+        row_factor = sqrt(y_sq_row_sum_before) / (sqrt(x_sq_row_sum_before) + 1e-08)
         tl.store(row_values + lanes, row_factor, mask)
 
 
@@ -231,12 +90,11 @@ def sweep5_finish1(
     tensor_indices,
     table,
     shapes,
-    scalars,
     values,
-    partials,
     found_inf,
     num_tensors,
-    LAST_NORM_T: tl.constexpr,
+    Y_SQ_ROW_SUM_T: tl.constexpr,
+    X_SQ_ROW_SUM_T: tl.constexpr,
     TILES: tl.constexpr,
     FINISH_TILES: tl.constexpr,
 ):
@@ -254,11 +112,10 @@ def sweep5_finish1(
                 program,
                 table,
                 shapes,
-                scalars,
                 values,
-                partials,
                 num_tensors,
-                LAST_NORM_T,
+                Y_SQ_ROW_SUM_T,
+                X_SQ_ROW_SUM_T,
                 FINISH_TILES[k][0],
                 FINISH_TILES[k][1],
                 FINISH_TILES[k][2],
@@ -266,22 +123,22 @@ def sweep5_finish1(
 
 
 @triton.jit
-def sweep5_step2_on_elements(
-    us, u_befores, lanes, mask, row_factors, in_rows, scalars, dtype: tl.constexpr
+def sweep5_step_on_elements(
+    us, grads, lanes, mask, row_factors, in_rows, scalars, dtype: tl.constexpr
 ):
     """Update the elements `lanes` of one tensor."""
     u = tl.load(us + lanes, mask).to(dtype)
-    u_before = tl.load(u_befores + lanes, mask).to(dtype)
+    grad = tl.load(grads + lanes, mask).to(dtype)
     row_factor = tl.load(row_factors, in_rows)[:, :, None]
 
-    # u = u / limit
-    u = u_before * row_factor
+    # u = g * row_norm(y) / (row_norm(x) + TINY)
+    u = grad * row_factor
 
     tl.store(us + lanes, u.to(us.dtype.element_ty), mask)
 
 
 @triton.jit
-def sweep5_step2_on_tile(
+def sweep5_step_on_tile(
     tensor,
     depth,
     height,
@@ -290,10 +147,11 @@ def sweep5_step2_on_tile(
     shapes,
     scalars,
     values,
+    found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
     U_T: tl.constexpr,
-    U_BEFORE_T: tl.constexpr,
+    GRAD_T: tl.constexpr,
     VECTOR: tl.constexpr,
     DEPTH: tl.constexpr,
     HEIGHT: tl.constexpr,
@@ -319,7 +177,7 @@ def sweep5_step2_on_tile(
     row_values = values + row_lanes
     row_factors = row_values
     us = tl.load(entry + STREAMS * num_tensors)
-    u_befores = tl.load(entry + (STREAMS + 1) * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     full = is_whole(
         remaining_matrices,
         remaining_rows,
@@ -332,11 +190,11 @@ def sweep5_step2_on_tile(
         WIDTH,
     )
     height, width = height.to(tl.int32), width.to(tl.int32)
-    if full & ((us | u_befores) & 15 == 0):
+    if full & ((us | grads) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
-        sweep5_step2_on_elements(
+        sweep5_step_on_elements(
             at(us, start, U_T, VECTOR),
-            at(u_befores, start, U_BEFORE_T, VECTOR),
+            at(grads, start, GRAD_T, VECTOR),
             lanes,
             None,
             row_factors,
@@ -347,9 +205,9 @@ def sweep5_step2_on_tile(
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
         mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
-        sweep5_step2_on_elements(
+        sweep5_step_on_elements(
             at(us, start, U_T, 1),
-            at(u_befores, start, U_BEFORE_T, 1),
+            at(grads, start, GRAD_T, 1),
             lanes,
             mask,
             row_factors,
@@ -360,16 +218,17 @@ def sweep5_step2_on_tile(
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def sweep5_step2(
+def sweep5_step(
     table,
     tensor_of_block,
     shapes,
     scalars,
     values,
+    found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
     U_T: tl.constexpr,
-    U_BEFORE_T: tl.constexpr,
+    GRAD_T: tl.constexpr,
     VECTOR: tl.constexpr,
     TILES: tl.constexpr,
 ):
@@ -379,7 +238,7 @@ def sweep5_step2(
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
-            sweep5_step2_on_tile(
+            sweep5_step_on_tile(
                 tensor,
                 depth,
                 height,
@@ -388,10 +247,11 @@ def sweep5_step2(
                 shapes,
                 scalars,
                 values,
+                found_inf,
                 num_tensors,
                 COMPUTE_T,
                 U_T,
-                U_BEFORE_T,
+                GRAD_T,
                 VECTOR,
                 TILES[k][0],
                 TILES[k][1],
@@ -409,24 +269,11 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.hypers,
         bucket.scalars,
+        bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
-    bucket.launch(
-        sweep5_step1,
-        bucket.blocks,
-        bucket.table,
-        bucket.tensor_of_block,
-        work.shapes,
-        bucket.scalars,
-        work.partials,
-        bucket.num_tensors,
-        bucket.compute_type,
-        bucket.types[1],
-        **bucket.options,
-    )
-    bucket.fold(sweep5_fold1, results=1)
     programs = bucket.finish_programs()
     bucket.launch(
         sweep5_finish1,
@@ -435,22 +282,22 @@ def update(bucket: Bucket) -> None:
         programs.tensor_indices,
         bucket.table,
         whole.shapes,
-        bucket.scalars,
         whole.values,
-        whole.partials,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.types[2],
+        bucket.types[3],
         **whole.line_options,
     )
     bucket.launch(
-        sweep5_step2,
+        sweep5_step,
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
         bucket.scalars,
         work.values,
+        bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],

@@ -7,26 +7,25 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from optgen.runtime.elementwise import Elementwise
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import Rule, State
 
 _update = Elementwise(
     Rule(
         name="sweep6",
-        states=(),
-        hypers=("step_size", "decay_factor"),
+        states=(State("last_norm", shape="row"),),
+        hypers=(),
         step=None,
         tensor_hypers=(),
+        elementwise=False,
     ),
     lowerings=__name__,
 )
 
 
 def sweep6(
-    params: Sequence[Tensor],
     us: Sequence[Tensor],
-    *,
-    step_size: float = 0.0,
-    decay_factor: float = 0.0,
+    u_agains: Sequence[Tensor],
+    last_norms: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of APOLLO, which outlined.py calls."""
-    _update(params, us, step_size=step_size, decay_factor=decay_factor)
+    _update(us, u_agains, last_norms)

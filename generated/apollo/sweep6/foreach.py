@@ -6,21 +6,25 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.parts import chunks
-from optgen.runtime.eager.rounding import scale_
+from optgen.runtime.eager.parts import list_blocks, sublists
+from optgen.runtime.eager.reductions import sum_of_squares, write, zero_sum
+from optgen.runtime.eager.scalars import sqrt
 
 
 def update(
-    params: list[Tensor],
     us: list[Tensor],
-    *,
-    step_size: float,
-    decay_factor: float,
+    u_agains: list[Tensor],
+    last_norms: list[Tensor],
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(params, us):
-        params, us = chunk
-        # p = p - lr * sqrt(scale) * sqrt(1 - beta2**t) / (1 - beta1**t) * u
-        torch._foreach_add_(params, us, alpha=-step_size)
-        # p = p - lr * weight_decay * p
-        scale_(params, decay_factor)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for sublist in sublists(us, u_agains, last_norms):
+        us, u_agains, last_norms = sublist
+        last_norm = torch.stack(last_norms)
+        u_sq_sum = zero_sum(us[0], len(us))
+        u_sq_sums = u_sq_sum.unbind()
+        for (u_blocks,) in list_blocks(us):
+            # last_norm = 0 * last_norm + norm(u)
+            torch._foreach_add_(u_sq_sums, [sum_of_squares(u_block) for u_block in u_blocks])
+        # last_norm = 0 * last_norm + norm(u)
+        last_norm = 0 * last_norm + sqrt(u_sq_sum)
+        write(last_norms, last_norm)

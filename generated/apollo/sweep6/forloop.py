@@ -5,19 +5,23 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.parts import zip_slices
+from optgen.runtime.eager.parts import blocks
+from optgen.runtime.eager.reductions import sum_of_squares, zero_sum
+from optgen.runtime.eager.scalars import sqrt
 
 
 def update(
-    params: list[Tensor],
     us: list[Tensor],
-    *,
-    step_size: float,
-    decay_factor: float,
+    u_agains: list[Tensor],
+    last_norms: list[Tensor],
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, u in zip_slices(params, us):
-        # p = p - lr * sqrt(scale) * sqrt(1 - beta2**t) / (1 - beta1**t) * u
-        param.add_(u, alpha=-step_size)
-        # p = p - lr * weight_decay * p
-        param.mul_(decay_factor)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for index in range(len(us)):
+        last_norm = last_norms[index]
+        u_sq_sum = zero_sum(us[index])
+        for (u_block,) in blocks(us[index]):
+            # last_norm = 0 * last_norm + norm(u)
+            u_sq_sum.add_(sum_of_squares(u_block))
+        # last_norm = 0 * last_norm + norm(u)
+        last_norm = 0 * last_norm + sqrt(u_sq_sum)
+        last_norms[index].copy_(last_norm)

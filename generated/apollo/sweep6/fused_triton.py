@@ -9,100 +9,251 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    NUMEL,
-    PARAM_GROUP,
     STREAMS,
     at,
+    sqrt,
+)
+from optgen.runtime.fused_triton.device_reductions import (
+    PARTIALS,
+    SUM_COUNT,
+    SUMS,
+    TILE_SHAPE_INDEX,
+    add_up,
+    elements,
+    extents,
+    fold_chunk,
+    inside,
+    is_whole,
+    lines,
+    lines_inside,
+    tile_at,
+    tile_extent,
+    total,
+    whole_elements,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(2)
+SCALARS = tl.constexpr(0)
 WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(scalars=SCALARS.value),
+    (): WorkspaceSpec(scalars=SCALARS.value, in_phases=True, by_matrix=True, sums=1),
 }
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def sweep6_scalars(table, hypers, scalars, num_tensors):
-    """Store the hyperparameters of one tensor's group as its scalars."""
-    entry = table + tl.program_id(0)
-    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 2
-    scalars += tl.program_id(0) * SCALARS
-    step_size = tl.load(hyper)
-    decay_factor = tl.load(hyper + 1)
-
-    tl.store(scalars, step_size)
-    tl.store(scalars + 1, decay_factor)
+def sweep6_scalars(table, hypers, scalars, found_inf, num_tensors):
+    """Compute no scalars: the rule needs none."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
 
 
 @triton.jit
-def sweep6_step_on_elements(params, us, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
-    param = tl.load(params + lanes, mask).to(dtype)
+def sweep6_step_on_elements(us, lanes, mask, scalars, dtype: tl.constexpr):
+    """Reduce the elements `lanes` of one tensor."""
     u = tl.load(us + lanes, mask).to(dtype)
-    step_size = tl.load(scalars)
-    decay_factor = tl.load(scalars + 1)
 
-    # p = p - lr * sqrt(scale) * sqrt(1 - beta2**t) / (1 - beta1**t) * u
-    param = param - step_size * u
-    # p = p - lr * weight_decay * p
-    param = decay_factor * param
+    # last_norm = 0 * last_norm + norm(u)
+    u_sq_sum = total(u * u, mask)
 
-    tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
+    return u_sq_sum
+
+
+@triton.jit
+def sweep6_step_on_tile(
+    tensor,
+    depth,
+    height,
+    width,
+    table,
+    shapes,
+    scalars,
+    partials,
+    found_inf,
+    num_tensors,
+    COMPUTE_T: tl.constexpr,
+    U_T: tl.constexpr,
+    VECTOR: tl.constexpr,
+    DEPTH: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Run the sweep on one tile, and store its partial sums."""
+    entry = table + tensor
+    shape = shapes + tensor
+    scalars += tensor * SCALARS
+    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
+    matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
+    remaining_matrices = tile_extent(depth, matrix, DEPTH)
+    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
+    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            remaining_matrices = 0
+    first_row = matrix * height + tile_row * HEIGHT
+    start = first_row * width + tile_column * WIDTH
+    us = tl.load(entry + STREAMS * num_tensors)
+    full = is_whole(
+        remaining_matrices,
+        remaining_rows,
+        remaining_columns,
+        height,
+        width,
+        VECTOR,
+        DEPTH,
+        HEIGHT,
+        WIDTH,
+    )
+    height, width = height.to(tl.int32), width.to(tl.int32)
+    if full & ((us) & 15 == 0):
+        lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+        u_sq_sum = sweep6_step_on_elements(
+            at(us, start, U_T, VECTOR), lanes, None, scalars, COMPUTE_T
+        )
+    else:
+        lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
+        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
+        u_sq_sum = sweep6_step_on_elements(at(us, start, U_T, 1), lanes, mask, scalars, COMPUTE_T)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    tl.store(partials + block, u_sq_sum)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
 def sweep6_step(
     table,
     tensor_of_block,
+    shapes,
     scalars,
+    partials,
+    found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    PARAM_T: tl.constexpr,
     U_T: tl.constexpr,
     VECTOR: tl.constexpr,
-    BLOCK: tl.constexpr,
-    TAIL: tl.constexpr,
+    TILES: tl.constexpr,
 ):
-    """Run the sweep on one block of one tensor."""
+    """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
-    entry = table + tensor
-    scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
-    start = block * BLOCK
-    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    params = tl.load(entry + STREAMS * num_tensors)
-    us = tl.load(entry + (STREAMS + 1) * num_tensors)
-    if (count == BLOCK) & ((params | us) & 15 == 0):
-        sweep6_step_on_elements(
-            at(params, start, PARAM_T, VECTOR),
-            at(us, start, U_T, VECTOR),
-            tl.arange(0, BLOCK),
-            None,
-            scalars,
-            COMPUTE_T,
-        )
-    else:
-        for first in range(0, count, TAIL):
-            lanes = first + tl.arange(0, TAIL)
-            sweep6_step_on_elements(
-                at(params, start, PARAM_T, 1),
-                at(us, start, U_T, 1),
-                lanes,
-                lanes < count,
+    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
+    for k in tl.static_range(len(TILES)):
+        if tile_shape_index == k:
+            sweep6_step_on_tile(
+                tensor,
+                depth,
+                height,
+                width,
+                table,
+                shapes,
                 scalars,
+                partials,
+                found_inf,
+                num_tensors,
                 COMPUTE_T,
+                U_T,
+                VECTOR,
+                TILES[k][0],
+                TILES[k][1],
+                TILES[k][2],
+            )
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep6_fold1(first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr):
+    """Combine the partial sums of large tensors, chunk by chunk."""
+    fold_chunk(
+        first_programs,
+        tensor_indices,
+        shapes,
+        partials,
+        num_tensors,
+        FOLD,
+        RESULTS=1,
+    )
+
+
+@triton.jit
+def sweep6_matrices1(
+    tensor,
+    matrix_group,
+    table,
+    shapes,
+    partials,
+    num_tensors,
+    LAST_NORM_T: tl.constexpr,
+    DEPTH: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Compute, for some matrices of a tensor, the values that the next phase reads."""
+    entry = table + tensor
+    shape = shapes + tensor
+    depth, height, _width = extents(shape, num_tensors)
+    sums = partials + tl.load(shape + SUMS * num_tensors)
+    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
+    matrix = matrix_group * DEPTH
+    remaining_matrices = depth - matrix
+    last_norms = (
+        tl.load(entry + (STREAMS + 2) * num_tensors).to(tl.pointer_type(LAST_NORM_T))
+        + matrix * height
+    )
+    u_sq_sum = add_up(sums, sum_count)
+    for first in range(0, height, HEIGHT):
+        lanes = first + lines(height, DEPTH, HEIGHT)
+        mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
+        last_norm = tl.load(last_norms + lanes, mask, 0.0).to(tl.float64)
+        tl.debug_barrier()  # all threads have loaded before one of them stores
+        # last_norm = 0 * last_norm + norm(u)
+        last_norm = 0 * last_norm + sqrt(u_sq_sum)
+        tl.store(last_norms + lanes, last_norm.to(LAST_NORM_T), mask)
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep6_finish1(
+    first_programs,
+    tensor_indices,
+    table,
+    shapes,
+    partials,
+    found_inf,
+    num_tensors,
+    LAST_NORM_T: tl.constexpr,
+    TILES: tl.constexpr,
+    FINISH_TILES: tl.constexpr,
+):
+    """Finish some matrices of a tensor."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
+    tensor = tl.load(tensor_indices + tl.program_id(0))
+    program = tl.program_id(0) - tl.load(first_programs + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
+    for k in tl.static_range(len(TILES)):
+        if tile_shape_index == k:
+            sweep6_matrices1(
+                tensor,
+                program,
+                table,
+                shapes,
+                partials,
+                num_tensors,
+                LAST_NORM_T,
+                FINISH_TILES[k][0],
+                FINISH_TILES[k][1],
+                FINISH_TILES[k][2],
             )
 
 
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
+    work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         sweep6_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         bucket.scalars,
+        bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
@@ -112,9 +263,27 @@ def update(bucket: Bucket) -> None:
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
+        work.shapes,
         bucket.scalars,
+        work.partials,
+        bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,
-        *bucket.types,
+        bucket.types[0],
         **bucket.options,
+    )
+    bucket.fold(sweep6_fold1, results=1)
+    programs = bucket.finish_programs()
+    bucket.launch(
+        sweep6_finish1,
+        programs.total,
+        programs.first_programs,
+        programs.tensor_indices,
+        bucket.table,
+        whole.shapes,
+        whole.partials,
+        bucket.found_inf,
+        bucket.num_tensors,
+        bucket.types[2],
+        **whole.line_options,
     )

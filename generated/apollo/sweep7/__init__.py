@@ -12,47 +12,22 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep7",
-        states=(
-            State("exp_avg_sq_wide"),
-            State("s"),
-            State("s_sq_col_sum", shape="col"),
-            State("z_sq_col_sum", shape="col"),
-        ),
-        hypers=("beta1", "one_minus_beta1", "beta2", "one_minus_beta2", "eps"),
+        states=(State("last_norm", shape="row"),),
+        hypers=("limit_offset",),
         step=None,
         tensor_hypers=(),
         elementwise=False,
-        by_matrix=True,
     ),
     lowerings=__name__,
 )
 
 
 def sweep7(
-    exp_avg_wides: Sequence[Tensor],
-    zs: Sequence[Tensor],
-    exp_avg_sq_wides: Sequence[Tensor],
-    s_list: Sequence[Tensor],
-    s_sq_col_sums: Sequence[Tensor],
-    z_sq_col_sums: Sequence[Tensor],
+    us: Sequence[Tensor],
+    u_befores: Sequence[Tensor],
+    last_norms: Sequence[Tensor],
     *,
-    beta1: float = 0.0,
-    one_minus_beta1: float = 0.0,
-    beta2: float = 0.0,
-    one_minus_beta2: float = 0.0,
-    eps: float = 0.0,
+    limit_offset: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of APOLLO, which outlined.py calls."""
-    _update(
-        exp_avg_wides,
-        zs,
-        exp_avg_sq_wides,
-        s_list,
-        s_sq_col_sums,
-        z_sq_col_sums,
-        beta1=beta1,
-        one_minus_beta1=one_minus_beta1,
-        beta2=beta2,
-        one_minus_beta2=one_minus_beta2,
-        eps=eps,
-    )
+    _update(us, u_befores, last_norms, limit_offset=limit_offset)

@@ -7,68 +7,38 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.parts import list_blocks, sublists
-from optgen.runtime.eager.reductions import col_sum_of_squares, write, zero_col_sum
-from optgen.runtime.eager.rounding import scale_
+from optgen.runtime.eager.reductions import sum_of_squares, write, zero_sum
+from optgen.runtime.eager.scalars import maximum, sqrt
 
 
 def update(
-    exp_avg_wides: list[Tensor],
-    zs: list[Tensor],
-    exp_avg_sq_wides: list[Tensor],
-    s_list: list[Tensor],
-    s_sq_col_sums: list[Tensor],
-    z_sq_col_sums: list[Tensor],
+    us: list[Tensor],
+    u_befores: list[Tensor],
+    last_norms: list[Tensor],
     *,
-    beta1: float,
-    one_minus_beta1: float,
-    beta2: float,
-    one_minus_beta2: float,
-    eps: float,
+    limit_offset: float,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
-    for sublist in sublists(
-        exp_avg_wides, zs, exp_avg_sq_wides, s_list, s_sq_col_sums, z_sq_col_sums
-    ):
-        exp_avg_wides, zs, exp_avg_sq_wides, s_list, s_sq_col_sums, z_sq_col_sums = sublist
-        s_sq_col_sum = torch.stack(s_sq_col_sums)
-        z_sq_col_sum = torch.stack(z_sq_col_sums)
-        s_sq_col_sum_2 = zero_col_sum(exp_avg_wides[0], len(exp_avg_wides))
-        z_sq_col_sum_2 = zero_col_sum(exp_avg_wides[0], len(exp_avg_wides))
-        for (
-            exp_avg_wide_blocks,
-            z_blocks,
-            exp_avg_sq_wide_blocks,
-            s_blocks,
-            s_sq_col_sum_2_blocks,
-            z_sq_col_sum_2_blocks,
-        ) in list_blocks(
-            exp_avg_wides,
-            zs,
-            exp_avg_sq_wides,
-            s_list,
-            s_sq_col_sum_2.unbind(),
-            z_sq_col_sum_2.unbind(),
+    for sublist in sublists(us, u_befores, last_norms):
+        us, u_befores, last_norms = sublist
+        last_norm = torch.stack(last_norms)
+        u_sq_sum_2 = zero_sum(us[0], len(us))
+        u_sq_sum_2s = u_sq_sum_2.unbind()
+        for (u_before_blocks,) in list_blocks(u_befores):
+            # limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
+            torch._foreach_add_(
+                u_sq_sum_2s, [sum_of_squares(u_before_block) for u_before_block in u_before_blocks]
+            )
+        # limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
+        limit = limit_offset * maximum(sqrt(u_sq_sum_2) / (last_norm + 1e-08), 1.01)
+        # last_norm = norm(u) / limit
+        last_norm = sqrt(u_sq_sum_2) / limit
+        # u = u / limit
+        row_factor = 1 / limit
+        write(last_norms, last_norm)
+        for u_blocks, u_before_blocks, row_factor_blocks in list_blocks(
+            us, u_befores, row_factor.unbind()
         ):
-            # n = beta1 * n + (1 - beta1) * z
-            scale_(exp_avg_wide_blocks, beta1)
-            torch._foreach_add_(exp_avg_wide_blocks, z_blocks, alpha=one_minus_beta1)
-            # w = beta2 * w + (1 - beta2) * z**2
-            scale_(exp_avg_sq_wide_blocks, beta2)
-            torch._foreach_addcmul_(exp_avg_sq_wide_blocks, z_blocks, z_blocks, one_minus_beta2)
-            # s = n / (sqrt(w) + eps)
-            denoms = torch._foreach_sqrt(exp_avg_sq_wide_blocks)
-            torch._foreach_add_(denoms, eps)
-            updates = torch._foreach_div(exp_avg_wide_blocks, denoms)
-            torch._foreach_copy_(s_blocks, updates)
-            # u = g * col_norm(s) / (col_norm(z) + TINY)
-            torch._foreach_add_(
-                s_sq_col_sum_2_blocks, [col_sum_of_squares(s_block) for s_block in s_blocks]
-            )
-            torch._foreach_add_(
-                z_sq_col_sum_2_blocks, [col_sum_of_squares(z_block) for z_block in z_blocks]
-            )
-        # u = g * col_norm(s) / (col_norm(z) + TINY)
-        s_sq_col_sum = s_sq_col_sum_2
-        z_sq_col_sum = z_sq_col_sum_2
-        write(s_sq_col_sums, s_sq_col_sum)
-        write(z_sq_col_sums, z_sq_col_sum)
+            # u = u / limit
+            updates = torch._foreach_mul(u_before_blocks, row_factor_blocks)
+            torch._foreach_copy_(u_blocks, updates)

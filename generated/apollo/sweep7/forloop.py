@@ -6,57 +6,34 @@
 from torch import Tensor
 
 from optgen.runtime.eager.parts import blocks
-from optgen.runtime.eager.reductions import col_sum_of_squares, zero_col_sum
+from optgen.runtime.eager.reductions import sum_of_squares, zero_sum
+from optgen.runtime.eager.scalars import maximum, sqrt
 
 
 def update(
-    exp_avg_wides: list[Tensor],
-    zs: list[Tensor],
-    exp_avg_sq_wides: list[Tensor],
-    s_list: list[Tensor],
-    s_sq_col_sums: list[Tensor],
-    z_sq_col_sums: list[Tensor],
+    us: list[Tensor],
+    u_befores: list[Tensor],
+    last_norms: list[Tensor],
     *,
-    beta1: float,
-    one_minus_beta1: float,
-    beta2: float,
-    one_minus_beta2: float,
-    eps: float,
+    limit_offset: float,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
-    for index in range(len(exp_avg_wides)):
-        s_sq_col_sum = s_sq_col_sums[index]
-        z_sq_col_sum = z_sq_col_sums[index]
-        s_sq_col_sum_2 = zero_col_sum(exp_avg_wides[index])
-        z_sq_col_sum_2 = zero_col_sum(exp_avg_wides[index])
-        for (
-            exp_avg_wide_block,
-            z_block,
-            exp_avg_sq_wide_block,
-            s_block,
-            s_sq_col_sum_2_block,
-            z_sq_col_sum_2_block,
-        ) in blocks(
-            exp_avg_wides[index],
-            zs[index],
-            exp_avg_sq_wides[index],
-            s_list[index],
-            s_sq_col_sum_2,
-            z_sq_col_sum_2,
+    for index in range(len(us)):
+        last_norm = last_norms[index]
+        u_sq_sum_2 = zero_sum(us[index])
+        for (u_before_block,) in blocks(u_befores[index]):
+            # limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
+            u_sq_sum_2.add_(sum_of_squares(u_before_block))
+        # limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
+        limit = limit_offset * maximum(sqrt(u_sq_sum_2) / (last_norm + 1e-08), 1.01)
+        # last_norm = norm(u) / limit
+        last_norm = sqrt(u_sq_sum_2) / limit
+        # u = u / limit
+        row_factor = 1 / limit
+        last_norms[index].copy_(last_norm)
+        for u_block, u_before_block, row_factor_block in blocks(
+            us[index], u_befores[index], row_factor
         ):
-            # n = beta1 * n + (1 - beta1) * z
-            exp_avg_wide_block.mul_(beta1).add_(z_block, alpha=one_minus_beta1)
-            # w = beta2 * w + (1 - beta2) * z**2
-            exp_avg_sq_wide_block.mul_(beta2).addcmul_(z_block, z_block, value=one_minus_beta2)
-            # s = n / (sqrt(w) + eps)
-            denom = exp_avg_sq_wide_block.sqrt().add_(eps)
-            update = exp_avg_wide_block.div(denom)
-            s_block.copy_(update)
-            # u = g * col_norm(s) / (col_norm(z) + TINY)
-            s_sq_col_sum_2_block.add_(col_sum_of_squares(s_block))
-            z_sq_col_sum_2_block.add_(col_sum_of_squares(z_block))
-        # u = g * col_norm(s) / (col_norm(z) + TINY)
-        s_sq_col_sum = s_sq_col_sum_2
-        z_sq_col_sum = z_sq_col_sum_2
-        s_sq_col_sums[index].copy_(s_sq_col_sum)
-        z_sq_col_sums[index].copy_(z_sq_col_sum)
+            # u = u / limit
+            update = u_before_block.mul(row_factor_block)
+            u_block.copy_(update)

@@ -9,13 +9,13 @@ namespace {
 // Elementwise part of a step of APOLLO, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { EXP_AVG_WIDE, Z, EXP_AVG_SQ_WIDE, S_, S_SQ_COL_SUM, Z_SQ_COL_SUM, STREAMS };
+    enum { U, U_BEFORE, LAST_NORM, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
     struct Hypers {
-        double beta1, one_minus_beta1, beta2, one_minus_beta2, eps;
+        double limit_offset;
     };
 };
 
@@ -30,83 +30,112 @@ struct sweep7NotOneByOneRule : Rule {
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
+        double u_sq_sum_2;
     };
 
     // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
     // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
     // which run several steps together.
-    enum {
-        S_SQ_COL_SUM_2_VALUE = STREAMS, Z_SQ_COL_SUM_2_VALUE, S_SQ_COL_SUM_2, Z_SQ_COL_SUM_2,
-        VALUES };
-    static constexpr int AXES[] = {
-        TENSOR, TENSOR, TENSOR, TENSOR, COLUMN, COLUMN, TENSOR, TENSOR, COLUMN, COLUMN};
-    enum { RUN_SWEEP1, MAKE_S_SQ_COL_SUM_2, MAKE_Z_SQ_COL_SUM_2, RUN_COLUMNS1, STEP_COUNT };
+    enum { ROW_FACTOR = STREAMS, VALUES };
+    static constexpr int AXES[] = {TENSOR, TENSOR, ROW, ROW};
+    enum { RUN_SWEEP1, MAKE_U_SQ_SUM_2, RUN_ROWS1, RUN_SWEEP2, STEP_COUNT };
     static constexpr Step STEPS[] = {
-        {
-            Step::LOOP, TENSOR, set(EXP_AVG_WIDE, Z, EXP_AVG_SQ_WIDE),
-            set(EXP_AVG_WIDE, EXP_AVG_SQ_WIDE, S_, S_SQ_COL_SUM_2_VALUE, Z_SQ_COL_SUM_2_VALUE), 0},
-        {Step::SUM, COLUMN, set(S_SQ_COL_SUM_2_VALUE), set(S_SQ_COL_SUM_2), 0},
-        {Step::SUM, COLUMN, set(Z_SQ_COL_SUM_2_VALUE), set(Z_SQ_COL_SUM_2), 1},
-        {
-            Step::LOOP, COLUMN, set(S_SQ_COL_SUM_2, Z_SQ_COL_SUM_2),
-            set(S_SQ_COL_SUM, Z_SQ_COL_SUM), 0},
+        {Step::LOOP, TENSOR, set(U_BEFORE), set(), 0},
+        {Step::SUM, NONE, set(), set(), 0},
+        {Step::LOOP, ROW, set(LAST_NORM), set(LAST_NORM, ROW_FACTOR), 0},
+        {Step::LOOP, TENSOR, set(U_BEFORE, ROW_FACTOR), set(U), 0},
     };
     static constexpr Pass WHOLE_MATRICES[] = {
         {
-            set(RUN_SWEEP1, MAKE_S_SQ_COL_SUM_2, MAKE_Z_SQ_COL_SUM_2, RUN_COLUMNS1),
+            set(RUN_SWEEP1, MAKE_U_SQ_SUM_2),
             set(),
-            set(EXP_AVG_WIDE, EXP_AVG_SQ_WIDE, S_, S_SQ_COL_SUM, Z_SQ_COL_SUM),
+            set(),
+        },
+        {
+            set(RUN_ROWS1, RUN_SWEEP2),
+            set(),
+            set(U, LAST_NORM),
         },
     };
     static constexpr Pass WHOLE_ROWS[] = {
         {
-            set(RUN_SWEEP1, MAKE_S_SQ_COL_SUM_2, MAKE_Z_SQ_COL_SUM_2),
-            set(RUN_COLUMNS1),
-            set(EXP_AVG_WIDE, EXP_AVG_SQ_WIDE, S_, S_SQ_COL_SUM, Z_SQ_COL_SUM),
+            set(RUN_SWEEP1, MAKE_U_SQ_SUM_2),
+            set(),
+            set(),
+        },
+        {
+            set(RUN_ROWS1, RUN_SWEEP2),
+            set(),
+            set(U, LAST_NORM),
         },
     };
     static constexpr Pass WHOLE_COLUMNS[] = {
         {
-            set(RUN_SWEEP1, MAKE_S_SQ_COL_SUM_2, MAKE_Z_SQ_COL_SUM_2, RUN_COLUMNS1),
+            set(RUN_SWEEP1, MAKE_U_SQ_SUM_2),
+            set(RUN_ROWS1),
+            set(LAST_NORM),
+        },
+        {
+            set(RUN_SWEEP2),
             set(),
-            set(EXP_AVG_WIDE, EXP_AVG_SQ_WIDE, S_, S_SQ_COL_SUM, Z_SQ_COL_SUM),
+            set(U),
         },
     };
     static constexpr Pass EXACT_MATRICES[] = {
         {
-            set(RUN_SWEEP1, MAKE_S_SQ_COL_SUM_2, MAKE_Z_SQ_COL_SUM_2, RUN_COLUMNS1),
+            set(RUN_SWEEP1, MAKE_U_SQ_SUM_2),
             set(),
-            set(EXP_AVG_WIDE, EXP_AVG_SQ_WIDE, S_, S_SQ_COL_SUM, Z_SQ_COL_SUM),
+            set(),
+        },
+        {
+            set(RUN_ROWS1, RUN_SWEEP2),
+            set(),
+            set(U, LAST_NORM),
         },
     };
     static constexpr Pass EXACT_ROWS[] = {
         {
-            set(RUN_SWEEP1, MAKE_S_SQ_COL_SUM_2, MAKE_Z_SQ_COL_SUM_2),
-            set(RUN_COLUMNS1),
-            set(EXP_AVG_WIDE, EXP_AVG_SQ_WIDE, S_, S_SQ_COL_SUM, Z_SQ_COL_SUM),
+            set(RUN_SWEEP1, MAKE_U_SQ_SUM_2),
+            set(),
+            set(),
+        },
+        {
+            set(RUN_ROWS1, RUN_SWEEP2),
+            set(),
+            set(U, LAST_NORM),
         },
     };
     static constexpr Pass EXACT_COLUMNS[] = {
         {
-            set(RUN_SWEEP1, MAKE_S_SQ_COL_SUM_2, MAKE_Z_SQ_COL_SUM_2, RUN_COLUMNS1),
+            set(RUN_SWEEP1, MAKE_U_SQ_SUM_2),
+            set(RUN_ROWS1),
+            set(LAST_NORM),
+        },
+        {
+            set(RUN_SWEEP2),
             set(),
-            set(EXP_AVG_WIDE, EXP_AVG_SQ_WIDE, S_, S_SQ_COL_SUM, Z_SQ_COL_SUM),
+            set(U),
         },
     };
     static constexpr Pass SPLIT[] = {
         {
-            set(RUN_SWEEP1, MAKE_S_SQ_COL_SUM_2, MAKE_Z_SQ_COL_SUM_2),
-            set(RUN_COLUMNS1),
-            set(EXP_AVG_WIDE, EXP_AVG_SQ_WIDE, S_, S_SQ_COL_SUM, Z_SQ_COL_SUM),
+            set(RUN_SWEEP1, MAKE_U_SQ_SUM_2),
+            set(RUN_ROWS1),
+            set(LAST_NORM),
+        },
+        {
+            set(RUN_SWEEP2),
+            set(),
+            set(U),
         },
     };
     static constexpr const Pass* PASSES[] = {
         WHOLE_MATRICES, WHOLE_ROWS, WHOLE_COLUMNS, EXACT_MATRICES, EXACT_ROWS, EXACT_COLUMNS,
         SPLIT};
-    static constexpr int PASS_COUNTS[] = {1, 1, 1, 1, 1, 1, 1};
+    static constexpr int PASS_COUNTS[] = {2, 2, 2, 2, 2, 2, 2};
     static constexpr bool HAS_AXES = true;
-    static constexpr int NUMBERS = 0;
-    static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 2;
+    static constexpr int NUMBERS = 1;
+    static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
     static constexpr int MATRIX_REDUCTIONS = 0;
 
     // Scalar program: computed once per step and parameter, in double.
@@ -114,67 +143,61 @@ struct sweep7NotOneByOneRule : Rule {
         return {};
     }
 
-    template <class S, class C, bool EXPANDED>
-    NOINLINE static void sweep1(
-        const Hypers& hypers, i64 rows, i64 n, i64 pitch, S* __restrict exp_avg_wides,
-        const S* __restrict zs, S* __restrict exp_avg_sq_wides, S* __restrict s_list,
-        ComputeScalar<S>* __restrict s_sq_col_sum_2_values,
-        ComputeScalar<S>* __restrict z_sq_col_sum_2_values,
-        ComputeScalar<S>* __restrict s_sq_col_sum_2s,
-        ComputeScalar<S>* __restrict z_sq_col_sum_2s) {
-        const C beta1 = C(hypers.beta1);
-        const C one_minus_beta1 = C(hypers.one_minus_beta1);
-        const C beta2 = C(hypers.beta2);
-        const C one_minus_beta2 = C(hypers.one_minus_beta2);
-        const C eps = C(hypers.eps);
+    template <class S, class C>
+    NOINLINE static void sweep1(Numbers& sums, i64 n, const S* __restrict u_befores) {
+        C u_sq_sum_2 = 0;
 
-        for (i64 row = 0; row < rows; ++row) {
-            for (i64 i = 0; i < n; i += LANES<C>) {
-                C exp_avg_wide = load_as<S, C>(exp_avg_wides + i);
-                C z = load_as<S, C>(zs + i);
-                C exp_avg_sq_wide = load_as<S, C>(exp_avg_sq_wides + i);
+        #pragma omp simd if(LANES<C> == 1) reduction(+ : u_sq_sum_2)
+        for (i64 i = 0; i < n; i += LANES<C>) {
+            C u_before = load_as<S, C>(u_befores + i);
 
-                // n = beta1 * n + (1 - beta1) * z
-                exp_avg_wide = beta1 * exp_avg_wide + one_minus_beta1 * z;
-                // w = beta2 * w + (1 - beta2) * z**2
-                exp_avg_sq_wide = beta2 * exp_avg_sq_wide + one_minus_beta2 * z * z;
-                // s = n / (sqrt(w) + eps)
-                const C s = exp_avg_wide / (sqrt(exp_avg_sq_wide) + eps);
-                // u = g * col_norm(s) / (col_norm(z) + TINY)
-                const C s_sq_col_sum_2_value = s * s;
-                const C z_sq_col_sum_2_value = z * z;
+            // limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
+            const C u_sq_sum_2_value = u_before * u_before;
 
-                store_as<S>(exp_avg_wides + i, exp_avg_wide);
-                store_as<S>(exp_avg_sq_wides + i, exp_avg_sq_wide);
-                store_as<S>(s_list + i, s);
-                if constexpr (EXPANDED) {
-                    store_as<S>(s_sq_col_sum_2_values + i, s_sq_col_sum_2_value);
-                    store_as<S>(z_sq_col_sum_2_values + i, z_sq_col_sum_2_value);
-                } else {
-                    add_to<S>(s_sq_col_sum_2s + i, s_sq_col_sum_2_value);
-                    add_to<S>(z_sq_col_sum_2s + i, z_sq_col_sum_2_value);
-                }
-            }
-
-                exp_avg_wides += pitch, zs += pitch, exp_avg_sq_wides += pitch, s_list += pitch,
-                s_sq_col_sum_2_values += pitch, z_sq_col_sum_2_values += pitch;
+            u_sq_sum_2 += u_sq_sum_2_value;
         }
+
+        sums.u_sq_sum_2 += lane_sum(u_sq_sum_2);
     }
 
     template <class C>
-    NOINLINE static void columns1(
-        i64 n, C* __restrict s_sq_col_sums, C* __restrict z_sq_col_sums,
-        const C* __restrict s_sq_col_sum_2s, const C* __restrict z_sq_col_sum_2s) {
+    NOINLINE static void rows1(
+        const Hypers& hypers, const Numbers& numbers, i64 n, C* __restrict last_norms,
+        C* __restrict row_factors) {
+        const C limit_offset = C(hypers.limit_offset);
+        const C u_sq_sum_2_sqrt = C(sqrt(numbers.u_sq_sum_2));
+
         for (i64 i = 0; i < n; ++i) {
-            C s_sq_col_sum_2 = s_sq_col_sum_2s[i];
-            C z_sq_col_sum_2 = z_sq_col_sum_2s[i];
+            C last_norm = last_norms[i];
 
-            // u = g * col_norm(s) / (col_norm(z) + TINY)
-            const C s_sq_col_sum = s_sq_col_sum_2;
-            const C z_sq_col_sum = z_sq_col_sum_2;
+            // limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
+            const C limit = limit_offset
+                * maximum(u_sq_sum_2_sqrt / (last_norm + C(1e-08)), C(1.01));
+            // last_norm = norm(u) / limit
+            last_norm = u_sq_sum_2_sqrt / limit;
+            // u = u / limit
+            const C row_factor = 1 / limit;
 
-            s_sq_col_sums[i] = s_sq_col_sum;
-            z_sq_col_sums[i] = z_sq_col_sum;
+            last_norms[i] = last_norm;
+            row_factors[i] = row_factor;
+        }
+    }
+
+    template <class S, class C, bool EXPANDED>
+    NOINLINE static void sweep2(
+        i64 rows, i64 n, i64 pitch, S* __restrict us, const S* __restrict u_befores,
+        const ComputeScalar<S>* __restrict row_factors) {
+        for (i64 row = 0; row < rows; ++row) {
+            for (i64 i = 0; i < n; i += LANES<C>) {
+                C u_before = load_as<S, C>(u_befores + i);
+                const C row_factor = broadcast<S, C, EXPANDED>(row_factors, i, row);
+
+                // u = u / limit
+                const C u = u_before * row_factor;
+
+                store_as<S>(us + i, u);
+            }
+            us += pitch, u_befores += pitch;
         }
     }
 
@@ -189,9 +212,9 @@ struct sweep7NotOneByOneRule : Rule {
         int step, const LoopInputs<sweep7NotOneByOneRule>& inputs,
         i64 n, const Pointer* at) {
         switch (step) {
-            case RUN_COLUMNS1:
-                return columns1<C>(
-                    n, at[S_SQ_COL_SUM], at[Z_SQ_COL_SUM], at[S_SQ_COL_SUM_2], at[Z_SQ_COL_SUM_2]);
+            case RUN_ROWS1:
+                return rows1<C>(
+                    inputs.hypers, inputs.named_numbers(), n, at[LAST_NORM], at[ROW_FACTOR]);
         }
     }
 
@@ -203,11 +226,9 @@ struct sweep7NotOneByOneRule : Rule {
         i64 rows, i64 n, i64 pitch, const Pointer* at) {
         (void)rows, (void)pitch;
         switch (step) {
-            case RUN_SWEEP1:
-                return sweep1<S, C, EXPANDED>(
-                    inputs.hypers, rows, n, pitch, at[EXP_AVG_WIDE], at[Z], at[EXP_AVG_SQ_WIDE],
-                    at[S_], at[S_SQ_COL_SUM_2_VALUE], at[Z_SQ_COL_SUM_2_VALUE], at[S_SQ_COL_SUM_2],
-                    at[Z_SQ_COL_SUM_2]);
+            case RUN_SWEEP1: return sweep1<S, C>(inputs.named_partials(), rows * n, at[U_BEFORE]);
+            case RUN_SWEEP2:
+                return sweep2<S, C, EXPANDED>(rows, n, pitch, at[U], at[U_BEFORE], at[ROW_FACTOR]);
             default: return run_axes<ComputeScalar<S>, EXPANDED>(step, inputs, n, at);
         }
     }
@@ -224,30 +245,37 @@ struct sweep7OneByOneRule : Rule {
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
+        double u_sq_sum_2, limit_scale;
     };
 
     // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
     // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
     // which run several steps together.
     enum { VALUES = STREAMS };
-    static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
-    enum { RUN_SWEEP1, STEP_COUNT };
+    static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR};
+    enum { RUN_SWEEP1, MAKE_U_SQ_SUM_2, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };
     static constexpr Step STEPS[] = {
-        {
-            Step::LOOP, TENSOR, set(EXP_AVG_WIDE, Z, EXP_AVG_SQ_WIDE),
-            set(EXP_AVG_WIDE, EXP_AVG_SQ_WIDE, S_, S_SQ_COL_SUM, Z_SQ_COL_SUM), 0},
+        {Step::LOOP, TENSOR, set(U_BEFORE), set(), 0},
+        {Step::SUM, NONE, set(), set(), 0},
+        {Step::LOOP, NONE, set(), set(), 0},
+        {Step::LOOP, TENSOR, set(LAST_NORM, U_BEFORE), set(U, LAST_NORM), 0},
     };
     static constexpr Pass WHOLE_MATRICES[] = {
         {
-            set(RUN_SWEEP1),
+            set(RUN_SWEEP1, MAKE_U_SQ_SUM_2),
+            set(RUN_NUMBERS1),
             set(),
-            set(EXP_AVG_WIDE, EXP_AVG_SQ_WIDE, S_, S_SQ_COL_SUM, Z_SQ_COL_SUM),
+        },
+        {
+            set(RUN_SWEEP2),
+            set(),
+            set(U, LAST_NORM),
         },
     };
     static constexpr const Pass* PASSES[] = {WHOLE_MATRICES};
-    static constexpr int PASS_COUNTS[] = {1};
+    static constexpr int PASS_COUNTS[] = {2};
     static constexpr bool HAS_AXES = false;
-    static constexpr int NUMBERS = 0;
+    static constexpr int NUMBERS = 2;
     static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
     static constexpr int MATRIX_REDUCTIONS = 0;
 
@@ -257,42 +285,56 @@ struct sweep7OneByOneRule : Rule {
     }
 
     template <class S, class C>
-    NOINLINE static void sweep1(
-        const Hypers& hypers, i64 n, S* __restrict exp_avg_wides, const S* __restrict zs,
-        S* __restrict exp_avg_sq_wides, S* __restrict s_list, S* __restrict s_sq_col_sums,
-        S* __restrict z_sq_col_sums) {
-        const C beta1 = C(hypers.beta1);
-        const C one_minus_beta1 = C(hypers.one_minus_beta1);
-        const C beta2 = C(hypers.beta2);
-        const C one_minus_beta2 = C(hypers.one_minus_beta2);
-        const C eps = C(hypers.eps);
+    NOINLINE static void sweep1(Numbers& sums, i64 n, const S* __restrict u_befores) {
+        C u_sq_sum_2 = 0;
+
+        #pragma omp simd if(LANES<C> == 1) reduction(+ : u_sq_sum_2)
+        for (i64 i = 0; i < n; i += LANES<C>) {
+            C u_before = load_as<S, C>(u_befores + i);
+
+            // limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
+            const C u_sq_sum_2_value = u_before * u_before;
+
+            u_sq_sum_2 += u_sq_sum_2_value;
+        }
+
+        sums.u_sq_sum_2 += lane_sum(u_sq_sum_2);
+    }
+
+    static void numbers1(Numbers& numbers) {
+        const double u_sq_sum_2 = numbers.u_sq_sum_2;
+        // limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
+        const double limit_scale = sqrt(u_sq_sum_2);
+        numbers.limit_scale = limit_scale;
+    }
+
+    template <class S, class C>
+    NOINLINE static void sweep2(
+        const Hypers& hypers, const Numbers& numbers, i64 n, S* __restrict us,
+        const S* __restrict u_befores, S* __restrict last_norms) {
+        const C limit_offset = C(hypers.limit_offset);
+        const C limit_scale = C(numbers.limit_scale);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C exp_avg_wide = load_as<S, C>(exp_avg_wides + i);
-            C z = load_as<S, C>(zs + i);
-            C exp_avg_sq_wide = load_as<S, C>(exp_avg_sq_wides + i);
+            C u_before = load_as<S, C>(u_befores + i);
+            C last_norm = load_as<S, C>(last_norms + i);
 
-            // n = beta1 * n + (1 - beta1) * z
-            exp_avg_wide = beta1 * exp_avg_wide + one_minus_beta1 * z;
-            // w = beta2 * w + (1 - beta2) * z**2
-            exp_avg_sq_wide = beta2 * exp_avg_sq_wide + one_minus_beta2 * z * z;
-            // s = n / (sqrt(w) + eps)
-            const C s = exp_avg_wide / (sqrt(exp_avg_sq_wide) + eps);
-            // u = g * col_norm(s) / (col_norm(z) + TINY)
-            const C s_sq_col_sum = s * s;
-            const C z_sq_col_sum = z * z;
+            // limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
+            const C limit = limit_offset * maximum(limit_scale / (last_norm + C(1e-08)), C(1.01));
+            // last_norm = norm(u) / limit
+            last_norm = limit_scale / limit;
+            // u = u / limit
+            const C u = u_before / limit;
 
-            store_as<S>(exp_avg_wides + i, exp_avg_wide);
-            store_as<S>(exp_avg_sq_wides + i, exp_avg_sq_wide);
-            store_as<S>(s_list + i, s);
-            store_as<S>(s_sq_col_sums + i, s_sq_col_sum);
-            store_as<S>(z_sq_col_sums + i, z_sq_col_sum);
+            store_as<S>(us + i, u);
+            store_as<S>(last_norms + i, last_norm);
         }
     }
 
     static void run_numbers(int step, const LoopInputs<sweep7OneByOneRule>& inputs) {
         (void)inputs;
         switch (step) {
+            case RUN_NUMBERS1: return numbers1(inputs.named_numbers());
         }
     }
 
@@ -304,10 +346,10 @@ struct sweep7OneByOneRule : Rule {
         i64 rows, i64 n, i64 pitch, const Pointer* at) {
         (void)rows, (void)pitch;
         switch (step) {
-            case RUN_SWEEP1:
-                return sweep1<S, C>(
-                    inputs.hypers, n, at[EXP_AVG_WIDE], at[Z], at[EXP_AVG_SQ_WIDE], at[S_],
-                    at[S_SQ_COL_SUM], at[Z_SQ_COL_SUM]);
+            case RUN_SWEEP1: return sweep1<S, C>(inputs.named_partials(), n, at[U_BEFORE]);
+            case RUN_SWEEP2:
+                return sweep2<S, C>(
+                    inputs.hypers, inputs.named_numbers(), n, at[U], at[U_BEFORE], at[LAST_NORM]);
         }
     }
 };

@@ -12,89 +12,63 @@ from optgen.runtime.fused_triton.device_functions import (
     PARAM_GROUP,
     STREAMS,
     at,
-    div,
+    maximum,
     sqrt,
 )
 from optgen.runtime.fused_triton.device_reductions import (
     PARTIALS,
+    SUM_COUNT,
+    SUMS,
     TILE_SHAPE_INDEX,
     VALUES,
-    column_total,
-    combine,
+    add_up,
     elements,
     extents,
+    fold_chunk,
     inside,
-    is_last,
     is_whole,
     lines,
     lines_inside,
     tile_at,
     tile_extent,
+    total,
     whole_elements,
 )
-from optgen.runtime.fused_triton.workspace import LineSums, WorkspaceSpec
+from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(5)
+SCALARS = tl.constexpr(1)
 WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(
-        scalars=SCALARS.value, in_phases=True, by_matrix=True, column_values=2, column_sums=2
-    ),
+    (): WorkspaceSpec(scalars=SCALARS.value, in_phases=True, by_matrix=True, row_values=1, sums=1),
 }
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def sweep7_scalars(table, hypers, scalars, num_tensors):
+def sweep7_scalars(table, hypers, scalars, found_inf, num_tensors):
     """Store the hyperparameters of one tensor's group as its scalars."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
     entry = table + tl.program_id(0)
-    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 5
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
     scalars += tl.program_id(0) * SCALARS
-    beta1 = tl.load(hyper)
-    one_minus_beta1 = tl.load(hyper + 1)
-    beta2 = tl.load(hyper + 2)
-    one_minus_beta2 = tl.load(hyper + 3)
-    eps = tl.load(hyper + 4)
+    limit_offset = tl.load(hyper)
 
-    tl.store(scalars, beta1)
-    tl.store(scalars + 1, one_minus_beta1)
-    tl.store(scalars + 2, beta2)
-    tl.store(scalars + 3, one_minus_beta2)
-    tl.store(scalars + 4, eps)
+    tl.store(scalars, limit_offset)
 
 
 @triton.jit
-def sweep7_step_on_elements(
-    exp_avg_wides, zs, exp_avg_sq_wides, s_list, lanes, mask, scalars, dtype: tl.constexpr
-):
-    """Update the elements `lanes` of one tensor, and return reductions of them."""
-    exp_avg_wide = tl.load(exp_avg_wides + lanes, mask).to(dtype)
-    z = tl.load(zs + lanes, mask).to(dtype)
-    exp_avg_sq_wide = tl.load(exp_avg_sq_wides + lanes, mask).to(dtype)
-    s = tl.load(s_list + lanes, mask).to(dtype)
-    beta1 = tl.load(scalars).to(dtype)
-    one_minus_beta1 = tl.load(scalars + 1).to(dtype)
-    beta2 = tl.load(scalars + 2).to(dtype)
-    one_minus_beta2 = tl.load(scalars + 3).to(dtype)
-    eps = tl.load(scalars + 4).to(dtype)
+def sweep7_step1_on_elements(u_befores, lanes, mask, scalars, dtype: tl.constexpr):
+    """Reduce the elements `lanes` of one tensor."""
+    u_before = tl.load(u_befores + lanes, mask).to(dtype)
 
-    # n = beta1 * n + (1 - beta1) * z
-    exp_avg_wide = beta1 * exp_avg_wide + one_minus_beta1 * z
-    # w = beta2 * w + (1 - beta2) * z**2
-    exp_avg_sq_wide = beta2 * exp_avg_sq_wide + one_minus_beta2 * z * z
-    # s = n / (sqrt(w) + eps)
-    s = div(exp_avg_wide, sqrt(exp_avg_sq_wide) + eps)
-    # u = g * col_norm(s) / (col_norm(z) + TINY)
-    s_sq_col_sum_2 = column_total(s * s, mask)
-    # u = g * col_norm(s) / (col_norm(z) + TINY)
-    z_sq_col_sum_2 = column_total(z * z, mask)
+    # limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
+    u_sq_sum_2 = total(u_before * u_before, mask)
 
-    tl.store(exp_avg_wides + lanes, exp_avg_wide.to(exp_avg_wides.dtype.element_ty), mask)
-    tl.store(exp_avg_sq_wides + lanes, exp_avg_sq_wide.to(exp_avg_sq_wides.dtype.element_ty), mask)
-    tl.store(s_list + lanes, s.to(s_list.dtype.element_ty), mask)
-    return s_sq_col_sum_2, z_sq_col_sum_2
+    return u_sq_sum_2
 
 
 @triton.jit
-def sweep7_step_on_tile(
+def sweep7_step1_on_tile(
     tensor,
     depth,
     height,
@@ -102,14 +76,11 @@ def sweep7_step_on_tile(
     table,
     shapes,
     scalars,
-    values,
     partials,
+    found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    EXP_AVG_WIDE_T: tl.constexpr,
-    Z_T: tl.constexpr,
-    EXP_AVG_SQ_WIDE_T: tl.constexpr,
-    S_T: tl.constexpr,
+    U_BEFORE_T: tl.constexpr,
     VECTOR: tl.constexpr,
     DEPTH: tl.constexpr,
     HEIGHT: tl.constexpr,
@@ -128,17 +99,8 @@ def sweep7_step_on_tile(
         if tl.load(found_inf) != 0.0:
             remaining_matrices = 0
     first_row = matrix * height + tile_row * HEIGHT
-    first_column = matrix * width + tile_column * WIDTH
     start = first_row * width + tile_column * WIDTH
-    in_columns = lines_inside(remaining_matrices, remaining_columns, DEPTH, WIDTH)
-    column_lanes = first_column + lines(width.to(tl.int32), DEPTH, WIDTH)
-    down = tl.cdiv(height, HEIGHT)
-    all_columns = depth * width
-    values += tl.load(shape + VALUES * num_tensors)
-    exp_avg_wides = tl.load(entry + STREAMS * num_tensors)
-    zs = tl.load(entry + (STREAMS + 1) * num_tensors)
-    exp_avg_sq_wides = tl.load(entry + (STREAMS + 2) * num_tensors)
-    s_list = tl.load(entry + (STREAMS + 3) * num_tensors)
+    u_befores = tl.load(entry + (STREAMS + 1) * num_tensors)
     full = is_whole(
         remaining_matrices,
         remaining_rows,
@@ -151,56 +113,32 @@ def sweep7_step_on_tile(
         WIDTH,
     )
     height, width = height.to(tl.int32), width.to(tl.int32)
-    if full & ((exp_avg_wides | zs | exp_avg_sq_wides | s_list) & 15 == 0):
+    if full & ((u_befores) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
-        s_sq_col_sum_2, z_sq_col_sum_2 = sweep7_step_on_elements(
-            at(exp_avg_wides, start, EXP_AVG_WIDE_T, VECTOR),
-            at(zs, start, Z_T, VECTOR),
-            at(exp_avg_sq_wides, start, EXP_AVG_SQ_WIDE_T, VECTOR),
-            at(s_list, start, S_T, VECTOR),
-            lanes,
-            None,
-            scalars,
-            COMPUTE_T,
+        u_sq_sum_2 = sweep7_step1_on_elements(
+            at(u_befores, start, U_BEFORE_T, VECTOR), lanes, None, scalars, COMPUTE_T
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
         mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
-        s_sq_col_sum_2, z_sq_col_sum_2 = sweep7_step_on_elements(
-            at(exp_avg_wides, start, EXP_AVG_WIDE_T, 1),
-            at(zs, start, Z_T, 1),
-            at(exp_avg_sq_wides, start, EXP_AVG_SQ_WIDE_T, 1),
-            at(s_list, start, S_T, 1),
-            lanes,
-            mask,
-            scalars,
-            COMPUTE_T,
+        u_sq_sum_2 = sweep7_step1_on_elements(
+            at(u_befores, start, U_BEFORE_T, 1), lanes, mask, scalars, COMPUTE_T
         )
     partials += tl.load(shape + PARTIALS * num_tensors)
-    if DEPTH > 1:
-        tl.store(values + column_lanes, s_sq_col_sum_2, in_columns)
-        tl.store(values + all_columns + column_lanes, z_sq_col_sum_2, in_columns)
-    else:
-        tl.store(partials + tile_row * all_columns + column_lanes, s_sq_col_sum_2, in_columns)
-        tl.store(
-            partials + (tile_row + down) * all_columns + column_lanes, z_sq_col_sum_2, in_columns
-        )
+    tl.store(partials + block, u_sq_sum_2)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def sweep7_step(
+def sweep7_step1(
     table,
     tensor_of_block,
     shapes,
     scalars,
-    values,
     partials,
+    found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    EXP_AVG_WIDE_T: tl.constexpr,
-    Z_T: tl.constexpr,
-    EXP_AVG_SQ_WIDE_T: tl.constexpr,
-    S_T: tl.constexpr,
+    U_BEFORE_T: tl.constexpr,
     VECTOR: tl.constexpr,
     TILES: tl.constexpr,
 ):
@@ -210,7 +148,7 @@ def sweep7_step(
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
-            sweep7_step_on_tile(
+            sweep7_step1_on_tile(
                 tensor,
                 depth,
                 height,
@@ -218,19 +156,30 @@ def sweep7_step(
                 table,
                 shapes,
                 scalars,
-                values,
                 partials,
+                found_inf,
                 num_tensors,
                 COMPUTE_T,
-                EXP_AVG_WIDE_T,
-                Z_T,
-                EXP_AVG_SQ_WIDE_T,
-                S_T,
+                U_BEFORE_T,
                 VECTOR,
                 TILES[k][0],
                 TILES[k][1],
                 TILES[k][2],
             )
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep7_fold1(first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr):
+    """Combine the partial sums of large tensors, chunk by chunk."""
+    fold_chunk(
+        first_programs,
+        tensor_indices,
+        shapes,
+        partials,
+        num_tensors,
+        FOLD,
+        RESULTS=1,
+    )
 
 
 @triton.jit
@@ -239,10 +188,11 @@ def sweep7_matrices1(
     matrix_group,
     table,
     shapes,
+    scalars,
     values,
+    partials,
     num_tensors,
-    S_SQ_COL_SUM_T: tl.constexpr,
-    Z_SQ_COL_SUM_T: tl.constexpr,
+    LAST_NORM_T: tl.constexpr,
     DEPTH: tl.constexpr,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -250,31 +200,35 @@ def sweep7_matrices1(
     """Compute, for some matrices of a tensor, the values that the next phase reads."""
     entry = table + tensor
     shape = shapes + tensor
-    depth, _height, width = extents(shape, num_tensors)
+    scalars += tensor * SCALARS
+    depth, height, _width = extents(shape, num_tensors)
+    sums = partials + tl.load(shape + SUMS * num_tensors)
+    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
     matrix = matrix_group * DEPTH
     remaining_matrices = depth - matrix
-    all_columns = depth * width
     values += tl.load(shape + VALUES * num_tensors)
-    column_values = values + matrix * width
-    s_sq_col_sums = (
-        tl.load(entry + (STREAMS + 4) * num_tensors).to(tl.pointer_type(S_SQ_COL_SUM_T))
-        + matrix * width
+    row_values = values + matrix * height
+    last_norms = (
+        tl.load(entry + (STREAMS + 2) * num_tensors).to(tl.pointer_type(LAST_NORM_T))
+        + matrix * height
     )
-    z_sq_col_sums = (
-        tl.load(entry + (STREAMS + 5) * num_tensors).to(tl.pointer_type(Z_SQ_COL_SUM_T))
-        + matrix * width
-    )
-    for first in range(0, width, WIDTH):
-        lanes = first + lines(width, DEPTH, WIDTH)
-        mask = lines_inside(remaining_matrices, width - first, DEPTH, WIDTH)
-        s_sq_col_sum_2 = tl.load(column_values + lanes, mask, 0.0).to(tl.float64)
-        z_sq_col_sum_2 = tl.load(column_values + all_columns + lanes, mask, 0.0).to(tl.float64)
-        # u = g * col_norm(s) / (col_norm(z) + TINY)
-        s_sq_col_sum = s_sq_col_sum_2
-        # u = g * col_norm(s) / (col_norm(z) + TINY)
-        z_sq_col_sum = z_sq_col_sum_2
-        tl.store(s_sq_col_sums + lanes, s_sq_col_sum.to(S_SQ_COL_SUM_T), mask)
-        tl.store(z_sq_col_sums + lanes, z_sq_col_sum.to(Z_SQ_COL_SUM_T), mask)
+    u_sq_sum_2 = add_up(sums, sum_count)
+    limit_offset = tl.load(scalars)
+    for first in range(0, height, HEIGHT):
+        lanes = first + lines(height, DEPTH, HEIGHT)
+        mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
+        last_norm = tl.load(last_norms + lanes, mask, 0.0).to(tl.float64)
+        tl.debug_barrier()  # all threads have loaded before one of them stores
+        # limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
+        limit = limit_offset * maximum(
+            sqrt(u_sq_sum_2) / (last_norm + 1e-08), tl.full((), 1.01, tl.float64)
+        )
+        # last_norm = norm(u) / limit
+        last_norm = sqrt(u_sq_sum_2) / limit
+        # u = u / limit
+        row_factor = 1 / limit
+        tl.store(last_norms + lanes, last_norm.to(LAST_NORM_T), mask)
+        tl.store(row_values + lanes, row_factor, mask)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -283,55 +237,175 @@ def sweep7_finish1(
     tensor_indices,
     table,
     shapes,
+    scalars,
     values,
     partials,
-    arrivals,
     found_inf,
     num_tensors,
-    S_SQ_COL_SUM_T: tl.constexpr,
-    Z_SQ_COL_SUM_T: tl.constexpr,
+    LAST_NORM_T: tl.constexpr,
     TILES: tl.constexpr,
     FINISH_TILES: tl.constexpr,
 ):
-    """Combine partial sums of rows and columns, and finish each matrix whose sums are complete."""
+    """Finish some matrices of a tensor."""
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             return
     tensor = tl.load(tensor_indices + tl.program_id(0))
     program = tl.program_id(0) - tl.load(first_programs + tensor)
-    shape = shapes + tensor
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
-            matrix_group, program_count = program, 1
-            if TILES[k][0] == 1:
-                matrix_group, program_count = combine(
-                    program,
-                    shape,
-                    values,
-                    partials,
-                    num_tensors,
-                    SUMS=0,
-                    ROW_SUMS=0,
-                    COLUMN_SUMS=2,
-                    ROW_VALUES=0,
-                    HEIGHT=TILES[k][1],
-                    WIDTH=TILES[k][2],
-                )
-            if is_last(arrivals, matrix_group, shape, num_tensors, program_count):
-                sweep7_matrices1(
-                    tensor,
-                    matrix_group,
-                    table,
-                    shapes,
-                    values,
-                    num_tensors,
-                    S_SQ_COL_SUM_T,
-                    Z_SQ_COL_SUM_T,
-                    FINISH_TILES[k][0],
-                    FINISH_TILES[k][1],
-                    FINISH_TILES[k][2],
-                )
+            sweep7_matrices1(
+                tensor,
+                program,
+                table,
+                shapes,
+                scalars,
+                values,
+                partials,
+                num_tensors,
+                LAST_NORM_T,
+                FINISH_TILES[k][0],
+                FINISH_TILES[k][1],
+                FINISH_TILES[k][2],
+            )
+
+
+@triton.jit
+def sweep7_step2_on_elements(
+    us, u_befores, lanes, mask, row_factors, in_rows, scalars, dtype: tl.constexpr
+):
+    """Update the elements `lanes` of one tensor."""
+    u = tl.load(us + lanes, mask).to(dtype)
+    u_before = tl.load(u_befores + lanes, mask).to(dtype)
+    row_factor = tl.load(row_factors, in_rows)[:, :, None]
+
+    # u = u / limit
+    u = u_before * row_factor
+
+    tl.store(us + lanes, u.to(us.dtype.element_ty), mask)
+
+
+@triton.jit
+def sweep7_step2_on_tile(
+    tensor,
+    depth,
+    height,
+    width,
+    table,
+    shapes,
+    scalars,
+    values,
+    found_inf,
+    num_tensors,
+    COMPUTE_T: tl.constexpr,
+    U_T: tl.constexpr,
+    U_BEFORE_T: tl.constexpr,
+    VECTOR: tl.constexpr,
+    DEPTH: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Run the sweep on one tile."""
+    entry = table + tensor
+    shape = shapes + tensor
+    scalars += tensor * SCALARS
+    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
+    matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
+    remaining_matrices = tile_extent(depth, matrix, DEPTH)
+    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
+    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            remaining_matrices = 0
+    first_row = matrix * height + tile_row * HEIGHT
+    start = first_row * width + tile_column * WIDTH
+    in_rows = lines_inside(remaining_matrices, remaining_rows, DEPTH, HEIGHT)
+    row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
+    values += tl.load(shape + VALUES * num_tensors)
+    row_values = values + row_lanes
+    row_factors = row_values
+    us = tl.load(entry + STREAMS * num_tensors)
+    u_befores = tl.load(entry + (STREAMS + 1) * num_tensors)
+    full = is_whole(
+        remaining_matrices,
+        remaining_rows,
+        remaining_columns,
+        height,
+        width,
+        VECTOR,
+        DEPTH,
+        HEIGHT,
+        WIDTH,
+    )
+    height, width = height.to(tl.int32), width.to(tl.int32)
+    if full & ((us | u_befores) & 15 == 0):
+        lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+        sweep7_step2_on_elements(
+            at(us, start, U_T, VECTOR),
+            at(u_befores, start, U_BEFORE_T, VECTOR),
+            lanes,
+            None,
+            row_factors,
+            None,
+            scalars,
+            COMPUTE_T,
+        )
+    else:
+        lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
+        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
+        sweep7_step2_on_elements(
+            at(us, start, U_T, 1),
+            at(u_befores, start, U_BEFORE_T, 1),
+            lanes,
+            mask,
+            row_factors,
+            in_rows,
+            scalars,
+            COMPUTE_T,
+        )
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep7_step2(
+    table,
+    tensor_of_block,
+    shapes,
+    scalars,
+    values,
+    found_inf,
+    num_tensors,
+    COMPUTE_T: tl.constexpr,
+    U_T: tl.constexpr,
+    U_BEFORE_T: tl.constexpr,
+    VECTOR: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
+    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
+    for k in tl.static_range(len(TILES)):
+        if tile_shape_index == k:
+            sweep7_step2_on_tile(
+                tensor,
+                depth,
+                height,
+                width,
+                table,
+                shapes,
+                scalars,
+                values,
+                found_inf,
+                num_tensors,
+                COMPUTE_T,
+                U_T,
+                U_BEFORE_T,
+                VECTOR,
+                TILES[k][0],
+                TILES[k][1],
+                TILES[k][2],
+            )
 
 
 def update(bucket: Bucket) -> None:
@@ -344,32 +418,27 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.hypers,
         bucket.scalars,
+        bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     bucket.launch(
-        sweep7_step,
+        sweep7_step1,
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
         bucket.scalars,
-        work.values,
         work.partials,
+        bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,
-        bucket.types[0],
         bucket.types[1],
-        bucket.types[2],
-        bucket.types[3],
         **bucket.options,
     )
-    programs = bucket.finish_programs(
-        LineSums(
-            columns=2,
-        )
-    )
+    bucket.fold(sweep7_fold1, results=1)
+    programs = bucket.finish_programs()
     bucket.launch(
         sweep7_finish1,
         programs.total,
@@ -377,12 +446,26 @@ def update(bucket: Bucket) -> None:
         programs.tensor_indices,
         bucket.table,
         whole.shapes,
+        bucket.scalars,
         whole.values,
         whole.partials,
-        whole.arrivals,
         bucket.found_inf,
         bucket.num_tensors,
-        bucket.types[4],
-        bucket.types[5],
+        bucket.types[2],
         **whole.line_options,
+    )
+    bucket.launch(
+        sweep7_step2,
+        bucket.blocks,
+        bucket.table,
+        bucket.tensor_of_block,
+        work.shapes,
+        bucket.scalars,
+        work.values,
+        bucket.found_inf,
+        bucket.num_tensors,
+        bucket.compute_type,
+        bucket.types[0],
+        bucket.types[1],
+        **bucket.options,
     )

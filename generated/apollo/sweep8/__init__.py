@@ -7,29 +7,26 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from optgen.runtime.elementwise import Elementwise
-from optgen.runtime.rule import Rule, State
+from optgen.runtime.rule import Rule
 
 _update = Elementwise(
     Rule(
         name="sweep8",
-        states=(
-            State("s_sq_sum", shape="scalar", on_device=True),
-            State("z_sq_sum", shape="scalar", on_device=True),
-        ),
-        hypers=(),
+        states=(),
+        hypers=("step_size", "decay_factor"),
         step=None,
         tensor_hypers=(),
-        elementwise=False,
     ),
     lowerings=__name__,
 )
 
 
 def sweep8(
-    zs: Sequence[Tensor],
-    s_list: Sequence[Tensor],
-    s_sq_sums: Sequence[Tensor],
-    z_sq_sums: Sequence[Tensor],
+    params: Sequence[Tensor],
+    us: Sequence[Tensor],
+    *,
+    step_size: float = 0.0,
+    decay_factor: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of APOLLO, which outlined.py calls."""
-    _update(zs, s_list, s_sq_sums, z_sq_sums)
+    _update(params, us, step_size=step_size, decay_factor=decay_factor)

@@ -6,31 +6,21 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.parts import list_blocks, sublists
-from optgen.runtime.eager.reductions import stacked_numbers, sum_of_squares, write, zero_sum
+from optgen.runtime.eager.parts import chunks
+from optgen.runtime.eager.rounding import scale_
 
 
 def update(
-    zs: list[Tensor],
-    s_list: list[Tensor],
-    s_sq_sums: list[Tensor],
-    z_sq_sums: list[Tensor],
+    params: list[Tensor],
+    us: list[Tensor],
+    *,
+    step_size: float,
+    decay_factor: float,
 ) -> None:
-    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
-    for sublist in sublists(zs, s_list, s_sq_sums, z_sq_sums):
-        zs, s_list, s_sq_sums, z_sq_sums = sublist
-        s_sq_sum = stacked_numbers(zs[0], s_sq_sums)
-        z_sq_sum = stacked_numbers(zs[0], z_sq_sums)
-        s_sq_sum_2 = zero_sum(zs[0], len(zs))
-        z_sq_sum_2 = zero_sum(zs[0], len(zs))
-        s_sq_sum_2s = s_sq_sum_2.unbind()
-        z_sq_sum_2s = z_sq_sum_2.unbind()
-        for z_blocks, s_blocks in list_blocks(zs, s_list):
-            # u = g * norm(s) / (norm(z) + TINY)
-            torch._foreach_add_(s_sq_sum_2s, [sum_of_squares(s_block) for s_block in s_blocks])
-            torch._foreach_add_(z_sq_sum_2s, [sum_of_squares(z_block) for z_block in z_blocks])
-        # u = g * norm(s) / (norm(z) + TINY)
-        s_sq_sum = s_sq_sum_2
-        z_sq_sum = z_sq_sum_2
-        write(s_sq_sums, s_sq_sum.flatten())
-        write(z_sq_sums, z_sq_sum.flatten())
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
+    for chunk in chunks(params, us):
+        params, us = chunk
+        # p = p - lr * sqrt(scale) * sqrt(1 - beta2**t) / (1 - beta1**t) * u
+        torch._foreach_add_(params, us, alpha=-step_size)
+        # p = p - lr * weight_decay * p
+        scale_(params, decay_factor)

@@ -5,28 +5,19 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.parts import blocks
-from optgen.runtime.eager.reductions import number, sum_of_squares, zero_sum
+from optgen.runtime.eager.parts import zip_slices
 
 
 def update(
-    zs: list[Tensor],
-    s_list: list[Tensor],
-    s_sq_sums: list[Tensor],
-    z_sq_sums: list[Tensor],
+    params: list[Tensor],
+    us: list[Tensor],
+    *,
+    step_size: float,
+    decay_factor: float,
 ) -> None:
-    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
-    for index in range(len(zs)):
-        s_sq_sum = number(zs[index], s_sq_sums[index])
-        z_sq_sum = number(zs[index], z_sq_sums[index])
-        s_sq_sum_2 = zero_sum(zs[index])
-        z_sq_sum_2 = zero_sum(zs[index])
-        for z_block, s_block in blocks(zs[index], s_list[index]):
-            # u = g * norm(s) / (norm(z) + TINY)
-            s_sq_sum_2.add_(sum_of_squares(s_block))
-            z_sq_sum_2.add_(sum_of_squares(z_block))
-        # u = g * norm(s) / (norm(z) + TINY)
-        s_sq_sum = s_sq_sum_2
-        z_sq_sum = z_sq_sum_2
-        s_sq_sums[index].copy_(s_sq_sum.view(()))
-        z_sq_sums[index].copy_(z_sq_sum.view(()))
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
+    for param, u in zip_slices(params, us):
+        # p = p - lr * sqrt(scale) * sqrt(1 - beta2**t) / (1 - beta1**t) * u
+        param.add_(u, alpha=-step_size)
+        # p = p - lr * weight_decay * p
+        param.mul_(decay_factor)

@@ -10,83 +10,73 @@ from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
 )
-from optgen.runtime.fused_triton.device_reductions import (
-    BLOCKS,
-    PARTIALS,
-    SUM_COUNT,
-    SUMS,
-    add_up,
-    fold_chunk,
-    total,
-)
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(0)
+SCALARS = tl.constexpr(2)
 WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(scalars=SCALARS.value, in_phases=True, sums=2),
+    (): WorkspaceSpec(scalars=SCALARS.value),
 }
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def sweep8_scalars(
-    table, hypers, scalars, num_tensors, S_SQ_SUM_T: tl.constexpr, Z_SQ_SUM_T: tl.constexpr
-):
-    """Advance one tensor's scalar states, and compute its scalars in float64."""
+def sweep8_scalars(table, hypers, scalars, num_tensors):
+    """Store the hyperparameters of one tensor's group as its scalars."""
     entry = table + tl.program_id(0)
-    s_sq_sums = tl.load(entry + (STREAMS + 2) * num_tensors).to(tl.pointer_type(S_SQ_SUM_T))
-    s_sq_sum = tl.load(s_sq_sums).to(tl.float64)
-    z_sq_sums = tl.load(entry + (STREAMS + 3) * num_tensors).to(tl.pointer_type(Z_SQ_SUM_T))
-    z_sq_sum = tl.load(z_sq_sums).to(tl.float64)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 2
+    scalars += tl.program_id(0) * SCALARS
+    step_size = tl.load(hyper)
+    decay_factor = tl.load(hyper + 1)
+
+    tl.store(scalars, step_size)
+    tl.store(scalars + 1, decay_factor)
 
 
 @triton.jit
-def sweep8_step_on_elements(zs, s_list, lanes, mask, scalars, dtype: tl.constexpr):
-    """Reduce the elements `lanes` of one tensor."""
-    z = tl.load(zs + lanes, mask).to(dtype)
-    s = tl.load(s_list + lanes, mask).to(dtype)
+def sweep8_step_on_elements(params, us, lanes, mask, scalars, dtype: tl.constexpr):
+    """Update the elements `lanes` of one tensor."""
+    param = tl.load(params + lanes, mask).to(dtype)
+    u = tl.load(us + lanes, mask).to(dtype)
+    step_size = tl.load(scalars)
+    decay_factor = tl.load(scalars + 1)
 
-    # u = g * norm(s) / (norm(z) + TINY)
-    s_sq_sum_2 = total(s * s, mask)
-    # u = g * norm(s) / (norm(z) + TINY)
-    z_sq_sum_2 = total(z * z, mask)
+    # p = p - lr * sqrt(scale) * sqrt(1 - beta2**t) / (1 - beta1**t) * u
+    param = param - step_size * u
+    # p = p - lr * weight_decay * p
+    param = decay_factor * param
 
-    return s_sq_sum_2, z_sq_sum_2
+    tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
 def sweep8_step(
     table,
     tensor_of_block,
-    shapes,
     scalars,
-    partials,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    Z_T: tl.constexpr,
-    S_T: tl.constexpr,
+    PARAM_T: tl.constexpr,
+    U_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run the sweep on one block of one tensor, and store its partial sums."""
+    """Run the sweep on one block of one tensor."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
-    shape = shapes + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    zs = tl.load(entry + STREAMS * num_tensors)
-    s_list = tl.load(entry + (STREAMS + 1) * num_tensors)
-    s_sq_sum_2 = tl.zeros((), tl.float64)
-    z_sq_sum_2 = tl.zeros((), tl.float64)
-    if (count == BLOCK) & ((zs | s_list) & 15 == 0):
-        s_sq_sum_2, z_sq_sum_2 = sweep8_step_on_elements(
-            at(zs, start, Z_T, VECTOR),
-            at(s_list, start, S_T, VECTOR),
+    params = tl.load(entry + STREAMS * num_tensors)
+    us = tl.load(entry + (STREAMS + 1) * num_tensors)
+    if (count == BLOCK) & ((params | us) & 15 == 0):
+        sweep8_step_on_elements(
+            at(params, start, PARAM_T, VECTOR),
+            at(us, start, U_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -95,70 +85,18 @@ def sweep8_step(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            more_s_sq_sum_2, more_z_sq_sum_2 = sweep8_step_on_elements(
-                at(zs, start, Z_T, 1),
-                at(s_list, start, S_T, 1),
+            sweep8_step_on_elements(
+                at(params, start, PARAM_T, 1),
+                at(us, start, U_T, 1),
                 lanes,
                 lanes < count,
                 scalars,
                 COMPUTE_T,
             )
-            s_sq_sum_2 = s_sq_sum_2 + more_s_sq_sum_2
-            z_sq_sum_2 = z_sq_sum_2 + more_z_sq_sum_2
-    partials += tl.load(shape + PARTIALS * num_tensors)
-    blocks = tl.load(shape + BLOCKS * num_tensors)
-    tl.store(partials + block, s_sq_sum_2)
-    tl.store(partials + blocks + block, z_sq_sum_2)
-
-
-@triton.jit(do_not_specialize=["num_tensors"])
-def sweep8_fold1(first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr):
-    """Combine the partial sums of large tensors, chunk by chunk."""
-    fold_chunk(
-        first_programs,
-        tensor_indices,
-        shapes,
-        partials,
-        num_tensors,
-        FOLD,
-        RESULTS=2,
-    )
-
-
-@triton.jit(do_not_specialize=["num_tensors"])
-def sweep8_finish1(
-    table,
-    shapes,
-    partials,
-    found_inf,
-    num_tensors,
-    S_SQ_SUM_T: tl.constexpr,
-    Z_SQ_SUM_T: tl.constexpr,
-):
-    """Compute, for one tensor, the numbers that the next phase reads."""
-    if found_inf is not None:
-        if tl.load(found_inf) != 0.0:
-            return
-    entry = table + tl.program_id(0)
-    shape = shapes + tl.program_id(0)
-    sums = partials + tl.load(shape + SUMS * num_tensors)
-    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
-    s_sq_sum_2 = add_up(sums, sum_count)
-    z_sq_sum_2 = add_up(sums + sum_count, sum_count)
-    # u = g * norm(s) / (norm(z) + TINY)
-    s_sq_sum = s_sq_sum_2
-    # u = g * norm(s) / (norm(z) + TINY)
-    z_sq_sum = z_sq_sum_2
-    s_sq_sums = tl.load(entry + (STREAMS + 2) * num_tensors).to(tl.pointer_type(S_SQ_SUM_T))
-    tl.store(s_sq_sums, s_sq_sum.to(S_SQ_SUM_T))
-    z_sq_sums = tl.load(entry + (STREAMS + 3) * num_tensors).to(tl.pointer_type(Z_SQ_SUM_T))
-    tl.store(z_sq_sums, z_sq_sum.to(Z_SQ_SUM_T))
 
 
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
-    work = bucket.workspace
-    whole = bucket.whole_workspace
     bucket.launch(
         sweep8_scalars,
         bucket.num_tensors,
@@ -174,24 +112,9 @@ def update(bucket: Bucket) -> None:
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        work.shapes,
         bucket.scalars,
-        work.partials,
         bucket.num_tensors,
         bucket.compute_type,
         *bucket.types,
         **bucket.options,
-    )
-    bucket.fold(sweep8_fold1, results=2)
-    bucket.launch(
-        sweep8_finish1,
-        bucket.num_tensors,
-        bucket.table,
-        whole.shapes,
-        whole.partials,
-        bucket.found_inf,
-        bucket.num_tensors,
-        bucket.scalar_types[0],
-        bucket.scalar_types[1],
-        **whole.number_options,
     )

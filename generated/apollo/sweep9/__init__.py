@@ -13,22 +13,46 @@ _update = Elementwise(
     Rule(
         name="sweep9",
         states=(
-            State("s_sq_sum", shape="scalar", written=False, on_device=True),
-            State("z_sq_sum", shape="scalar", written=False, on_device=True),
+            State("exp_avg_sq_wide"),
+            State("s"),
+            State("s_sq_col_sum", shape="col"),
+            State("z_sq_col_sum", shape="col"),
         ),
-        hypers=(),
+        hypers=("beta1", "one_minus_beta1", "beta2", "one_minus_beta2", "eps"),
         step=None,
         tensor_hypers=(),
+        elementwise=False,
+        by_matrix=True,
     ),
     lowerings=__name__,
 )
 
 
 def sweep9(
-    us: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    s_sq_sums: Sequence[Tensor],
-    z_sq_sums: Sequence[Tensor],
+    exp_avg_wides: Sequence[Tensor],
+    zs: Sequence[Tensor],
+    exp_avg_sq_wides: Sequence[Tensor],
+    s_list: Sequence[Tensor],
+    s_sq_col_sums: Sequence[Tensor],
+    z_sq_col_sums: Sequence[Tensor],
+    *,
+    beta1: float = 0.0,
+    one_minus_beta1: float = 0.0,
+    beta2: float = 0.0,
+    one_minus_beta2: float = 0.0,
+    eps: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of APOLLO, which outlined.py calls."""
-    _update(us, grads, s_sq_sums, z_sq_sums)
+    _update(
+        exp_avg_wides,
+        zs,
+        exp_avg_sq_wides,
+        s_list,
+        s_sq_col_sums,
+        z_sq_col_sums,
+        beta1=beta1,
+        one_minus_beta1=one_minus_beta1,
+        beta2=beta2,
+        one_minus_beta2=one_minus_beta2,
+        eps=eps,
+    )

@@ -7,26 +7,68 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.parts import list_blocks, sublists
-from optgen.runtime.eager.reductions import stacked_numbers
-from optgen.runtime.eager.scalars import sqrt
+from optgen.runtime.eager.reductions import col_sum_of_squares, write, zero_col_sum
+from optgen.runtime.eager.rounding import scale_
 
 
 def update(
-    us: list[Tensor],
-    grads: list[Tensor],
-    s_sq_sums: list[Tensor],
-    z_sq_sums: list[Tensor],
+    exp_avg_wides: list[Tensor],
+    zs: list[Tensor],
+    exp_avg_sq_wides: list[Tensor],
+    s_list: list[Tensor],
+    s_sq_col_sums: list[Tensor],
+    z_sq_col_sums: list[Tensor],
+    *,
+    beta1: float,
+    one_minus_beta1: float,
+    beta2: float,
+    one_minus_beta2: float,
+    eps: float,
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for sublist in sublists(us, grads, s_sq_sums, z_sq_sums):
-        us, grads, s_sq_sums, z_sq_sums = sublist
-        s_sq_sum = stacked_numbers(us[0], s_sq_sums)
-        z_sq_sum = stacked_numbers(us[0], z_sq_sums)
-        s_sq_sum_before = s_sq_sum.clone()
-        z_sq_sum_before = z_sq_sum.clone()
-        # u = g * norm(s) / (norm(z) + TINY)
-        u_scale = sqrt(s_sq_sum_before) / (sqrt(z_sq_sum_before) + 1e-08)
-        for u_blocks, grad_blocks, u_scale_blocks in list_blocks(us, grads, u_scale.unbind()):
-            # u = g * norm(s) / (norm(z) + TINY)
-            updates = torch._foreach_mul(grad_blocks, u_scale_blocks)
-            torch._foreach_copy_(u_blocks, updates)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for sublist in sublists(
+        exp_avg_wides, zs, exp_avg_sq_wides, s_list, s_sq_col_sums, z_sq_col_sums
+    ):
+        exp_avg_wides, zs, exp_avg_sq_wides, s_list, s_sq_col_sums, z_sq_col_sums = sublist
+        s_sq_col_sum = torch.stack(s_sq_col_sums)
+        z_sq_col_sum = torch.stack(z_sq_col_sums)
+        s_sq_col_sum_2 = zero_col_sum(exp_avg_wides[0], len(exp_avg_wides))
+        z_sq_col_sum_2 = zero_col_sum(exp_avg_wides[0], len(exp_avg_wides))
+        for (
+            exp_avg_wide_blocks,
+            z_blocks,
+            exp_avg_sq_wide_blocks,
+            s_blocks,
+            s_sq_col_sum_2_blocks,
+            z_sq_col_sum_2_blocks,
+        ) in list_blocks(
+            exp_avg_wides,
+            zs,
+            exp_avg_sq_wides,
+            s_list,
+            s_sq_col_sum_2.unbind(),
+            z_sq_col_sum_2.unbind(),
+        ):
+            # n = beta1 * n + (1 - beta1) * z
+            scale_(exp_avg_wide_blocks, beta1)
+            torch._foreach_add_(exp_avg_wide_blocks, z_blocks, alpha=one_minus_beta1)
+            # w = beta2 * w + (1 - beta2) * z**2
+            scale_(exp_avg_sq_wide_blocks, beta2)
+            torch._foreach_addcmul_(exp_avg_sq_wide_blocks, z_blocks, z_blocks, one_minus_beta2)
+            # s = n / (sqrt(w) + eps)
+            denoms = torch._foreach_sqrt(exp_avg_sq_wide_blocks)
+            torch._foreach_add_(denoms, eps)
+            updates = torch._foreach_div(exp_avg_wide_blocks, denoms)
+            torch._foreach_copy_(s_blocks, updates)
+            # u = g * col_norm(s) / (col_norm(z) + TINY)
+            torch._foreach_add_(
+                s_sq_col_sum_2_blocks, [col_sum_of_squares(s_block) for s_block in s_blocks]
+            )
+            torch._foreach_add_(
+                z_sq_col_sum_2_blocks, [col_sum_of_squares(z_block) for z_block in z_blocks]
+            )
+        # u = g * col_norm(s) / (col_norm(z) + TINY)
+        s_sq_col_sum = s_sq_col_sum_2
+        z_sq_col_sum = z_sq_col_sum_2
+        write(s_sq_col_sums, s_sq_col_sum)
+        write(z_sq_col_sums, z_sq_col_sum)

@@ -6,25 +6,57 @@
 from torch import Tensor
 
 from optgen.runtime.eager.parts import blocks
-from optgen.runtime.eager.reductions import number
-from optgen.runtime.eager.scalars import sqrt
+from optgen.runtime.eager.reductions import col_sum_of_squares, zero_col_sum
 
 
 def update(
-    us: list[Tensor],
-    grads: list[Tensor],
-    s_sq_sums: list[Tensor],
-    z_sq_sums: list[Tensor],
+    exp_avg_wides: list[Tensor],
+    zs: list[Tensor],
+    exp_avg_sq_wides: list[Tensor],
+    s_list: list[Tensor],
+    s_sq_col_sums: list[Tensor],
+    z_sq_col_sums: list[Tensor],
+    *,
+    beta1: float,
+    one_minus_beta1: float,
+    beta2: float,
+    one_minus_beta2: float,
+    eps: float,
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for index in range(len(us)):
-        s_sq_sum = number(us[index], s_sq_sums[index])
-        z_sq_sum = number(us[index], z_sq_sums[index])
-        s_sq_sum_before = s_sq_sum.clone()
-        z_sq_sum_before = z_sq_sum.clone()
-        # u = g * norm(s) / (norm(z) + TINY)
-        u_scale = sqrt(s_sq_sum_before) / (sqrt(z_sq_sum_before) + 1e-08)
-        for u_block, grad_block, u_scale_block in blocks(us[index], grads[index], u_scale):
-            # u = g * norm(s) / (norm(z) + TINY)
-            update = grad_block.mul(u_scale_block)
-            u_block.copy_(update)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for index in range(len(exp_avg_wides)):
+        s_sq_col_sum = s_sq_col_sums[index]
+        z_sq_col_sum = z_sq_col_sums[index]
+        s_sq_col_sum_2 = zero_col_sum(exp_avg_wides[index])
+        z_sq_col_sum_2 = zero_col_sum(exp_avg_wides[index])
+        for (
+            exp_avg_wide_block,
+            z_block,
+            exp_avg_sq_wide_block,
+            s_block,
+            s_sq_col_sum_2_block,
+            z_sq_col_sum_2_block,
+        ) in blocks(
+            exp_avg_wides[index],
+            zs[index],
+            exp_avg_sq_wides[index],
+            s_list[index],
+            s_sq_col_sum_2,
+            z_sq_col_sum_2,
+        ):
+            # n = beta1 * n + (1 - beta1) * z
+            exp_avg_wide_block.mul_(beta1).add_(z_block, alpha=one_minus_beta1)
+            # w = beta2 * w + (1 - beta2) * z**2
+            exp_avg_sq_wide_block.mul_(beta2).addcmul_(z_block, z_block, value=one_minus_beta2)
+            # s = n / (sqrt(w) + eps)
+            denom = exp_avg_sq_wide_block.sqrt().add_(eps)
+            update = exp_avg_wide_block.div(denom)
+            s_block.copy_(update)
+            # u = g * col_norm(s) / (col_norm(z) + TINY)
+            s_sq_col_sum_2_block.add_(col_sum_of_squares(s_block))
+            z_sq_col_sum_2_block.add_(col_sum_of_squares(z_block))
+        # u = g * col_norm(s) / (col_norm(z) + TINY)
+        s_sq_col_sum = s_sq_col_sum_2
+        z_sq_col_sum = z_sq_col_sum_2
+        s_sq_col_sums[index].copy_(s_sq_col_sum)
+        z_sq_col_sums[index].copy_(z_sq_col_sum)

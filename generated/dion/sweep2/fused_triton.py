@@ -42,8 +42,11 @@ WORKSPACES = {  # by the facts of a plan
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def sweep2_scalars(table, hypers, scalars, num_tensors):
+def sweep2_scalars(table, hypers, scalars, found_inf, num_tensors):
     """Store the hyperparameters of one tensor's group as its scalars."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
     entry = table + tl.program_id(0)
     hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
     scalars += tl.program_id(0) * SCALARS
@@ -74,6 +77,7 @@ def sweep2_step1_on_tile(
     scalars,
     values,
     partials,
+    found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
     R_T: tl.constexpr,
@@ -140,6 +144,7 @@ def sweep2_step1(
     scalars,
     values,
     partials,
+    found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
     R_T: tl.constexpr,
@@ -162,6 +167,7 @@ def sweep2_step1(
                 scalars,
                 values,
                 partials,
+                found_inf,
                 num_tensors,
                 COMPUTE_T,
                 R_T,
@@ -281,6 +287,7 @@ def sweep2_step2_on_tile(
     shapes,
     scalars,
     values,
+    found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
     Q_T: tl.constexpr,
@@ -359,6 +366,7 @@ def sweep2_step2(
     shapes,
     scalars,
     values,
+    found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
     Q_T: tl.constexpr,
@@ -381,6 +389,7 @@ def sweep2_step2(
                 shapes,
                 scalars,
                 values,
+                found_inf,
                 num_tensors,
                 COMPUTE_T,
                 Q_T,
@@ -402,6 +411,7 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.hypers,
         bucket.scalars,
+        bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
@@ -415,6 +425,7 @@ def update(bucket: Bucket) -> None:
         bucket.scalars,
         work.values,
         work.partials,
+        bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,
         bucket.types[1],
@@ -447,6 +458,7 @@ def update(bucket: Bucket) -> None:
         work.shapes,
         bucket.scalars,
         work.values,
+        bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,
         *bucket.types,

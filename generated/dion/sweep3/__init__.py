@@ -13,7 +13,7 @@ _update = Elementwise(
     Rule(
         name="sweep3",
         states=(State("param"), State("P_product_2", written=False)),
-        hypers=("decay_factor",),
+        hypers=("one_minus_mu", "decay_factor", "P_scale"),
         step=None,
         tensor_hypers=(),
     ),
@@ -27,7 +27,17 @@ def sweep3(
     params: Sequence[Tensor],
     P_product_2s: Sequence[Tensor],
     *,
+    one_minus_mu: float = 0.0,
     decay_factor: float = 0.0,
+    P_scale: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of Dion, which outlined.py calls."""
-    _update(momentums, P_products, params, P_product_2s, decay_factor=decay_factor)
+    _update(
+        momentums,
+        P_products,
+        params,
+        P_product_2s,
+        one_minus_mu=one_minus_mu,
+        decay_factor=decay_factor,
+        P_scale=P_scale,
+    )

@@ -16,14 +16,16 @@ def update(
     params: list[Tensor],
     P_product_2s: list[Tensor],
     *,
+    one_minus_mu: float,
     decay_factor: float,
+    P_scale: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     for chunk in chunks(momentums, P_products, params, P_product_2s):
         momentums, P_products, params, P_product_2s = chunk
         # m = m - (1 - mu) * P @ transpose(R)
-        torch._foreach_sub_(momentums, P_products)
+        torch._foreach_add_(momentums, P_products, alpha=-one_minus_mu)
         # p = p - lr * weight_decay * p
         scale_(params, decay_factor)
         # p = p - lr * sqrt(rows(p) / cols(p)) * P @ transpose(Q)
-        torch._foreach_sub_(params, P_product_2s)
+        torch._foreach_add_(params, P_product_2s, alpha=-P_scale)

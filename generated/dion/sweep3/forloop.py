@@ -14,15 +14,17 @@ def update(
     params: list[Tensor],
     P_product_2s: list[Tensor],
     *,
+    one_minus_mu: float,
     decay_factor: float,
+    P_scale: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     for momentum, P_product, param, P_product_2 in zip_slices(
         momentums, P_products, params, P_product_2s
     ):
         # m = m - (1 - mu) * P @ transpose(R)
-        momentum.sub_(P_product)
+        momentum.add_(P_product, alpha=-one_minus_mu)
         # p = p - lr * weight_decay * p
         param.mul_(decay_factor)
         # p = p - lr * sqrt(rows(p) / cols(p)) * P @ transpose(Q)
-        param.sub_(P_product_2)
+        param.add_(P_product_2, alpha=-P_scale)

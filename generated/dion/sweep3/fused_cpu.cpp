@@ -16,7 +16,7 @@ struct Rule : RuleDefaults {
 
     // Hyperparameters of a group.
     struct Hypers {
-        double decay_factor;
+        double one_minus_mu, decay_factor, P_scale;
     };
 
     static bool applies(const Sizes&) { return true; }
@@ -37,7 +37,9 @@ struct Rule : RuleDefaults {
         const Hypers& hypers, i64 n, Stream<S> momentums, Stream<const S> P_products,
         Stream<S> params, Stream<const S> P_product_2s) {
         using C = ComputeType<S>;
+        const C one_minus_mu = C(hypers.one_minus_mu);
         const C decay_factor = C(hypers.decay_factor);
+        const C P_scale = C(hypers.P_scale);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
@@ -47,11 +49,11 @@ struct Rule : RuleDefaults {
             C P_product_2 = load(P_product_2s + i, ahead);
 
             // m = m - (1 - mu) * P @ transpose(R)
-            momentum = momentum - P_product;
+            momentum = momentum - one_minus_mu * P_product;
             // p = p - lr * weight_decay * p
             param = decay_factor * param;
             // p = p - lr * sqrt(rows(p) / cols(p)) * P @ transpose(Q)
-            param = param - P_product_2;
+            param = param - P_scale * P_product_2;
 
             store(momentums + i, momentum);
             store(params + i, param);

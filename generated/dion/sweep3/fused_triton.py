@@ -16,7 +16,7 @@ from optgen.runtime.fused_triton.device_functions import (
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(1)
+SCALARS = tl.constexpr(3)
 WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(scalars=SCALARS.value),
 }
@@ -26,11 +26,15 @@ WORKSPACES = {  # by the facts of a plan
 def sweep3_scalars(table, hypers, scalars, num_tensors):
     """Store the hyperparameters of one tensor's group as its scalars."""
     entry = table + tl.program_id(0)
-    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 3
     scalars += tl.program_id(0) * SCALARS
-    decay_factor = tl.load(hyper)
+    one_minus_mu = tl.load(hyper)
+    decay_factor = tl.load(hyper + 1)
+    P_scale = tl.load(hyper + 2)
 
-    tl.store(scalars, decay_factor)
+    tl.store(scalars, one_minus_mu)
+    tl.store(scalars + 1, decay_factor)
+    tl.store(scalars + 2, P_scale)
 
 
 @triton.jit
@@ -42,14 +46,16 @@ def sweep3_step_on_elements(
     P_product = tl.load(P_products + lanes, mask).to(dtype)
     param = tl.load(params + lanes, mask).to(dtype)
     P_product_2 = tl.load(P_product_2s + lanes, mask).to(dtype)
-    decay_factor = tl.load(scalars)
+    one_minus_mu = tl.load(scalars)
+    decay_factor = tl.load(scalars + 1)
+    P_scale = tl.load(scalars + 2)
 
     # m = m - (1 - mu) * P @ transpose(R)
-    momentum = momentum - P_product
+    momentum = momentum - one_minus_mu * P_product
     # p = p - lr * weight_decay * p
     param = decay_factor * param
     # p = p - lr * sqrt(rows(p) / cols(p)) * P @ transpose(Q)
-    param = param - P_product_2
+    param = param - P_scale * P_product_2
 
     tl.store(momentums + lanes, momentum.to(momentums.dtype.element_ty), mask)
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)

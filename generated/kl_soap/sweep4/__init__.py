@@ -12,21 +12,8 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep4",
-        states=(
-            State("whitening_left", shape="row"),
-            State("whitening_right", shape="col"),
-            State("x", written=False),
-            State("whitening_right_before", shape="col", written=False),
-            State("whitening_left_before", shape="row", written=False),
-        ),
-        hypers=(
-            "decay_factor",
-            "one_over_cols",
-            "one_minus_decay",
-            "scaled_count",
-            "one_over_rows",
-            "scaled_count2",
-        ),
+        states=(State("whitening_right_before", shape="col", written=False),),
+        hypers=(),
         step=None,
         tensor_hypers=(),
         elementwise=False,
@@ -37,34 +24,9 @@ _update = Elementwise(
 
 
 def sweep4(
-    params: Sequence[Tensor],
-    exp_avg_products: Sequence[Tensor],
-    whitening_lefts: Sequence[Tensor],
-    whitening_rights: Sequence[Tensor],
-    xs: Sequence[Tensor],
+    ys: Sequence[Tensor],
+    grad_product_2s: Sequence[Tensor],
     whitening_right_befores: Sequence[Tensor],
-    whitening_left_befores: Sequence[Tensor],
-    *,
-    decay_factor: float = 0.0,
-    one_over_cols: float = 0.0,
-    one_minus_decay: float = 0.0,
-    scaled_count: float = 0.0,
-    one_over_rows: float = 0.0,
-    scaled_count2: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of KLSOAP, which outlined.py calls."""
-    _update(
-        params,
-        exp_avg_products,
-        whitening_lefts,
-        whitening_rights,
-        xs,
-        whitening_right_befores,
-        whitening_left_befores,
-        decay_factor=decay_factor,
-        one_over_cols=one_over_cols,
-        one_minus_decay=one_minus_decay,
-        scaled_count=scaled_count,
-        one_over_rows=one_over_rows,
-        scaled_count2=scaled_count2,
-    )
+    _update(ys, grad_product_2s, whitening_right_befores)

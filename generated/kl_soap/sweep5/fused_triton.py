@@ -9,111 +9,292 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    NUMEL,
-    PARAM_GROUP,
     STREAMS,
     at,
-    lerp,
+)
+from optgen.runtime.fused_triton.device_reductions import (
+    TILE_SHAPE_INDEX,
+    VALUES,
+    elements,
+    extents,
+    inside,
+    is_whole,
+    lines,
+    lines_inside,
+    tile_at,
+    tile_extent,
+    whole_elements,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(2)
+SCALARS = tl.constexpr(0)
 WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(scalars=SCALARS.value),
+    (): WorkspaceSpec(scalars=SCALARS.value, in_phases=True, by_matrix=True, row_values=1),
 }
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def sweep5_scalars(table, hypers, scalars, num_tensors):
-    """Store the hyperparameters of one tensor's group as its scalars."""
-    entry = table + tl.program_id(0)
-    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 2
-    scalars += tl.program_id(0) * SCALARS
-    one_over_cols = tl.load(hyper)
-    one_minus_decay = tl.load(hyper + 1)
-
-    tl.store(scalars, one_over_cols)
-    tl.store(scalars + 1, one_minus_decay)
+def sweep5_scalars(table, hypers, scalars, found_inf, num_tensors):
+    """Compute no scalars: the rule needs none."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
 
 
 @triton.jit
-def sweep5_step_on_elements(gram_lefts, y_row_grams, lanes, mask, scalars, dtype: tl.constexpr):
+def sweep5_matrices1(
+    tensor,
+    matrix_group,
+    table,
+    shapes,
+    values,
+    num_tensors,
+    WHITENING_LEFT_BEFORE_T: tl.constexpr,
+    DEPTH: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Compute, for some matrices of a tensor, the values that the next phase reads."""
+    entry = table + tensor
+    shape = shapes + tensor
+    depth, height, _width = extents(shape, num_tensors)
+    matrix = matrix_group * DEPTH
+    remaining_matrices = depth - matrix
+    values += tl.load(shape + VALUES * num_tensors)
+    row_values = values + matrix * height
+    whitening_left_befores = (
+        tl.load(entry + (STREAMS + 2) * num_tensors).to(tl.pointer_type(WHITENING_LEFT_BEFORE_T))
+        + matrix * height
+    )
+    for first in range(0, height, HEIGHT):
+        lanes = first + lines(height, DEPTH, HEIGHT)
+        mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
+        whitening_left_before = tl.load(whitening_left_befores + lanes, mask, 0.0).to(tl.float64)
+        whitening_left_before_before = whitening_left_before
+        tl.store(row_values + lanes, whitening_left_before_before, mask)
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep5_finish1(
+    first_programs,
+    tensor_indices,
+    table,
+    shapes,
+    values,
+    found_inf,
+    num_tensors,
+    WHITENING_LEFT_BEFORE_T: tl.constexpr,
+    TILES: tl.constexpr,
+    FINISH_TILES: tl.constexpr,
+):
+    """Finish some matrices of a tensor."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
+    tensor = tl.load(tensor_indices + tl.program_id(0))
+    program = tl.program_id(0) - tl.load(first_programs + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
+    for k in tl.static_range(len(TILES)):
+        if tile_shape_index == k:
+            sweep5_matrices1(
+                tensor,
+                program,
+                table,
+                shapes,
+                values,
+                num_tensors,
+                WHITENING_LEFT_BEFORE_T,
+                FINISH_TILES[k][0],
+                FINISH_TILES[k][1],
+                FINISH_TILES[k][2],
+            )
+
+
+@triton.jit
+def sweep5_step_on_elements(
+    zs,
+    grad_products,
+    lanes,
+    mask,
+    whitening_left_before_befores,
+    in_rows,
+    scalars,
+    dtype: tl.constexpr,
+):
     """Update the elements `lanes` of one tensor."""
-    gram_left = tl.load(gram_lefts + lanes, mask).to(dtype)
-    y_row_gram = tl.load(y_row_grams + lanes, mask).to(dtype)
-    one_over_cols = tl.load(scalars)
-    one_minus_decay = tl.load(scalars + 1)
+    z = tl.load(zs + lanes, mask).to(dtype)
+    grad_product = tl.load(grad_products + lanes, mask).to(dtype)
+    whitening_left_before_before = tl.load(whitening_left_before_befores, in_rows)[:, :, None]
 
-    # L = lerp(L, y @ transpose(y) / cols(p), 1 - decay)
-    gram_left = lerp(gram_left, one_over_cols * y_row_gram, one_minus_decay)
+    # y, z = g @ W * b, transpose(U) @ g * a
+    z = grad_product * whitening_left_before_before
 
-    tl.store(gram_lefts + lanes, gram_left.to(gram_lefts.dtype.element_ty), mask)
+    tl.store(zs + lanes, z.to(zs.dtype.element_ty), mask)
+
+
+@triton.jit
+def sweep5_step_on_tile(
+    tensor,
+    depth,
+    height,
+    width,
+    table,
+    shapes,
+    scalars,
+    values,
+    found_inf,
+    num_tensors,
+    COMPUTE_T: tl.constexpr,
+    Z_T: tl.constexpr,
+    GRAD_PRODUCT_T: tl.constexpr,
+    VECTOR: tl.constexpr,
+    DEPTH: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Run the sweep on one tile."""
+    entry = table + tensor
+    shape = shapes + tensor
+    scalars += tensor * SCALARS
+    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
+    matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
+    remaining_matrices = tile_extent(depth, matrix, DEPTH)
+    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
+    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            remaining_matrices = 0
+    first_row = matrix * height + tile_row * HEIGHT
+    start = first_row * width + tile_column * WIDTH
+    in_rows = lines_inside(remaining_matrices, remaining_rows, DEPTH, HEIGHT)
+    row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
+    values += tl.load(shape + VALUES * num_tensors)
+    row_values = values + row_lanes
+    whitening_left_before_befores = row_values
+    zs = tl.load(entry + STREAMS * num_tensors)
+    grad_products = tl.load(entry + (STREAMS + 1) * num_tensors)
+    full = is_whole(
+        remaining_matrices,
+        remaining_rows,
+        remaining_columns,
+        height,
+        width,
+        VECTOR,
+        DEPTH,
+        HEIGHT,
+        WIDTH,
+    )
+    height, width = height.to(tl.int32), width.to(tl.int32)
+    if full & ((zs | grad_products) & 15 == 0):
+        lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+        sweep5_step_on_elements(
+            at(zs, start, Z_T, VECTOR),
+            at(grad_products, start, GRAD_PRODUCT_T, VECTOR),
+            lanes,
+            None,
+            whitening_left_before_befores,
+            None,
+            scalars,
+            COMPUTE_T,
+        )
+    else:
+        lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
+        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
+        sweep5_step_on_elements(
+            at(zs, start, Z_T, 1),
+            at(grad_products, start, GRAD_PRODUCT_T, 1),
+            lanes,
+            mask,
+            whitening_left_before_befores,
+            in_rows,
+            scalars,
+            COMPUTE_T,
+        )
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
 def sweep5_step(
     table,
     tensor_of_block,
+    shapes,
     scalars,
+    values,
+    found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    GRAM_LEFT_T: tl.constexpr,
-    Y_ROW_GRAM_T: tl.constexpr,
+    Z_T: tl.constexpr,
+    GRAD_PRODUCT_T: tl.constexpr,
     VECTOR: tl.constexpr,
-    BLOCK: tl.constexpr,
-    TAIL: tl.constexpr,
+    TILES: tl.constexpr,
 ):
-    """Run the sweep on one block of one tensor."""
+    """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
-    entry = table + tensor
-    scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
-    start = block * BLOCK
-    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    gram_lefts = tl.load(entry + STREAMS * num_tensors)
-    y_row_grams = tl.load(entry + (STREAMS + 1) * num_tensors)
-    if (count == BLOCK) & ((gram_lefts | y_row_grams) & 15 == 0):
-        sweep5_step_on_elements(
-            at(gram_lefts, start, GRAM_LEFT_T, VECTOR),
-            at(y_row_grams, start, Y_ROW_GRAM_T, VECTOR),
-            tl.arange(0, BLOCK),
-            None,
-            scalars,
-            COMPUTE_T,
-        )
-    else:
-        for first in range(0, count, TAIL):
-            lanes = first + tl.arange(0, TAIL)
-            sweep5_step_on_elements(
-                at(gram_lefts, start, GRAM_LEFT_T, 1),
-                at(y_row_grams, start, Y_ROW_GRAM_T, 1),
-                lanes,
-                lanes < count,
+    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
+    for k in tl.static_range(len(TILES)):
+        if tile_shape_index == k:
+            sweep5_step_on_tile(
+                tensor,
+                depth,
+                height,
+                width,
+                table,
+                shapes,
                 scalars,
+                values,
+                found_inf,
+                num_tensors,
                 COMPUTE_T,
+                Z_T,
+                GRAD_PRODUCT_T,
+                VECTOR,
+                TILES[k][0],
+                TILES[k][1],
+                TILES[k][2],
             )
 
 
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
+    work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         sweep5_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         bucket.scalars,
+        bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
+    )
+    programs = bucket.finish_programs()
+    bucket.launch(
+        sweep5_finish1,
+        programs.total,
+        programs.first_programs,
+        programs.tensor_indices,
+        bucket.table,
+        whole.shapes,
+        whole.values,
+        bucket.found_inf,
+        bucket.num_tensors,
+        bucket.types[2],
+        **whole.line_options,
     )
     bucket.launch(
         sweep5_step,
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
+        work.shapes,
         bucket.scalars,
+        work.values,
+        bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,
-        *bucket.types,
+        bucket.types[0],
+        bucket.types[1],
         **bucket.options,
     )

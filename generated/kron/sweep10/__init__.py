@@ -13,13 +13,15 @@ _update = Elementwise(
     Rule(
         name="sweep10",
         states=(
-            State("balance", shape="scalar", on_device=True),
-            State("Q_right_max_abs", shape="scalar", written=False, on_device=True),
-            State("Q_left_max_abs", shape="scalar", written=False, on_device=True),
+            State("a2_rows", shape="row", written=False),
+            State("r2_product", written=False),
+            State("r2_product_2", written=False),
         ),
         hypers=(),
         step=None,
         tensor_hypers=(),
+        elementwise=False,
+        by_matrix=True,
     ),
     lowerings=__name__,
 )
@@ -27,10 +29,10 @@ _update = Elementwise(
 
 def sweep10(
     Q_lefts: Sequence[Tensor],
-    Q_left_befores: Sequence[Tensor],
-    balances: Sequence[Tensor],
-    Q_right_max_abs_list: Sequence[Tensor],
-    Q_left_max_abs_list: Sequence[Tensor],
+    qs: Sequence[Tensor],
+    a2_rows_list: Sequence[Tensor],
+    r2_products: Sequence[Tensor],
+    r2_product_2s: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of Kron, which outlined.py calls."""
-    _update(Q_lefts, Q_left_befores, balances, Q_right_max_abs_list, Q_left_max_abs_list)
+    _update(Q_lefts, qs, a2_rows_list, r2_products, r2_product_2s)

@@ -7,31 +7,30 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.parts import list_blocks, sublists
-from optgen.runtime.eager.reductions import stacked_numbers, write
-from optgen.runtime.eager.scalars import sqrt
 
 
 def update(
     Q_lefts: list[Tensor],
-    Q_left_befores: list[Tensor],
-    balances: list[Tensor],
-    Q_right_max_abs_list: list[Tensor],
-    Q_left_max_abs_list: list[Tensor],
+    qs: list[Tensor],
+    a2_rows_list: list[Tensor],
+    r2_products: list[Tensor],
+    r2_product_2s: list[Tensor],
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for sublist in sublists(
-        Q_lefts, Q_left_befores, balances, Q_right_max_abs_list, Q_left_max_abs_list
-    ):
-        Q_lefts, Q_left_befores, balances, Q_right_max_abs_list, Q_left_max_abs_list = sublist
-        balance = stacked_numbers(Q_lefts[0], balances)
-        Q_right_max_abs = stacked_numbers(Q_lefts[0], Q_right_max_abs_list)
-        Q_left_max_abs = stacked_numbers(Q_lefts[0], Q_left_max_abs_list)
-        # balance = sqrt(max_abs(W) / max_abs(U))
-        balance = sqrt(Q_right_max_abs / Q_left_max_abs)
-        write(balances, balance.flatten())
-        for Q_left_blocks, Q_left_before_blocks, balance_blocks in list_blocks(
-            Q_lefts, Q_left_befores, balance.unbind()
-        ):
-            # U, W = U * balance, W / balance
-            updates = torch._foreach_mul(Q_left_before_blocks, balance_blocks)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for sublist in sublists(Q_lefts, qs, a2_rows_list, r2_products, r2_product_2s):
+        Q_lefts, qs, a2_rows_list, r2_products, r2_product_2s = sublist
+        a2_rows = torch.stack(a2_rows_list)
+        a2_rows_before = a2_rows.clone()
+        for (
+            Q_left_blocks,
+            q_blocks,
+            r2_product_blocks,
+            r2_product_2_blocks,
+            a2_rows_before_blocks,
+        ) in list_blocks(Q_lefts, qs, r2_products, r2_product_2s, a2_rows_before.unbind()):
+            # U = rotate(U - lr_preconditioner * (y @ U - cols(p) * U) / a)
+            operands = torch._foreach_addcmul(
+                r2_product_blocks, r2_product_2_blocks, a2_rows_before_blocks, 0.5
+            )
+            updates = torch._foreach_addcmul(q_blocks, operands, a2_rows_before_blocks)
             torch._foreach_copy_(Q_left_blocks, updates)

@@ -6,28 +6,29 @@
 from torch import Tensor
 
 from optgen.runtime.eager.parts import blocks
-from optgen.runtime.eager.reductions import number
-from optgen.runtime.eager.scalars import sqrt
 
 
 def update(
     Q_lefts: list[Tensor],
-    Q_left_befores: list[Tensor],
-    balances: list[Tensor],
-    Q_right_max_abs_list: list[Tensor],
-    Q_left_max_abs_list: list[Tensor],
+    qs: list[Tensor],
+    a2_rows_list: list[Tensor],
+    r2_products: list[Tensor],
+    r2_product_2s: list[Tensor],
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     for index in range(len(Q_lefts)):
-        balance = number(Q_lefts[index], balances[index])
-        Q_right_max_abs = number(Q_lefts[index], Q_right_max_abs_list[index])
-        Q_left_max_abs = number(Q_lefts[index], Q_left_max_abs_list[index])
-        # balance = sqrt(max_abs(W) / max_abs(U))
-        balance = sqrt(Q_right_max_abs / Q_left_max_abs)
-        balances[index].copy_(balance.view(()))
-        for Q_left_block, Q_left_before_block, balance_block in blocks(
-            Q_lefts[index], Q_left_befores[index], balance
+        a2_rows = a2_rows_list[index]
+        a2_rows_before = a2_rows.clone()
+        for (
+            Q_left_block,
+            q_block,
+            r2_product_block,
+            r2_product_2_block,
+            a2_rows_before_block,
+        ) in blocks(
+            Q_lefts[index], qs[index], r2_products[index], r2_product_2s[index], a2_rows_before
         ):
-            # U, W = U * balance, W / balance
-            update = Q_left_before_block.mul(balance_block)
+            # U = rotate(U - lr_preconditioner * (y @ U - cols(p) * U) / a)
+            operand = r2_product_block.addcmul(r2_product_2_block, a2_rows_before_block, value=0.5)
+            update = q_block.addcmul(operand, a2_rows_before_block)
             Q_left_block.copy_(update)

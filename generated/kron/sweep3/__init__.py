@@ -12,24 +12,21 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep3",
-        states=(State("L_left", shape="row", written=False),),
-        hypers=("lr_preconditioner", "Q_left_weight"),
+        states=(State("ema_gaussian", written=False),),
+        hypers=("damping",),
         step=None,
         tensor_hypers=(),
-        elementwise=False,
-        by_matrix=True,
     ),
     lowerings=__name__,
 )
 
 
 def sweep3(
-    qs: Sequence[Tensor],
-    Q_lefts: Sequence[Tensor],
-    L_lefts: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    emas: Sequence[Tensor],
+    ema_gaussians: Sequence[Tensor],
     *,
-    lr_preconditioner: float = 0.0,
-    Q_left_weight: float = 0.0,
+    damping: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of Kron, which outlined.py calls."""
-    _update(qs, Q_lefts, L_lefts, lr_preconditioner=lr_preconditioner, Q_left_weight=Q_left_weight)
+    _update(xs, emas, ema_gaussians, damping=damping)

@@ -12,8 +12,8 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep4",
-        states=(State("eigenvalues_max_abs_2", shape="scalar", written=False, on_device=True),),
-        hypers=(),
+        states=(State("bound", shape="scalar", written=False, on_device=True),),
+        hypers=("one_minus_betaL",),
         step=None,
         tensor_hypers=(),
     ),
@@ -22,9 +22,11 @@ _update = Elementwise(
 
 
 def sweep4(
-    eigenvalues_max_abs_2_scaleds: Sequence[Tensor],
-    rs: Sequence[Tensor],
-    eigenvalues_max_abs_2s: Sequence[Tensor],
+    L_lefts: Sequence[Tensor],
+    L_left_agains: Sequence[Tensor],
+    bounds: Sequence[Tensor],
+    *,
+    one_minus_betaL: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of Kron, which outlined.py calls."""
-    _update(eigenvalues_max_abs_2_scaleds, rs, eigenvalues_max_abs_2s)
+    _update(L_lefts, L_left_agains, bounds, one_minus_betaL=one_minus_betaL)

@@ -8,34 +8,22 @@ from torch import Tensor
 
 from optgen.runtime.eager.parts import list_blocks, sublists
 from optgen.runtime.eager.reductions import stacked_numbers
-from optgen.runtime.eager.scalars import sqrt
 
 
 def update(
-    eigenvalues_max_abs_2_scaleds: list[Tensor],
-    rs: list[Tensor],
-    eigenvalues_max_abs_2s: list[Tensor],
+    L_lefts: list[Tensor],
+    L_left_agains: list[Tensor],
+    bounds: list[Tensor],
+    *,
+    one_minus_betaL: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for sublist in sublists(eigenvalues_max_abs_2_scaleds, rs, eigenvalues_max_abs_2s):
-        eigenvalues_max_abs_2_scaleds, rs, eigenvalues_max_abs_2s = sublist
-        eigenvalues_max_abs_2 = stacked_numbers(
-            eigenvalues_max_abs_2_scaleds[0], eigenvalues_max_abs_2s
-        )
-        eigenvalues_max_abs_2_before = eigenvalues_max_abs_2.clone()
-        # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
-        # first, second = trace(r @ q), trace(r @ r @ q)
-        eigenvalues_max_abs_2_scaled_scale = 1 / (
-            sqrt(eigenvalues_max_abs_2_before) + 1.1754943508222875e-38
-        )
-        for (
-            eigenvalues_max_abs_2_scaled_blocks,
-            r_blocks,
-            eigenvalues_max_abs_2_scaled_scale_blocks,
-        ) in list_blocks(
-            eigenvalues_max_abs_2_scaleds, rs, eigenvalues_max_abs_2_scaled_scale.unbind()
-        ):
-            # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
-            # first, second = trace(r @ q), trace(r @ r @ q)
-            updates = torch._foreach_mul(r_blocks, eigenvalues_max_abs_2_scaled_scale_blocks)
-            torch._foreach_copy_(eigenvalues_max_abs_2_scaled_blocks, updates)
+    for sublist in sublists(L_lefts, L_left_agains, bounds):
+        L_lefts, L_left_agains, bounds = sublist
+        bound = stacked_numbers(L_lefts[0], bounds)
+        bound_before = bound.clone()
+        for L_left_blocks, bound_before_blocks in list_blocks(L_lefts, bound_before.unbind()):
+            # a = maximum(lerp(a, bound, 1 - betaL), bound)
+            operands = torch._foreach_sub(bound_before_blocks, L_left_blocks)
+            torch._foreach_add_(L_left_blocks, operands, alpha=one_minus_betaL)
+            torch._foreach_maximum_(L_left_blocks, bound_before_blocks)

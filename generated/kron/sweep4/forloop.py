@@ -3,37 +3,26 @@
 # Comments quote whole statements of the rule; ../outlined.py computes their matrix ops.
 """kron.sweep4 on one tensor at a time."""
 
+import torch
 from torch import Tensor
 
 from optgen.runtime.eager.parts import blocks
 from optgen.runtime.eager.reductions import number
-from optgen.runtime.eager.scalars import sqrt
 
 
 def update(
-    eigenvalues_max_abs_2_scaleds: list[Tensor],
-    rs: list[Tensor],
-    eigenvalues_max_abs_2s: list[Tensor],
+    L_lefts: list[Tensor],
+    L_left_agains: list[Tensor],
+    bounds: list[Tensor],
+    *,
+    one_minus_betaL: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for index in range(len(eigenvalues_max_abs_2_scaleds)):
-        eigenvalues_max_abs_2 = number(
-            eigenvalues_max_abs_2_scaleds[index], eigenvalues_max_abs_2s[index]
-        )
-        eigenvalues_max_abs_2_before = eigenvalues_max_abs_2.clone()
-        # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
-        # first, second = trace(r @ q), trace(r @ r @ q)
-        eigenvalues_max_abs_2_scaled_scale = 1 / (
-            sqrt(eigenvalues_max_abs_2_before) + 1.1754943508222875e-38
-        )
-        for (
-            eigenvalues_max_abs_2_scaled_block,
-            r_block,
-            eigenvalues_max_abs_2_scaled_scale_block,
-        ) in blocks(
-            eigenvalues_max_abs_2_scaleds[index], rs[index], eigenvalues_max_abs_2_scaled_scale
-        ):
-            # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
-            # first, second = trace(r @ q), trace(r @ r @ q)
-            update = r_block.mul(eigenvalues_max_abs_2_scaled_scale_block)
-            eigenvalues_max_abs_2_scaled_block.copy_(update)
+    for index in range(len(L_lefts)):
+        bound = number(L_lefts[index], bounds[index])
+        bound_before = bound.clone()
+        for L_left_block, bound_before_block in blocks(L_lefts[index], bound_before):
+            # a = maximum(lerp(a, bound, 1 - betaL), bound)
+            operand = bound_before_block.sub(L_left_block)
+            L_left_block.add_(operand, alpha=one_minus_betaL)
+            torch.maximum(L_left_block, bound_before_block, out=L_left_block)

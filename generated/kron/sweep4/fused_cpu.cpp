@@ -9,54 +9,53 @@ namespace {
 // Elementwise part of a step of Kron, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { EIGENVALUES_MAX_ABS_2_SCALED, R, STREAMS };
-    enum { EIGENVALUES_MAX_ABS_2, CELLS };
+    enum { L_LEFT, L_LEFT_AGAIN, STREAMS };
+    enum { BOUND, CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
     struct Hypers {
+        double one_minus_betaL;
     };
 
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
     struct Scalars {
-        double r_weight;
+        double bound;
     };
 
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers&, Scalar* cells, unsigned, const Sizes&) {
-        const double eigenvalues_max_abs_2 = cells[EIGENVALUES_MAX_ABS_2].value;
-        const double eigenvalues_max_abs_2_sqrt = sqrt(eigenvalues_max_abs_2);
-        const double r_weight = 1 / (eigenvalues_max_abs_2_sqrt + 1.1754943508222875e-38);
-        return {r_weight};
+        const double bound = cells[BOUND].value;
+        return {bound};
     }
 
     // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Scalars& scalars, i64 n, Stream<S> eigenvalues_max_abs_2_scaleds,
-        Stream<const S> rs) {
+        const Hypers& hypers, const Scalars& scalars, i64 n, Stream<S> L_lefts,
+        Stream<const S> L_left_agains) {
         using C = ComputeType<S>;
-        const C r_weight = C(scalars.r_weight);
+        const C bound = C(scalars.bound);
+        const C one_minus_betaL = C(hypers.one_minus_betaL);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C eigenvalues_max_abs_2_scaled = load(eigenvalues_max_abs_2_scaleds + i, ahead);
-            C r = load(rs + i, ahead);
+            C L_left = load(L_lefts + i, ahead);
+            C L_left_again = load(L_left_agains + i, ahead);
 
-            // r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
-            // first, second = trace(r @ q), trace(r @ r @ q)
-            eigenvalues_max_abs_2_scaled = r_weight * r;
+            // a = maximum(lerp(a, bound, 1 - betaL), bound)
+            L_left = maximum(lerp(L_left, bound, one_minus_betaL), bound);
 
-            store(eigenvalues_max_abs_2_scaleds + i, eigenvalues_max_abs_2_scaled);
+            store(L_lefts + i, L_left);
         }
     }
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
-        return sweep<S>(inputs.scalars, n, streams[EIGENVALUES_MAX_ABS_2_SCALED], streams[R]);
+        return sweep<S>(inputs.hypers, inputs.scalars, n, streams[L_LEFT], streams[L_LEFT_AGAIN]);
     }
 };
 

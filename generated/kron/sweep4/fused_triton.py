@@ -10,52 +10,45 @@ from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
-    sqrt,
+    lerp,
+    maximum,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(1)
+SCALARS = tl.constexpr(2)
 WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(scalars=SCALARS.value),
 }
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def sweep4_scalars(table, hypers, scalars, num_tensors, EIGENVALUES_MAX_ABS_2_T: tl.constexpr):
+def sweep4_scalars(table, hypers, scalars, num_tensors, BOUND_T: tl.constexpr):
     """Advance one tensor's scalar states, and compute its scalars in float64."""
     entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
     scalars += tl.program_id(0) * SCALARS
-    eigenvalues_max_abs_2s = tl.load(entry + (STREAMS + 2) * num_tensors).to(
-        tl.pointer_type(EIGENVALUES_MAX_ABS_2_T)
-    )
-    eigenvalues_max_abs_2 = tl.load(eigenvalues_max_abs_2s).to(tl.float64)
+    one_minus_betaL = tl.load(hyper)
+    bounds = tl.load(entry + (STREAMS + 2) * num_tensors).to(tl.pointer_type(BOUND_T))
+    bound = tl.load(bounds).to(tl.float64)
 
-    eigenvalues_max_abs_2_sqrt = sqrt(eigenvalues_max_abs_2)
-    r_weight = 1 / (eigenvalues_max_abs_2_sqrt + 1.1754943508222875e-38)
-
-    tl.store(scalars, r_weight)
+    tl.store(scalars, bound)
+    tl.store(scalars + 1, one_minus_betaL)
 
 
 @triton.jit
-def sweep4_step_on_elements(
-    eigenvalues_max_abs_2_scaleds, rs, lanes, mask, scalars, dtype: tl.constexpr
-):
+def sweep4_step_on_elements(L_lefts, lanes, mask, scalars, dtype: tl.constexpr):
     """Update the elements `lanes` of one tensor."""
-    eigenvalues_max_abs_2_scaled = tl.load(eigenvalues_max_abs_2_scaleds + lanes, mask).to(dtype)
-    r = tl.load(rs + lanes, mask).to(dtype)
-    r_weight = tl.load(scalars)
+    L_left = tl.load(L_lefts + lanes, mask).to(dtype)
+    bound = tl.load(scalars)
+    one_minus_betaL = tl.load(scalars + 1)
 
-    # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
-    # first, second = trace(r @ q), trace(r @ r @ q)
-    eigenvalues_max_abs_2_scaled = r_weight * r
+    # a = maximum(lerp(a, bound, 1 - betaL), bound)
+    L_left = maximum(lerp(L_left, bound, one_minus_betaL), bound)
 
-    tl.store(
-        eigenvalues_max_abs_2_scaleds + lanes,
-        eigenvalues_max_abs_2_scaled.to(eigenvalues_max_abs_2_scaleds.dtype.element_ty),
-        mask,
-    )
+    tl.store(L_lefts + lanes, L_left.to(L_lefts.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -65,8 +58,7 @@ def sweep4_step(
     scalars,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    EIGENVALUES_MAX_ABS_2_SCALED_T: tl.constexpr,
-    R_T: tl.constexpr,
+    L_LEFT_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -78,27 +70,16 @@ def sweep4_step(
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    eigenvalues_max_abs_2_scaleds = tl.load(entry + STREAMS * num_tensors)
-    rs = tl.load(entry + (STREAMS + 1) * num_tensors)
-    if (count == BLOCK) & ((eigenvalues_max_abs_2_scaleds | rs) & 15 == 0):
+    L_lefts = tl.load(entry + STREAMS * num_tensors)
+    if (count == BLOCK) & ((L_lefts) & 15 == 0):
         sweep4_step_on_elements(
-            at(eigenvalues_max_abs_2_scaleds, start, EIGENVALUES_MAX_ABS_2_SCALED_T, VECTOR),
-            at(rs, start, R_T, VECTOR),
-            tl.arange(0, BLOCK),
-            None,
-            scalars,
-            COMPUTE_T,
+            at(L_lefts, start, L_LEFT_T, VECTOR), tl.arange(0, BLOCK), None, scalars, COMPUTE_T
         )
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             sweep4_step_on_elements(
-                at(eigenvalues_max_abs_2_scaleds, start, EIGENVALUES_MAX_ABS_2_SCALED_T, 1),
-                at(rs, start, R_T, 1),
-                lanes,
-                lanes < count,
-                scalars,
-                COMPUTE_T,
+                at(L_lefts, start, L_LEFT_T, 1), lanes, lanes < count, scalars, COMPUTE_T
             )
 
 
@@ -122,6 +103,6 @@ def update(bucket: Bucket) -> None:
         bucket.scalars,
         bucket.num_tensors,
         bucket.compute_type,
-        *bucket.types,
+        bucket.types[0],
         **bucket.options,
     )

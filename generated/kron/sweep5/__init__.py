@@ -12,25 +12,24 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep5",
-        states=(
-            State("eigenvalues_max_abs_2_scaled_3"),
-            State("eigenvalues_max_abs_2", shape="scalar", written=False, on_device=True),
-        ),
-        hypers=(),
+        states=(State("L_left", shape="row", written=False),),
+        hypers=("lr_preconditioner", "Q_left_weight"),
         step=None,
         tensor_hypers=(),
+        elementwise=False,
+        by_matrix=True,
     ),
     lowerings=__name__,
 )
 
 
 def sweep5(
-    eigenvalues_max_abs_2_scaled_2s: Sequence[Tensor],
-    rs: Sequence[Tensor],
-    eigenvalues_max_abs_2_scaled_3s: Sequence[Tensor],
-    eigenvalues_max_abs_2s: Sequence[Tensor],
+    qs: Sequence[Tensor],
+    Q_lefts: Sequence[Tensor],
+    L_lefts: Sequence[Tensor],
+    *,
+    lr_preconditioner: float = 0.0,
+    Q_left_weight: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of Kron, which outlined.py calls."""
-    _update(
-        eigenvalues_max_abs_2_scaled_2s, rs, eigenvalues_max_abs_2_scaled_3s, eigenvalues_max_abs_2s
-    )
+    _update(qs, Q_lefts, L_lefts, lr_preconditioner=lr_preconditioner, Q_left_weight=Q_left_weight)

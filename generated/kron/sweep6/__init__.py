@@ -12,26 +12,19 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep6",
-        states=(State("L_right", shape="col", written=False),),
-        hypers=("lr_preconditioner", "Q_right_weight"),
+        states=(State("q", written=False),),
+        hypers=(),
         step=None,
         tensor_hypers=(),
-        elementwise=False,
-        by_matrix=True,
     ),
     lowerings=__name__,
 )
 
 
 def sweep6(
-    q2s: Sequence[Tensor],
-    Q_rights: Sequence[Tensor],
-    L_rights: Sequence[Tensor],
-    *,
-    lr_preconditioner: float = 0.0,
-    Q_right_weight: float = 0.0,
+    rs: Sequence[Tensor],
+    q_transposes: Sequence[Tensor],
+    qs: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of Kron, which outlined.py calls."""
-    _update(
-        q2s, Q_rights, L_rights, lr_preconditioner=lr_preconditioner, Q_right_weight=Q_right_weight
-    )
+    _update(rs, q_transposes, qs)

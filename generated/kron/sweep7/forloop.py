@@ -11,29 +11,29 @@ from optgen.runtime.eager.scalars import sqrt
 
 
 def update(
-    eigenvalues_max_abs_4_scaleds: list[Tensor],
-    r3s: list[Tensor],
-    eigenvalues_max_abs_4s: list[Tensor],
+    eigenvalues_max_abs_2_scaleds: list[Tensor],
+    rs: list[Tensor],
+    eigenvalues_max_abs_2s: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for index in range(len(eigenvalues_max_abs_4_scaleds)):
-        eigenvalues_max_abs_4 = number(
-            eigenvalues_max_abs_4_scaleds[index], eigenvalues_max_abs_4s[index]
+    for index in range(len(eigenvalues_max_abs_2_scaleds)):
+        eigenvalues_max_abs_2 = number(
+            eigenvalues_max_abs_2_scaleds[index], eigenvalues_max_abs_2s[index]
         )
-        eigenvalues_max_abs_4_before = eigenvalues_max_abs_4.clone()
+        eigenvalues_max_abs_2_before = eigenvalues_max_abs_2.clone()
         # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
         # first, second = trace(r @ q), trace(r @ r @ q)
-        eigenvalues_max_abs_4_scaled_scale = 1 / (
-            sqrt(eigenvalues_max_abs_4_before) + 1.1754943508222875e-38
+        eigenvalues_max_abs_2_scaled_scale = 1 / (
+            sqrt(eigenvalues_max_abs_2_before) + 1.1754943508222875e-38
         )
         for (
-            eigenvalues_max_abs_4_scaled_block,
-            r3_block,
-            eigenvalues_max_abs_4_scaled_scale_block,
+            eigenvalues_max_abs_2_scaled_block,
+            r_block,
+            eigenvalues_max_abs_2_scaled_scale_block,
         ) in blocks(
-            eigenvalues_max_abs_4_scaleds[index], r3s[index], eigenvalues_max_abs_4_scaled_scale
+            eigenvalues_max_abs_2_scaleds[index], rs[index], eigenvalues_max_abs_2_scaled_scale
         ):
             # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             # first, second = trace(r @ q), trace(r @ r @ q)
-            update = r3_block.mul(eigenvalues_max_abs_4_scaled_scale_block)
-            eigenvalues_max_abs_4_scaled_block.copy_(update)
+            update = r_block.mul(eigenvalues_max_abs_2_scaled_scale_block)
+            eigenvalues_max_abs_2_scaled_block.copy_(update)

@@ -9,8 +9,8 @@ namespace {
 // Elementwise part of a step of Kron, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { EIGENVALUES_MAX_ABS_4_SCALED, R3, STREAMS };
-    enum { EIGENVALUES_MAX_ABS_4, CELLS };
+    enum { EIGENVALUES_MAX_ABS_2_SCALED, R, STREAMS };
+    enum { EIGENVALUES_MAX_ABS_2, CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
@@ -21,42 +21,42 @@ struct Rule : RuleDefaults {
 
     // Results of the scalar program that the sweep reads.
     struct Scalars {
-        double r3_weight;
+        double r_weight;
     };
 
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers&, Scalar* cells, unsigned, const Sizes&) {
-        const double eigenvalues_max_abs_4 = cells[EIGENVALUES_MAX_ABS_4].value;
-        const double eigenvalues_max_abs_4_sqrt = sqrt(eigenvalues_max_abs_4);
-        const double r3_weight = 1 / (eigenvalues_max_abs_4_sqrt + 1.1754943508222875e-38);
-        return {r3_weight};
+        const double eigenvalues_max_abs_2 = cells[EIGENVALUES_MAX_ABS_2].value;
+        const double eigenvalues_max_abs_2_sqrt = sqrt(eigenvalues_max_abs_2);
+        const double r_weight = 1 / (eigenvalues_max_abs_2_sqrt + 1.1754943508222875e-38);
+        return {r_weight};
     }
 
     // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Scalars& scalars, i64 n, Stream<S> eigenvalues_max_abs_4_scaleds,
-        Stream<const S> r3s) {
+        const Scalars& scalars, i64 n, Stream<S> eigenvalues_max_abs_2_scaleds,
+        Stream<const S> rs) {
         using C = ComputeType<S>;
-        const C r3_weight = C(scalars.r3_weight);
+        const C r_weight = C(scalars.r_weight);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C eigenvalues_max_abs_4_scaled = load(eigenvalues_max_abs_4_scaleds + i, ahead);
-            C r3 = load(r3s + i, ahead);
+            C eigenvalues_max_abs_2_scaled = load(eigenvalues_max_abs_2_scaleds + i, ahead);
+            C r = load(rs + i, ahead);
 
             // r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             // first, second = trace(r @ q), trace(r @ r @ q)
-            eigenvalues_max_abs_4_scaled = r3_weight * r3;
+            eigenvalues_max_abs_2_scaled = r_weight * r;
 
-            store(eigenvalues_max_abs_4_scaleds + i, eigenvalues_max_abs_4_scaled);
+            store(eigenvalues_max_abs_2_scaleds + i, eigenvalues_max_abs_2_scaled);
         }
     }
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
-        return sweep<S>(inputs.scalars, n, streams[EIGENVALUES_MAX_ABS_4_SCALED], streams[R3]);
+        return sweep<S>(inputs.scalars, n, streams[EIGENVALUES_MAX_ABS_2_SCALED], streams[R]);
     }
 };
 

@@ -23,37 +23,37 @@ WORKSPACES = {  # by the facts of a plan
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def sweep7_scalars(table, hypers, scalars, num_tensors, EIGENVALUES_MAX_ABS_4_T: tl.constexpr):
+def sweep7_scalars(table, hypers, scalars, num_tensors, EIGENVALUES_MAX_ABS_2_T: tl.constexpr):
     """Advance one tensor's scalar states, and compute its scalars in float64."""
     entry = table + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    eigenvalues_max_abs_4s = tl.load(entry + (STREAMS + 2) * num_tensors).to(
-        tl.pointer_type(EIGENVALUES_MAX_ABS_4_T)
+    eigenvalues_max_abs_2s = tl.load(entry + (STREAMS + 2) * num_tensors).to(
+        tl.pointer_type(EIGENVALUES_MAX_ABS_2_T)
     )
-    eigenvalues_max_abs_4 = tl.load(eigenvalues_max_abs_4s).to(tl.float64)
+    eigenvalues_max_abs_2 = tl.load(eigenvalues_max_abs_2s).to(tl.float64)
 
-    eigenvalues_max_abs_4_sqrt = sqrt(eigenvalues_max_abs_4)
-    r3_weight = 1 / (eigenvalues_max_abs_4_sqrt + 1.1754943508222875e-38)
+    eigenvalues_max_abs_2_sqrt = sqrt(eigenvalues_max_abs_2)
+    r_weight = 1 / (eigenvalues_max_abs_2_sqrt + 1.1754943508222875e-38)
 
-    tl.store(scalars, r3_weight)
+    tl.store(scalars, r_weight)
 
 
 @triton.jit
 def sweep7_step_on_elements(
-    eigenvalues_max_abs_4_scaleds, r3s, lanes, mask, scalars, dtype: tl.constexpr
+    eigenvalues_max_abs_2_scaleds, rs, lanes, mask, scalars, dtype: tl.constexpr
 ):
     """Update the elements `lanes` of one tensor."""
-    eigenvalues_max_abs_4_scaled = tl.load(eigenvalues_max_abs_4_scaleds + lanes, mask).to(dtype)
-    r3 = tl.load(r3s + lanes, mask).to(dtype)
-    r3_weight = tl.load(scalars)
+    eigenvalues_max_abs_2_scaled = tl.load(eigenvalues_max_abs_2_scaleds + lanes, mask).to(dtype)
+    r = tl.load(rs + lanes, mask).to(dtype)
+    r_weight = tl.load(scalars)
 
     # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
     # first, second = trace(r @ q), trace(r @ r @ q)
-    eigenvalues_max_abs_4_scaled = r3_weight * r3
+    eigenvalues_max_abs_2_scaled = r_weight * r
 
     tl.store(
-        eigenvalues_max_abs_4_scaleds + lanes,
-        eigenvalues_max_abs_4_scaled.to(eigenvalues_max_abs_4_scaleds.dtype.element_ty),
+        eigenvalues_max_abs_2_scaleds + lanes,
+        eigenvalues_max_abs_2_scaled.to(eigenvalues_max_abs_2_scaleds.dtype.element_ty),
         mask,
     )
 
@@ -65,8 +65,8 @@ def sweep7_step(
     scalars,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    EIGENVALUES_MAX_ABS_4_SCALED_T: tl.constexpr,
-    R3_T: tl.constexpr,
+    EIGENVALUES_MAX_ABS_2_SCALED_T: tl.constexpr,
+    R_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -78,12 +78,12 @@ def sweep7_step(
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    eigenvalues_max_abs_4_scaleds = tl.load(entry + STREAMS * num_tensors)
-    r3s = tl.load(entry + (STREAMS + 1) * num_tensors)
-    if (count == BLOCK) & ((eigenvalues_max_abs_4_scaleds | r3s) & 15 == 0):
+    eigenvalues_max_abs_2_scaleds = tl.load(entry + STREAMS * num_tensors)
+    rs = tl.load(entry + (STREAMS + 1) * num_tensors)
+    if (count == BLOCK) & ((eigenvalues_max_abs_2_scaleds | rs) & 15 == 0):
         sweep7_step_on_elements(
-            at(eigenvalues_max_abs_4_scaleds, start, EIGENVALUES_MAX_ABS_4_SCALED_T, VECTOR),
-            at(r3s, start, R3_T, VECTOR),
+            at(eigenvalues_max_abs_2_scaleds, start, EIGENVALUES_MAX_ABS_2_SCALED_T, VECTOR),
+            at(rs, start, R_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -93,8 +93,8 @@ def sweep7_step(
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             sweep7_step_on_elements(
-                at(eigenvalues_max_abs_4_scaleds, start, EIGENVALUES_MAX_ABS_4_SCALED_T, 1),
-                at(r3s, start, R3_T, 1),
+                at(eigenvalues_max_abs_2_scaleds, start, EIGENVALUES_MAX_ABS_2_SCALED_T, 1),
+                at(rs, start, R_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

@@ -13,8 +13,8 @@ _update = Elementwise(
     Rule(
         name="sweep8",
         states=(
-            State("eigenvalues_max_abs_4_scaled_3"),
-            State("eigenvalues_max_abs_4", shape="scalar", written=False, on_device=True),
+            State("eigenvalues_max_abs_2_scaled_3"),
+            State("eigenvalues_max_abs_2", shape="scalar", written=False, on_device=True),
         ),
         hypers=(),
         step=None,
@@ -25,15 +25,12 @@ _update = Elementwise(
 
 
 def sweep8(
-    eigenvalues_max_abs_4_scaled_2s: Sequence[Tensor],
-    r3s: Sequence[Tensor],
-    eigenvalues_max_abs_4_scaled_3s: Sequence[Tensor],
-    eigenvalues_max_abs_4s: Sequence[Tensor],
+    eigenvalues_max_abs_2_scaled_2s: Sequence[Tensor],
+    rs: Sequence[Tensor],
+    eigenvalues_max_abs_2_scaled_3s: Sequence[Tensor],
+    eigenvalues_max_abs_2s: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of Kron, which outlined.py calls."""
     _update(
-        eigenvalues_max_abs_4_scaled_2s,
-        r3s,
-        eigenvalues_max_abs_4_scaled_3s,
-        eigenvalues_max_abs_4s,
+        eigenvalues_max_abs_2_scaled_2s, rs, eigenvalues_max_abs_2_scaled_3s, eigenvalues_max_abs_2s
     )

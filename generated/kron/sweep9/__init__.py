@@ -7,31 +7,31 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from optgen.runtime.elementwise import Elementwise
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import Rule, State
 
 _update = Elementwise(
     Rule(
         name="sweep9",
-        states=(),
-        hypers=("lr", "max_average", "param_numel", "max_element"),
+        states=(State("L_right", shape="col", written=False),),
+        hypers=("lr_preconditioner", "Q_right_weight"),
         step=None,
         tensor_hypers=(),
         elementwise=False,
+        by_matrix=True,
     ),
     lowerings=__name__,
 )
 
 
 def sweep9(
-    params: Sequence[Tensor],
-    us: Sequence[Tensor],
+    q2s: Sequence[Tensor],
+    Q_rights: Sequence[Tensor],
+    L_rights: Sequence[Tensor],
     *,
-    lr: float = 0.0,
-    max_average: float = 0.0,
-    param_numel: float = 0.0,
-    max_element: float = 0.0,
+    lr_preconditioner: float = 0.0,
+    Q_right_weight: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of Kron, which outlined.py calls."""
     _update(
-        params, us, lr=lr, max_average=max_average, param_numel=param_numel, max_element=max_element
+        q2s, Q_rights, L_rights, lr_preconditioner=lr_preconditioner, Q_right_weight=Q_right_weight
     )

@@ -49,8 +49,11 @@ WORKSPACES = {  # by the facts of a plan
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def sweep3_scalars(table, hypers, scalars, num_tensors):
+def sweep3_scalars(table, hypers, scalars, found_inf, num_tensors):
     """Store the hyperparameters of one tensor's group as its scalars."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
     entry = table + tl.program_id(0)
     hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
     scalars += tl.program_id(0) * SCALARS
@@ -81,6 +84,7 @@ def sweep3_step1_on_tile(
     scalars,
     values,
     partials,
+    found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
     U_BEFORE_T: tl.constexpr,
@@ -146,6 +150,7 @@ def sweep3_step1(
     scalars,
     values,
     partials,
+    found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
     U_BEFORE_T: tl.constexpr,
@@ -168,6 +173,7 @@ def sweep3_step1(
                 scalars,
                 values,
                 partials,
+                found_inf,
                 num_tensors,
                 COMPUTE_T,
                 U_BEFORE_T,
@@ -293,6 +299,7 @@ def sweep3_step2_on_tile(
     shapes,
     scalars,
     values,
+    found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
     U_T: tl.constexpr,
@@ -369,6 +376,7 @@ def sweep3_step2(
     shapes,
     scalars,
     values,
+    found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
     U_T: tl.constexpr,
@@ -391,6 +399,7 @@ def sweep3_step2(
                 shapes,
                 scalars,
                 values,
+                found_inf,
                 num_tensors,
                 COMPUTE_T,
                 U_T,
@@ -412,6 +421,7 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.hypers,
         bucket.scalars,
+        bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
@@ -425,6 +435,7 @@ def update(bucket: Bucket) -> None:
         bucket.scalars,
         work.values,
         work.partials,
+        bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,
         bucket.types[1],
@@ -458,6 +469,7 @@ def update(bucket: Bucket) -> None:
         work.shapes,
         bucket.scalars,
         work.values,
+        bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,
         *bucket.types,

@@ -37,9 +37,12 @@ WORKSPACES = {  # by the facts of a plan
 
 @triton.jit(do_not_specialize=["num_tensors"])
 def sweep1_scalars(
-    table, hypers, scalars, num_tensors, SCALE_T: tl.constexpr, X_SQ_SUM_T: tl.constexpr
+    table, hypers, scalars, found_inf, num_tensors, SCALE_T: tl.constexpr, X_SQ_SUM_T: tl.constexpr
 ):
     """Advance one tensor's scalar states, and compute its scalars in float64."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
     entry = table + tl.program_id(0)
     hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 3
     scalars += tl.program_id(0) * SCALARS
@@ -81,6 +84,7 @@ def sweep1_step1(
     shapes,
     scalars,
     partials,
+    found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
     MOMENTUM_BUFFER_T: tl.constexpr,
@@ -97,6 +101,9 @@ def sweep1_step1(
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            count = 0
     momentum_buffers = tl.load(entry + STREAMS * num_tensors)
     grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     x_max_abs = tl.zeros((), tl.float64)
@@ -194,6 +201,7 @@ def sweep1_step2(
     shapes,
     scalars,
     partials,
+    found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
     MOMENTUM_BUFFER_T: tl.constexpr,
@@ -211,6 +219,9 @@ def sweep1_step2(
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            count = 0
     momentum_buffers = tl.load(entry + STREAMS * num_tensors)
     grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     xs = tl.load(entry + (STREAMS + 2) * num_tensors)
@@ -325,6 +336,7 @@ def sweep1_step3(
     table,
     tensor_of_block,
     scalars,
+    found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
     MOMENTUM_BUFFER_T: tl.constexpr,
@@ -343,6 +355,9 @@ def sweep1_step3(
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            count = 0
     momentum_buffers = tl.load(entry + STREAMS * num_tensors)
     grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     xs = tl.load(entry + (STREAMS + 2) * num_tensors)
@@ -388,6 +403,7 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.hypers,
         bucket.scalars,
+        bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
@@ -400,6 +416,7 @@ def update(bucket: Bucket) -> None:
         work.shapes,
         bucket.scalars,
         work.partials,
+        bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
@@ -427,6 +444,7 @@ def update(bucket: Bucket) -> None:
         work.shapes,
         bucket.scalars,
         work.partials,
+        bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
@@ -453,6 +471,7 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         bucket.scalars,
+        bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,
         *bucket.types,

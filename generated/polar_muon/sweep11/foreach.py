@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.parts import chunks
+from optgen.runtime.eager.rounding import scale_
 
 
 def update(
@@ -18,4 +19,5 @@ def update(
     for chunk in chunks(gram5_combinations, gram5s):
         gram5_combinations, gram5s = chunk
         # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
+        scale_(gram5_combinations, 0.42323551169305323)
         torch._foreach_add_(gram5_combinations, gram5s, alpha=-1.7097828382687081)

@@ -16,4 +16,4 @@ def update(
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     for gram5_combination, gram5 in zip_slices(gram5_combinations, gram5s):
         # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
-        gram5_combination.add_(gram5, alpha=-1.7097828382687081)
+        gram5_combination.mul_(0.42323551169305323).add_(gram5, alpha=-1.7097828382687081)

@@ -41,7 +41,8 @@ struct Rule : RuleDefaults {
             C gram5 = load(gram5s + i, ahead);
 
             // x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
-            gram5_combination = -C(1.7097828382687081) * gram5 + gram5_combination;
+            gram5_combination = -C(1.7097828382687081) * gram5
+                + C(0.42323551169305323) * gram5_combination;
 
             store(gram5_combinations + i, gram5_combination);
         }

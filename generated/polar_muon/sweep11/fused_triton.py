@@ -35,7 +35,7 @@ def sweep11_step_on_elements(gram5_combinations, gram5s, lanes, mask, scalars, d
     gram5 = tl.load(gram5s + lanes, mask).to(dtype)
 
     # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
-    gram5_combination = neg(1.7097828382687081 * gram5) + gram5_combination
+    gram5_combination = neg(1.7097828382687081 * gram5) + 0.42323551169305323 * gram5_combination
 
     tl.store(
         gram5_combinations + lanes, gram5_combination.to(gram5_combinations.dtype.element_ty), mask

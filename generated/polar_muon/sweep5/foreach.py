@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.parts import chunks
+from optgen.runtime.eager.rounding import scale_
 
 
 def update(
@@ -18,4 +19,5 @@ def update(
     for chunk in chunks(gram2_combinations, gram2s):
         gram2_combinations, gram2s = chunk
         # x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
+        scale_(gram2_combinations, 0.5000178451051316)
         torch._foreach_add_(gram2_combinations, gram2s, alpha=-2.808917465908714)

@@ -16,4 +16,4 @@ def update(
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     for gram2_combination, gram2 in zip_slices(gram2_combinations, gram2s):
         # x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
-        gram2_combination.add_(gram2, alpha=-2.808917465908714)
+        gram2_combination.mul_(0.5000178451051316).add_(gram2, alpha=-2.808917465908714)

@@ -41,7 +41,8 @@ struct Rule : RuleDefaults {
             C gram2 = load(gram2s + i, ahead);
 
             // x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
-            gram2_combination = -C(2.808917465908714) * gram2 + gram2_combination;
+            gram2_combination = -C(2.808917465908714) * gram2
+                + C(0.5000178451051316) * gram2_combination;
 
             store(gram2_combinations + i, gram2_combination);
         }

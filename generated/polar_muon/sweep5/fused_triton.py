@@ -35,7 +35,7 @@ def sweep5_step_on_elements(gram2_combinations, gram2s, lanes, mask, scalars, dt
     gram2 = tl.load(gram2s + lanes, mask).to(dtype)
 
     # x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
-    gram2_combination = neg(2.808917465908714 * gram2) + gram2_combination
+    gram2_combination = neg(2.808917465908714 * gram2) + 0.5000178451051316 * gram2_combination
 
     tl.store(
         gram2_combinations + lanes, gram2_combination.to(gram2_combinations.dtype.element_ty), mask

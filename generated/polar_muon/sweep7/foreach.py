@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.parts import chunks
+from optgen.runtime.eager.rounding import scale_
 
 
 def update(
@@ -18,4 +19,5 @@ def update(
     for chunk in chunks(gram3_combinations, gram3s):
         gram3_combinations, gram3s = chunk
         # x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
+        scale_(gram3_combinations, 0.5060648178503393)
         torch._foreach_add_(gram3_combinations, gram3s, alpha=-2.772484153217685)

@@ -16,4 +16,4 @@ def update(
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     for gram3_combination, gram3 in zip_slices(gram3_combinations, gram3s):
         # x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
-        gram3_combination.add_(gram3, alpha=-2.772484153217685)
+        gram3_combination.mul_(0.5060648178503393).add_(gram3, alpha=-2.772484153217685)

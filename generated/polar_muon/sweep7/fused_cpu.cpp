@@ -41,7 +41,8 @@ struct Rule : RuleDefaults {
             C gram3 = load(gram3s + i, ahead);
 
             // x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
-            gram3_combination = -C(2.772484153217685) * gram3 + gram3_combination;
+            gram3_combination = -C(2.772484153217685) * gram3
+                + C(0.5060648178503393) * gram3_combination;
 
             store(gram3_combinations + i, gram3_combination);
         }

@@ -35,7 +35,7 @@ def sweep7_step_on_elements(gram3_combinations, gram3s, lanes, mask, scalars, dt
     gram3 = tl.load(gram3s + lanes, mask).to(dtype)
 
     # x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
-    gram3_combination = neg(2.772484153217685 * gram3) + gram3_combination
+    gram3_combination = neg(2.772484153217685 * gram3) + 0.5060648178503393 * gram3_combination
 
     tl.store(
         gram3_combinations + lanes, gram3_combination.to(gram3_combinations.dtype.element_ty), mask

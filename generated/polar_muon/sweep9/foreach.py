@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.parts import chunks
+from optgen.runtime.eager.rounding import scale_
 
 
 def update(
@@ -18,4 +19,5 @@ def update(
     for chunk in chunks(gram4_combinations, gram4s):
         gram4_combinations, gram4s = chunk
         # x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
+        scale_(gram4_combinations, 0.46449024233003106)
         torch._foreach_add_(gram4_combinations, gram4s, alpha=-2.3681294933425376)

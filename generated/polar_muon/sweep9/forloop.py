@@ -16,4 +16,4 @@ def update(
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     for gram4_combination, gram4 in zip_slices(gram4_combinations, gram4s):
         # x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
-        gram4_combination.add_(gram4, alpha=-2.3681294933425376)
+        gram4_combination.mul_(0.46449024233003106).add_(gram4, alpha=-2.3681294933425376)

@@ -41,7 +41,8 @@ struct Rule : RuleDefaults {
             C gram4 = load(gram4s + i, ahead);
 
             // x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
-            gram4_combination = -C(2.3681294933425376) * gram4 + gram4_combination;
+            gram4_combination = -C(2.3681294933425376) * gram4
+                + C(0.46449024233003106) * gram4_combination;
 
             store(gram4_combinations + i, gram4_combination);
         }

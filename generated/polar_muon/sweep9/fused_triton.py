@@ -35,7 +35,7 @@ def sweep9_step_on_elements(gram4_combinations, gram4s, lanes, mask, scalars, dt
     gram4 = tl.load(gram4s + lanes, mask).to(dtype)
 
     # x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
-    gram4_combination = neg(2.3681294933425376 * gram4) + gram4_combination
+    gram4_combination = neg(2.3681294933425376 * gram4) + 0.46449024233003106 * gram4_combination
 
     tl.store(
         gram4_combinations + lanes, gram4_combination.to(gram4_combinations.dtype.element_ty), mask

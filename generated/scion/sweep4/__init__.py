@@ -7,29 +7,25 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from optgen.runtime.elementwise import Elementwise
-from optgen.runtime.rule import Rule, State
+from optgen.runtime.rule import Rule
 
 _update = Elementwise(
     Rule(
         name="sweep4",
-        states=(State("u"),),
-        hypers=("momentum", "param_numel", "eps"),
+        states=(),
+        hypers=("one_minus_lr",),
         step=None,
         tensor_hypers=(),
-        elementwise=False,
     ),
     lowerings=__name__,
 )
 
 
 def sweep4(
-    momentum_buffers: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    us: Sequence[Tensor],
+    params: Sequence[Tensor],
+    param_agains: Sequence[Tensor],
     *,
-    momentum: float = 0.0,
-    param_numel: float = 0.0,
-    eps: float = 0.0,
+    one_minus_lr: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of Scion, which outlined.py calls."""
-    _update(momentum_buffers, grads, us, momentum=momentum, param_numel=param_numel, eps=eps)
+    _update(params, param_agains, one_minus_lr=one_minus_lr)

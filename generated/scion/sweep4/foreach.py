@@ -3,63 +3,20 @@
 # Comments quote whole statements of the rule; ../outlined.py computes their matrix ops.
 """scion.sweep4 on lists of tensors."""
 
-import torch
 from torch import Tensor
 
-from optgen.runtime.eager.parts import list_blocks, sublists
-from optgen.runtime.eager.reductions import max_abs, sum_of_squares, zero_sum
-from optgen.runtime.eager.scalars import maximum, sqrt
+from optgen.runtime.eager.parts import chunks
+from optgen.runtime.eager.rounding import scale_
 
 
 def update(
-    momentum_buffers: list[Tensor],
-    grads: list[Tensor],
-    us: list[Tensor],
+    params: list[Tensor],
+    param_agains: list[Tensor],
     *,
-    momentum: float,
-    param_numel: float,
-    eps: float,
+    one_minus_lr: float,
 ) -> None:
-    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
-    for sublist in sublists(momentum_buffers, grads, us):
-        momentum_buffers, grads, us = sublist
-        momentum_buffer_max_abs = zero_sum(momentum_buffers[0], len(momentum_buffers))
-        momentum_buffer_max_abs_list = momentum_buffer_max_abs.unbind()
-        for momentum_buffer_blocks, grad_blocks in list_blocks(momentum_buffers, grads):
-            # b = lerp(b, g, momentum)
-            torch._foreach_lerp_(momentum_buffer_blocks, grad_blocks, momentum)
-            # size = maximum(max_abs(b), TINY)
-            torch._foreach_maximum_(
-                momentum_buffer_max_abs_list,
-                [
-                    max_abs(momentum_buffer_block)
-                    for momentum_buffer_block in momentum_buffer_blocks
-                ],
-            )
-        # size = maximum(max_abs(b), TINY)
-        size = maximum(momentum_buffer_max_abs, 1.1754943508222875e-38)
-        # u = clamp(b / size, -1, 1)
-        u_scale = 1 / size
-        u_sq_sum = zero_sum(momentum_buffers[0], len(momentum_buffers))
-        u_sq_sums = u_sq_sum.unbind()
-        for momentum_buffer_blocks, u_blocks, u_scale_blocks in list_blocks(
-            momentum_buffers, us, u_scale.unbind()
-        ):
-            # u = clamp(b / size, -1, 1)
-            u_blocks = torch._foreach_mul(momentum_buffer_blocks, u_scale_blocks)
-            torch._foreach_clamp_min_(u_blocks, -1)
-            torch._foreach_clamp_max_(u_blocks, 1)
-            # u = u / (rms(u) + eps / size)
-            torch._foreach_add_(u_sq_sums, [sum_of_squares(u_block) for u_block in u_blocks])
-        # u = u / (rms(u) + eps / size)
-        u_scale_2 = 1 / (sqrt(u_sq_sum / param_numel) + eps / size)
-        for momentum_buffer_blocks, u_blocks, u_scale_blocks, u_scale_2_blocks in list_blocks(
-            momentum_buffers, us, u_scale.unbind(), u_scale_2.unbind()
-        ):
-            # u = clamp(b / size, -1, 1)
-            updates = torch._foreach_mul(momentum_buffer_blocks, u_scale_blocks)
-            torch._foreach_clamp_min_(updates, -1)
-            torch._foreach_clamp_max_(updates, 1)
-            torch._foreach_copy_(u_blocks, updates)
-            # u = u / (rms(u) + eps / size)
-            torch._foreach_mul_(u_blocks, u_scale_2_blocks)
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
+    for chunk in chunks(params, param_agains):
+        params, param_agains = chunk
+        # p = p - lr * p
+        scale_(params, one_minus_lr)

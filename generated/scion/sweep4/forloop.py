@@ -3,52 +3,18 @@
 # Comments quote whole statements of the rule; ../outlined.py computes their matrix ops.
 """scion.sweep4 on one tensor at a time."""
 
-import torch
 from torch import Tensor
 
-from optgen.runtime.eager.parts import blocks
-from optgen.runtime.eager.reductions import max_abs, sum_of_squares, zero_sum
-from optgen.runtime.eager.scalars import maximum, sqrt
+from optgen.runtime.eager.parts import zip_slices
 
 
 def update(
-    momentum_buffers: list[Tensor],
-    grads: list[Tensor],
-    us: list[Tensor],
+    params: list[Tensor],
+    param_agains: list[Tensor],
     *,
-    momentum: float,
-    param_numel: float,
-    eps: float,
+    one_minus_lr: float,
 ) -> None:
-    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
-    for index in range(len(momentum_buffers)):
-        momentum_buffer_max_abs = zero_sum(momentum_buffers[index])
-        for momentum_buffer_block, grad_block in blocks(momentum_buffers[index], grads[index]):
-            # b = lerp(b, g, momentum)
-            momentum_buffer_block.lerp_(grad_block, momentum)
-            # size = maximum(max_abs(b), TINY)
-            torch.maximum(
-                momentum_buffer_max_abs, max_abs(momentum_buffer_block), out=momentum_buffer_max_abs
-            )
-        # size = maximum(max_abs(b), TINY)
-        size = maximum(momentum_buffer_max_abs, 1.1754943508222875e-38)
-        # u = clamp(b / size, -1, 1)
-        u_scale = 1 / size
-        u_sq_sum = zero_sum(momentum_buffers[index])
-        for momentum_buffer_block, u_block, u_scale_block in blocks(
-            momentum_buffers[index], us[index], u_scale
-        ):
-            # u = clamp(b / size, -1, 1)
-            u_block = momentum_buffer_block.mul(u_scale_block).clamp_min_(-1).clamp_max_(1)
-            # u = u / (rms(u) + eps / size)
-            u_sq_sum.add_(sum_of_squares(u_block))
-        # u = u / (rms(u) + eps / size)
-        u_scale_2 = 1 / (sqrt(u_sq_sum / param_numel) + eps / size)
-        for momentum_buffer_block, u_block, u_scale_block, u_scale_2_block in blocks(
-            momentum_buffers[index], us[index], u_scale, u_scale_2
-        ):
-            # u = clamp(b / size, -1, 1)
-            update = momentum_buffer_block.mul(u_scale_block).clamp_min_(-1).clamp_max_(1)
-            u_block.copy_(update)
-            # u = u / (rms(u) + eps / size)
-            u_block.mul_(u_scale_2_block)
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
+    for param, param_again in zip_slices(params, param_agains):
+        # p = p - lr * p
+        param.mul_(one_minus_lr)

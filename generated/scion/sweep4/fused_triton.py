@@ -13,26 +13,12 @@ from optgen.runtime.fused_triton.device_functions import (
     PARAM_GROUP,
     STREAMS,
     at,
-    lerp,
-    maximum,
-    minimum,
-    sqrt,
-)
-from optgen.runtime.fused_triton.device_reductions import (
-    PARTIALS,
-    SUM_COUNT,
-    SUMS,
-    add_up,
-    fold_chunk,
-    largest,
-    pick_largest,
-    total,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(6)
+SCALARS = tl.constexpr(1)
 WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(scalars=SCALARS.value, in_phases=True, sums=1),
+    (): WorkspaceSpec(scalars=SCALARS.value),
 }
 
 
@@ -40,252 +26,33 @@ WORKSPACES = {  # by the facts of a plan
 def sweep4_scalars(table, hypers, scalars, num_tensors):
     """Store the hyperparameters of one tensor's group as its scalars."""
     entry = table + tl.program_id(0)
-    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 3
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
     scalars += tl.program_id(0) * SCALARS
-    momentum = tl.load(hyper)
-    param_numel = tl.load(hyper + 1)
-    eps = tl.load(hyper + 2)
+    one_minus_lr = tl.load(hyper)
 
-    tl.store(scalars, momentum)
-    tl.store(scalars + 1, param_numel)
-    tl.store(scalars + 2, eps)
+    tl.store(scalars, one_minus_lr)
 
 
 @triton.jit
-def sweep4_step1_on_elements(momentum_buffers, grads, lanes, mask, scalars, dtype: tl.constexpr):
-    """Reduce the elements `lanes` of one tensor."""
-    momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
-    grad = tl.load(grads + lanes, mask).to(dtype)
-    momentum = tl.load(scalars).to(dtype)
-
-    # b = lerp(b, g, momentum)
-    momentum_buffer = lerp(momentum_buffer, grad, momentum)
-    # size = maximum(max_abs(b), TINY)
-    momentum_buffer_max_abs = largest(momentum_buffer, mask)
-
-    return momentum_buffer_max_abs
-
-
-@triton.jit(do_not_specialize=["num_tensors"])
-def sweep4_step1(
-    table,
-    tensor_of_block,
-    shapes,
-    scalars,
-    partials,
-    num_tensors,
-    COMPUTE_T: tl.constexpr,
-    MOMENTUM_BUFFER_T: tl.constexpr,
-    GRAD_T: tl.constexpr,
-    VECTOR: tl.constexpr,
-    BLOCK: tl.constexpr,
-    TAIL: tl.constexpr,
-):
-    """Run the sweep on one block of one tensor, and store its partial sums."""
-    tensor = tl.load(tensor_of_block + tl.program_id(0))
-    entry = table + tensor
-    shape = shapes + tensor
-    scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
-    start = block * BLOCK
-    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    momentum_buffers = tl.load(entry + STREAMS * num_tensors)
-    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
-    momentum_buffer_max_abs = tl.zeros((), tl.float64)
-    if (count == BLOCK) & ((momentum_buffers | grads) & 15 == 0):
-        momentum_buffer_max_abs = sweep4_step1_on_elements(
-            at(momentum_buffers, start, MOMENTUM_BUFFER_T, VECTOR),
-            at(grads, start, GRAD_T, VECTOR),
-            tl.arange(0, BLOCK),
-            None,
-            scalars,
-            COMPUTE_T,
-        )
-    else:
-        for first in range(0, count, TAIL):
-            lanes = first + tl.arange(0, TAIL)
-            more_momentum_buffer_max_abs = sweep4_step1_on_elements(
-                at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
-                at(grads, start, GRAD_T, 1),
-                lanes,
-                lanes < count,
-                scalars,
-                COMPUTE_T,
-            )
-            momentum_buffer_max_abs = maximum(momentum_buffer_max_abs, more_momentum_buffer_max_abs)
-    partials += tl.load(shape + PARTIALS * num_tensors)
-    tl.store(partials + block, momentum_buffer_max_abs)
-
-
-@triton.jit(do_not_specialize=["num_tensors"])
-def sweep4_fold1(first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr):
-    """Combine the partial sums of large tensors, chunk by chunk."""
-    fold_chunk(
-        first_programs,
-        tensor_indices,
-        shapes,
-        partials,
-        num_tensors,
-        FOLD,
-        RESULTS=1,
-        MAXIMA=1,
-    )
-
-
-@triton.jit(do_not_specialize=["num_tensors"])
-def sweep4_finish1(shapes, scalars, partials, found_inf, num_tensors):
-    """Compute, for one tensor, the numbers that the next phase reads."""
-    if found_inf is not None:
-        if tl.load(found_inf) != 0.0:
-            return
-    shape = shapes + tl.program_id(0)
-    scalars += tl.program_id(0) * SCALARS
-    sums = partials + tl.load(shape + SUMS * num_tensors)
-    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
-    momentum_buffer_max_abs = pick_largest(sums, sum_count)
-    # size = maximum(max_abs(b), TINY)
-    size = maximum(momentum_buffer_max_abs, tl.full((), 1.1754943508222875e-38, tl.float64))
-    # u = clamp(b / size, -1, 1)
-    u_scale = 1 / size
-    tl.store(scalars + 3, size)
-    tl.store(scalars + 4, u_scale)
-
-
-@triton.jit
-def sweep4_step2_on_elements(momentum_buffers, grads, lanes, mask, scalars, dtype: tl.constexpr):
-    """Reduce the elements `lanes` of one tensor."""
-    momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
-    grad = tl.load(grads + lanes, mask).to(dtype)
-    momentum = tl.load(scalars).to(dtype)
-    u_scale = tl.load(scalars + 4).to(dtype)
-
-    # b = lerp(b, g, momentum)
-    momentum_buffer = lerp(momentum_buffer, grad, momentum)
-    # u = clamp(b / size, -1, 1)
-    u = minimum(maximum(u_scale * momentum_buffer, tl.full((), -1, dtype)), tl.full((), 1, dtype))
-    # u = u / (rms(u) + eps / size)
-    u_sq_sum = total(u * u, mask)
-
-    return u_sq_sum
-
-
-@triton.jit(do_not_specialize=["num_tensors"])
-def sweep4_step2(
-    table,
-    tensor_of_block,
-    shapes,
-    scalars,
-    partials,
-    num_tensors,
-    COMPUTE_T: tl.constexpr,
-    MOMENTUM_BUFFER_T: tl.constexpr,
-    GRAD_T: tl.constexpr,
-    VECTOR: tl.constexpr,
-    BLOCK: tl.constexpr,
-    TAIL: tl.constexpr,
-):
-    """Run the sweep on one block of one tensor, and store its partial sums."""
-    tensor = tl.load(tensor_of_block + tl.program_id(0))
-    entry = table + tensor
-    shape = shapes + tensor
-    scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
-    start = block * BLOCK
-    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    momentum_buffers = tl.load(entry + STREAMS * num_tensors)
-    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
-    u_sq_sum = tl.zeros((), tl.float64)
-    if (count == BLOCK) & ((momentum_buffers | grads) & 15 == 0):
-        u_sq_sum = sweep4_step2_on_elements(
-            at(momentum_buffers, start, MOMENTUM_BUFFER_T, VECTOR),
-            at(grads, start, GRAD_T, VECTOR),
-            tl.arange(0, BLOCK),
-            None,
-            scalars,
-            COMPUTE_T,
-        )
-    else:
-        for first in range(0, count, TAIL):
-            lanes = first + tl.arange(0, TAIL)
-            more_u_sq_sum = sweep4_step2_on_elements(
-                at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
-                at(grads, start, GRAD_T, 1),
-                lanes,
-                lanes < count,
-                scalars,
-                COMPUTE_T,
-            )
-            u_sq_sum = u_sq_sum + more_u_sq_sum
-    partials += tl.load(shape + PARTIALS * num_tensors)
-    tl.store(partials + block, u_sq_sum)
-
-
-@triton.jit(do_not_specialize=["num_tensors"])
-def sweep4_fold2(first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr):
-    """Combine the partial sums of large tensors, chunk by chunk."""
-    fold_chunk(
-        first_programs,
-        tensor_indices,
-        shapes,
-        partials,
-        num_tensors,
-        FOLD,
-        RESULTS=1,
-    )
-
-
-@triton.jit(do_not_specialize=["num_tensors"])
-def sweep4_finish2(shapes, scalars, partials, found_inf, num_tensors):
-    """Compute, for one tensor, the numbers that the next phase reads."""
-    if found_inf is not None:
-        if tl.load(found_inf) != 0.0:
-            return
-    shape = shapes + tl.program_id(0)
-    scalars += tl.program_id(0) * SCALARS
-    sums = partials + tl.load(shape + SUMS * num_tensors)
-    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
-    u_sq_sum = add_up(sums, sum_count)
-    param_numel = tl.load(scalars + 1)
-    eps = tl.load(scalars + 2)
-    size = tl.load(scalars + 3)
-    # u = u / (rms(u) + eps / size)
-    u_scale_2 = 1 / (sqrt(u_sq_sum / param_numel) + eps / size)
-    tl.store(scalars + 5, u_scale_2)
-
-
-@triton.jit
-def sweep4_step3_on_elements(
-    momentum_buffers, grads, us, lanes, mask, scalars, dtype: tl.constexpr
-):
+def sweep4_step_on_elements(params, lanes, mask, scalars, dtype: tl.constexpr):
     """Update the elements `lanes` of one tensor."""
-    momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
-    grad = tl.load(grads + lanes, mask).to(dtype)
-    u = tl.load(us + lanes, mask).to(dtype)
-    momentum = tl.load(scalars).to(dtype)
-    u_scale = tl.load(scalars + 4).to(dtype)
-    u_scale_2 = tl.load(scalars + 5).to(dtype)
+    param = tl.load(params + lanes, mask).to(dtype)
+    one_minus_lr = tl.load(scalars)
 
-    # b = lerp(b, g, momentum)
-    momentum_buffer = lerp(momentum_buffer, grad, momentum)
-    # u = clamp(b / size, -1, 1)
-    u = minimum(maximum(u_scale * momentum_buffer, tl.full((), -1, dtype)), tl.full((), 1, dtype))
-    # u = u / (rms(u) + eps / size)
-    u = u_scale_2 * u
+    # p = p - lr * p
+    param = one_minus_lr * param
 
-    tl.store(momentum_buffers + lanes, momentum_buffer.to(momentum_buffers.dtype.element_ty), mask)
-    tl.store(us + lanes, u.to(us.dtype.element_ty), mask)
+    tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def sweep4_step3(
+def sweep4_step(
     table,
     tensor_of_block,
     scalars,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    MOMENTUM_BUFFER_T: tl.constexpr,
-    GRAD_T: tl.constexpr,
-    U_T: tl.constexpr,
+    PARAM_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -297,37 +64,21 @@ def sweep4_step3(
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    momentum_buffers = tl.load(entry + STREAMS * num_tensors)
-    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
-    us = tl.load(entry + (STREAMS + 2) * num_tensors)
-    if (count == BLOCK) & ((momentum_buffers | grads | us) & 15 == 0):
-        sweep4_step3_on_elements(
-            at(momentum_buffers, start, MOMENTUM_BUFFER_T, VECTOR),
-            at(grads, start, GRAD_T, VECTOR),
-            at(us, start, U_T, VECTOR),
-            tl.arange(0, BLOCK),
-            None,
-            scalars,
-            COMPUTE_T,
+    params = tl.load(entry + STREAMS * num_tensors)
+    if (count == BLOCK) & ((params) & 15 == 0):
+        sweep4_step_on_elements(
+            at(params, start, PARAM_T, VECTOR), tl.arange(0, BLOCK), None, scalars, COMPUTE_T
         )
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            sweep4_step3_on_elements(
-                at(momentum_buffers, start, MOMENTUM_BUFFER_T, 1),
-                at(grads, start, GRAD_T, 1),
-                at(us, start, U_T, 1),
-                lanes,
-                lanes < count,
-                scalars,
-                COMPUTE_T,
+            sweep4_step_on_elements(
+                at(params, start, PARAM_T, 1), lanes, lanes < count, scalars, COMPUTE_T
             )
 
 
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
-    work = bucket.workspace
-    whole = bucket.whole_workspace
     bucket.launch(
         sweep4_scalars,
         bucket.num_tensors,
@@ -339,63 +90,13 @@ def update(bucket: Bucket) -> None:
         **bucket.prologue_options,
     )
     bucket.launch(
-        sweep4_step1,
+        sweep4_step,
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        work.shapes,
         bucket.scalars,
-        work.partials,
         bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
-        bucket.types[1],
-        **bucket.options,
-    )
-    bucket.fold(sweep4_fold1, results=1, maxima=1)
-    bucket.launch(
-        sweep4_finish1,
-        bucket.num_tensors,
-        whole.shapes,
-        bucket.scalars,
-        whole.partials,
-        bucket.found_inf,
-        bucket.num_tensors,
-        **whole.number_options,
-    )
-    bucket.launch(
-        sweep4_step2,
-        bucket.blocks,
-        bucket.table,
-        bucket.tensor_of_block,
-        work.shapes,
-        bucket.scalars,
-        work.partials,
-        bucket.num_tensors,
-        bucket.compute_type,
-        bucket.types[0],
-        bucket.types[1],
-        **bucket.options,
-    )
-    bucket.fold(sweep4_fold2, results=1)
-    bucket.launch(
-        sweep4_finish2,
-        bucket.num_tensors,
-        whole.shapes,
-        bucket.scalars,
-        whole.partials,
-        bucket.found_inf,
-        bucket.num_tensors,
-        **whole.number_options,
-    )
-    bucket.launch(
-        sweep4_step3,
-        bucket.blocks,
-        bucket.table,
-        bucket.tensor_of_block,
-        bucket.scalars,
-        bucket.num_tensors,
-        bucket.compute_type,
-        *bucket.types,
         **bucket.options,
     )

@@ -13,21 +13,19 @@ _update = Elementwise(
     Rule(
         name="sweep2",
         states=(),
-        hypers=("longest",),
+        hypers=("eps",),
         step=None,
         tensor_hypers=(),
-        elementwise=False,
-        by_matrix=True,
     ),
     lowerings=__name__,
 )
 
 
 def sweep2(
-    us: Sequence[Tensor],
-    u_befores: Sequence[Tensor],
+    gram_lefts: Sequence[Tensor],
+    gram_left_identitys: Sequence[Tensor],
     *,
-    longest: float = 0.0,
+    eps: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of Shampoo, which outlined.py calls."""
-    _update(us, u_befores, longest=longest)
+    _update(gram_lefts, gram_left_identitys, eps=eps)

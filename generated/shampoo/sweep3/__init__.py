@@ -13,7 +13,7 @@ _update = Elementwise(
     Rule(
         name="sweep3",
         states=(),
-        hypers=("lr",),
+        hypers=(),
         step=None,
         tensor_hypers=(),
     ),
@@ -22,10 +22,8 @@ _update = Elementwise(
 
 
 def sweep3(
-    params: Sequence[Tensor],
-    us: Sequence[Tensor],
-    *,
-    lr: float = 0.0,
+    gram_lefts: Sequence[Tensor],
+    grad_row_grams: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of Shampoo, which outlined.py calls."""
-    _update(params, us, lr=lr)
+    _update(gram_lefts, grad_row_grams)

@@ -10,13 +10,11 @@ from optgen.runtime.eager.parts import chunks
 
 
 def update(
-    params: list[Tensor],
-    us: list[Tensor],
-    *,
-    lr: float,
+    gram_lefts: list[Tensor],
+    grad_row_grams: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(params, us):
-        params, us = chunk
-        # p = p - lr * u
-        torch._foreach_add_(params, us, alpha=-lr)
+    for chunk in chunks(gram_lefts, grad_row_grams):
+        gram_lefts, grad_row_grams = chunk
+        # L = L + g @ transpose(g)
+        torch._foreach_add_(gram_lefts, grad_row_grams)

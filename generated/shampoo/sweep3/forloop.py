@@ -9,12 +9,10 @@ from optgen.runtime.eager.parts import zip_slices
 
 
 def update(
-    params: list[Tensor],
-    us: list[Tensor],
-    *,
-    lr: float,
+    gram_lefts: list[Tensor],
+    grad_row_grams: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, u in zip_slices(params, us):
-        # p = p - lr * u
-        param.add_(u, alpha=-lr)
+    for gram_left, grad_row_gram in zip_slices(gram_lefts, grad_row_grams):
+        # L = L + g @ transpose(g)
+        gram_left.add_(grad_row_gram)

@@ -9,13 +9,12 @@ namespace {
 // Elementwise part of a step of Shampoo, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { PARAM, U, STREAMS };
+    enum { GRAM_LEFT, GRAD_ROW_GRAM, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
     struct Hypers {
-        double lr;
     };
 
     static bool applies(const Sizes&) { return true; }
@@ -32,25 +31,24 @@ struct Rule : RuleDefaults {
     // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
-    NOINLINE static void sweep(const Hypers& hypers, i64 n, Stream<S> params, Stream<const S> us) {
+    NOINLINE static void sweep(i64 n, Stream<S> gram_lefts, Stream<const S> grad_row_grams) {
         using C = ComputeType<S>;
-        const C lr = C(hypers.lr);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C param = load(params + i, ahead);
-            C u = load(us + i, ahead);
+            C gram_left = load(gram_lefts + i, ahead);
+            C grad_row_gram = load(grad_row_grams + i, ahead);
 
-            // p = p - lr * u
-            param = param - lr * u;
+            // L = L + g @ transpose(g)
+            gram_left = gram_left + grad_row_gram;
 
-            store(params + i, param);
+            store(gram_lefts + i, gram_left);
         }
     }
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
-        return sweep<S>(inputs.hypers, n, streams[PARAM], streams[U]);
+        return sweep<S>(n, streams[GRAM_LEFT], streams[GRAD_ROW_GRAM]);
     }
 };
 

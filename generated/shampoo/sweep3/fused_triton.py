@@ -10,13 +10,12 @@ from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     NUMEL,
-    PARAM_GROUP,
     STREAMS,
     at,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(1)
+SCALARS = tl.constexpr(0)
 WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(scalars=SCALARS.value),
 }
@@ -24,26 +23,19 @@ WORKSPACES = {  # by the facts of a plan
 
 @triton.jit(do_not_specialize=["num_tensors"])
 def sweep3_scalars(table, hypers, scalars, num_tensors):
-    """Store the hyperparameters of one tensor's group as its scalars."""
-    entry = table + tl.program_id(0)
-    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
-    scalars += tl.program_id(0) * SCALARS
-    lr = tl.load(hyper)
-
-    tl.store(scalars, lr)
+    """Compute no scalars: the rule needs none."""
 
 
 @triton.jit
-def sweep3_step_on_elements(params, us, lanes, mask, scalars, dtype: tl.constexpr):
+def sweep3_step_on_elements(gram_lefts, grad_row_grams, lanes, mask, scalars, dtype: tl.constexpr):
     """Update the elements `lanes` of one tensor."""
-    param = tl.load(params + lanes, mask).to(dtype)
-    u = tl.load(us + lanes, mask).to(dtype)
-    lr = tl.load(scalars)
+    gram_left = tl.load(gram_lefts + lanes, mask).to(dtype)
+    grad_row_gram = tl.load(grad_row_grams + lanes, mask).to(dtype)
 
-    # p = p - lr * u
-    param = param - lr * u
+    # L = L + g @ transpose(g)
+    gram_left = gram_left + grad_row_gram
 
-    tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
+    tl.store(gram_lefts + lanes, gram_left.to(gram_lefts.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -53,8 +45,8 @@ def sweep3_step(
     scalars,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    PARAM_T: tl.constexpr,
-    U_T: tl.constexpr,
+    GRAM_LEFT_T: tl.constexpr,
+    GRAD_ROW_GRAM_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -66,12 +58,12 @@ def sweep3_step(
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    params = tl.load(entry + STREAMS * num_tensors)
-    us = tl.load(entry + (STREAMS + 1) * num_tensors)
-    if (count == BLOCK) & ((params | us) & 15 == 0):
+    gram_lefts = tl.load(entry + STREAMS * num_tensors)
+    grad_row_grams = tl.load(entry + (STREAMS + 1) * num_tensors)
+    if (count == BLOCK) & ((gram_lefts | grad_row_grams) & 15 == 0):
         sweep3_step_on_elements(
-            at(params, start, PARAM_T, VECTOR),
-            at(us, start, U_T, VECTOR),
+            at(gram_lefts, start, GRAM_LEFT_T, VECTOR),
+            at(grad_row_grams, start, GRAD_ROW_GRAM_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -81,8 +73,8 @@ def sweep3_step(
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             sweep3_step_on_elements(
-                at(params, start, PARAM_T, 1),
-                at(us, start, U_T, 1),
+                at(gram_lefts, start, GRAM_LEFT_T, 1),
+                at(grad_row_grams, start, GRAD_ROW_GRAM_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

@@ -7,27 +7,27 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from optgen.runtime.elementwise import Elementwise
-from optgen.runtime.rule import Rule, State
+from optgen.runtime.rule import Rule
 
 _update = Elementwise(
     Rule(
         name="sweep4",
-        states=(State("param"),),
-        hypers=("lr", "eps"),
+        states=(),
+        hypers=("longest",),
         step=None,
         tensor_hypers=(),
+        elementwise=False,
+        by_matrix=True,
     ),
     lowerings=__name__,
 )
 
 
 def sweep4(
-    state_sums: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    params: Sequence[Tensor],
+    us: Sequence[Tensor],
+    u_befores: Sequence[Tensor],
     *,
-    lr: float = 0.0,
-    eps: float = 0.0,
+    longest: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of Shampoo, which outlined.py calls."""
-    _update(state_sums, grads, params, lr=lr, eps=eps)
+    _update(us, u_befores, longest=longest)

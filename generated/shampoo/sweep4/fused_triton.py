@@ -9,119 +9,467 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    NUMEL,
     PARAM_GROUP,
     STREAMS,
     at,
-    div,
+    minimum,
     sqrt,
 )
-from optgen.runtime.fused_triton.workspace import WorkspaceSpec
+from optgen.runtime.fused_triton.device_reductions import (
+    PARTIALS,
+    TILE_SHAPE_INDEX,
+    VALUES,
+    combine,
+    elements,
+    extents,
+    inside,
+    is_last,
+    is_whole,
+    lines,
+    lines_inside,
+    masked,
+    row_total,
+    tile_at,
+    tile_extent,
+    whole_elements,
+)
+from optgen.runtime.fused_triton.workspace import LineSums, WorkspaceSpec
 
-SCALARS = tl.constexpr(2)
+SCALARS = tl.constexpr(1)
 WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(scalars=SCALARS.value),
+    (): WorkspaceSpec(
+        scalars=SCALARS.value,
+        in_phases=True,
+        by_matrix=True,
+        row_values=1,
+        matrix_values=1,
+        row_sums=1,
+    ),
 }
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def sweep4_scalars(table, hypers, scalars, num_tensors):
+def sweep4_scalars(table, hypers, scalars, found_inf, num_tensors):
     """Store the hyperparameters of one tensor's group as its scalars."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
     entry = table + tl.program_id(0)
-    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 2
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
     scalars += tl.program_id(0) * SCALARS
-    lr = tl.load(hyper)
-    eps = tl.load(hyper + 1)
+    longest = tl.load(hyper)
 
-    tl.store(scalars, lr)
-    tl.store(scalars + 1, eps)
+    tl.store(scalars, longest)
 
 
 @triton.jit
-def sweep4_step_on_elements(state_sums, grads, params, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
-    state_sum = tl.load(state_sums + lanes, mask).to(dtype)
-    grad = tl.load(grads + lanes, mask).to(dtype)
-    param = tl.load(params + lanes, mask).to(dtype)
-    lr = tl.load(scalars)
-    eps = tl.load(scalars + 1)
+def sweep4_step1_on_elements(u_befores, lanes, mask, scalars, dtype: tl.constexpr):
+    """Reduce the elements `lanes` of one tensor."""
+    u_before = tl.load(u_befores + lanes, mask).to(dtype)
 
-    # s = s + g**2
-    state_sum = state_sum + grad * grad
-    # u = g / sqrt(s + eps)
-    # p = p - lr * u
-    param = param - lr * div(grad, sqrt(state_sum + eps))
+    # u = u * minimum(1, longest / norm(u, over="matrix"))
+    u_sq_row_sum = row_total(u_before * u_before, mask)
 
-    tl.store(state_sums + lanes, state_sum.to(state_sums.dtype.element_ty), mask)
-    tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
+    return u_sq_row_sum
+
+
+@triton.jit
+def sweep4_step1_on_tile(
+    tensor,
+    depth,
+    height,
+    width,
+    table,
+    shapes,
+    scalars,
+    values,
+    partials,
+    found_inf,
+    num_tensors,
+    COMPUTE_T: tl.constexpr,
+    U_BEFORE_T: tl.constexpr,
+    VECTOR: tl.constexpr,
+    DEPTH: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Run the sweep on one tile, and store its partial sums."""
+    entry = table + tensor
+    shape = shapes + tensor
+    scalars += tensor * SCALARS
+    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
+    matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
+    remaining_matrices = tile_extent(depth, matrix, DEPTH)
+    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
+    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            remaining_matrices = 0
+    first_row = matrix * height + tile_row * HEIGHT
+    start = first_row * width + tile_column * WIDTH
+    in_rows = lines_inside(remaining_matrices, remaining_rows, DEPTH, HEIGHT)
+    row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
+    all_rows = depth * height
+    values += tl.load(shape + VALUES * num_tensors)
+    u_befores = tl.load(entry + (STREAMS + 1) * num_tensors)
+    full = is_whole(
+        remaining_matrices,
+        remaining_rows,
+        remaining_columns,
+        height,
+        width,
+        VECTOR,
+        DEPTH,
+        HEIGHT,
+        WIDTH,
+    )
+    height, width = height.to(tl.int32), width.to(tl.int32)
+    if full & ((u_befores) & 15 == 0):
+        lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+        u_sq_row_sum = sweep4_step1_on_elements(
+            at(u_befores, start, U_BEFORE_T, VECTOR), lanes, None, scalars, COMPUTE_T
+        )
+    else:
+        lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
+        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
+        u_sq_row_sum = sweep4_step1_on_elements(
+            at(u_befores, start, U_BEFORE_T, 1), lanes, mask, scalars, COMPUTE_T
+        )
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    if DEPTH > 1:
+        tl.store(values + row_lanes, u_sq_row_sum, in_rows)
+    else:
+        tl.store(partials + tile_column * all_rows + row_lanes, u_sq_row_sum, in_rows)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def sweep4_step(
+def sweep4_step1(
     table,
     tensor_of_block,
+    shapes,
     scalars,
+    values,
+    partials,
+    found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    STATE_SUM_T: tl.constexpr,
-    GRAD_T: tl.constexpr,
-    PARAM_T: tl.constexpr,
+    U_BEFORE_T: tl.constexpr,
     VECTOR: tl.constexpr,
-    BLOCK: tl.constexpr,
-    TAIL: tl.constexpr,
+    TILES: tl.constexpr,
 ):
-    """Run the sweep on one block of one tensor."""
+    """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
-    entry = table + tensor
+    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
+    for k in tl.static_range(len(TILES)):
+        if tile_shape_index == k:
+            sweep4_step1_on_tile(
+                tensor,
+                depth,
+                height,
+                width,
+                table,
+                shapes,
+                scalars,
+                values,
+                partials,
+                found_inf,
+                num_tensors,
+                COMPUTE_T,
+                U_BEFORE_T,
+                VECTOR,
+                TILES[k][0],
+                TILES[k][1],
+                TILES[k][2],
+            )
+
+
+@triton.jit
+def sweep4_matrices1(
+    tensor,
+    matrix_group,
+    shapes,
+    scalars,
+    values,
+    num_tensors,
+    DEPTH: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Compute, for some matrices of a tensor, the values that the next phase reads."""
+    shape = shapes + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
-    start = block * BLOCK
-    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    state_sums = tl.load(entry + STREAMS * num_tensors)
-    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
-    params = tl.load(entry + (STREAMS + 2) * num_tensors)
-    if (count == BLOCK) & ((state_sums | grads | params) & 15 == 0):
-        sweep4_step_on_elements(
-            at(state_sums, start, STATE_SUM_T, VECTOR),
-            at(grads, start, GRAD_T, VECTOR),
-            at(params, start, PARAM_T, VECTOR),
-            tl.arange(0, BLOCK),
+    depth, height, _width = extents(shape, num_tensors)
+    matrix = matrix_group * DEPTH
+    remaining_matrices = depth - matrix
+    all_rows = depth * height
+    matrices = tl.arange(0, DEPTH)[:, None]
+    in_batch = matrices < remaining_matrices
+    values += tl.load(shape + VALUES * num_tensors)
+    row_values = values + matrix * height
+    matrix_values = values + all_rows + matrix
+    longest = tl.load(scalars)
+    u_sq_row_sum_col_sum = tl.zeros((DEPTH, HEIGHT), tl.float64)
+    for first in range(0, height, HEIGHT):
+        lanes = first + lines(height, DEPTH, HEIGHT)
+        mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
+        u_sq_row_sum = tl.load(row_values + lanes, mask, 0.0).to(tl.float64)
+        u_sq_row_sum_col_sum += masked(u_sq_row_sum, mask)
+    u_sq_row_sum_col_sum = tl.sum(u_sq_row_sum_col_sum, axis=1)[:, None]
+    # u = u * minimum(1, longest / norm(u, over="matrix"))
+    matrix_factor = minimum(tl.full((), 1, tl.float64), longest / sqrt(u_sq_row_sum_col_sum))
+    tl.store(matrix_values + matrices, matrix_factor, in_batch)
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep4_finish1(
+    first_programs,
+    tensor_indices,
+    shapes,
+    scalars,
+    values,
+    partials,
+    arrivals,
+    found_inf,
+    num_tensors,
+    TILES: tl.constexpr,
+    FINISH_TILES: tl.constexpr,
+):
+    """Combine partial sums of rows and columns, and finish each matrix whose sums are complete."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
+    tensor = tl.load(tensor_indices + tl.program_id(0))
+    program = tl.program_id(0) - tl.load(first_programs + tensor)
+    shape = shapes + tensor
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
+    for k in tl.static_range(len(TILES)):
+        if tile_shape_index == k:
+            matrix_group, program_count = program, 1
+            if TILES[k][0] == 1:
+                matrix_group, program_count = combine(
+                    program,
+                    shape,
+                    values,
+                    partials,
+                    num_tensors,
+                    SUMS=0,
+                    ROW_SUMS=1,
+                    COLUMN_SUMS=0,
+                    ROW_VALUES=1,
+                    HEIGHT=TILES[k][1],
+                    WIDTH=TILES[k][2],
+                )
+            if is_last(arrivals, matrix_group, shape, num_tensors, program_count):
+                sweep4_matrices1(
+                    tensor,
+                    matrix_group,
+                    shapes,
+                    scalars,
+                    values,
+                    num_tensors,
+                    FINISH_TILES[k][0],
+                    FINISH_TILES[k][1],
+                    FINISH_TILES[k][2],
+                )
+
+
+@triton.jit
+def sweep4_step2_on_elements(
+    us, u_befores, lanes, mask, matrix_factors, in_batch, scalars, dtype: tl.constexpr
+):
+    """Update the elements `lanes` of one tensor."""
+    u = tl.load(us + lanes, mask).to(dtype)
+    u_before = tl.load(u_befores + lanes, mask).to(dtype)
+    matrix_factor = tl.load(matrix_factors, in_batch)[:, None, None]
+
+    # u = u * minimum(1, longest / norm(u, over="matrix"))
+    u = u_before * matrix_factor
+
+    tl.store(us + lanes, u.to(us.dtype.element_ty), mask)
+
+
+@triton.jit
+def sweep4_step2_on_tile(
+    tensor,
+    depth,
+    height,
+    width,
+    table,
+    shapes,
+    scalars,
+    values,
+    found_inf,
+    num_tensors,
+    COMPUTE_T: tl.constexpr,
+    U_T: tl.constexpr,
+    U_BEFORE_T: tl.constexpr,
+    VECTOR: tl.constexpr,
+    DEPTH: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Run the sweep on one tile."""
+    entry = table + tensor
+    shape = shapes + tensor
+    scalars += tensor * SCALARS
+    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
+    matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
+    remaining_matrices = tile_extent(depth, matrix, DEPTH)
+    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
+    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            remaining_matrices = 0
+    first_row = matrix * height + tile_row * HEIGHT
+    start = first_row * width + tile_column * WIDTH
+    in_batch = tl.arange(0, DEPTH) < remaining_matrices
+    all_rows = depth * height
+    values += tl.load(shape + VALUES * num_tensors)
+    matrix_values = values + all_rows + matrix + tl.arange(0, DEPTH)
+    matrix_factors = matrix_values
+    us = tl.load(entry + STREAMS * num_tensors)
+    u_befores = tl.load(entry + (STREAMS + 1) * num_tensors)
+    full = is_whole(
+        remaining_matrices,
+        remaining_rows,
+        remaining_columns,
+        height,
+        width,
+        VECTOR,
+        DEPTH,
+        HEIGHT,
+        WIDTH,
+    )
+    height, width = height.to(tl.int32), width.to(tl.int32)
+    if full & ((us | u_befores) & 15 == 0):
+        lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+        sweep4_step2_on_elements(
+            at(us, start, U_T, VECTOR),
+            at(u_befores, start, U_BEFORE_T, VECTOR),
+            lanes,
+            None,
+            matrix_factors,
             None,
             scalars,
             COMPUTE_T,
         )
     else:
-        for first in range(0, count, TAIL):
-            lanes = first + tl.arange(0, TAIL)
-            sweep4_step_on_elements(
-                at(state_sums, start, STATE_SUM_T, 1),
-                at(grads, start, GRAD_T, 1),
-                at(params, start, PARAM_T, 1),
-                lanes,
-                lanes < count,
+        lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
+        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
+        sweep4_step2_on_elements(
+            at(us, start, U_T, 1),
+            at(u_befores, start, U_BEFORE_T, 1),
+            lanes,
+            mask,
+            matrix_factors,
+            in_batch,
+            scalars,
+            COMPUTE_T,
+        )
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep4_step2(
+    table,
+    tensor_of_block,
+    shapes,
+    scalars,
+    values,
+    found_inf,
+    num_tensors,
+    COMPUTE_T: tl.constexpr,
+    U_T: tl.constexpr,
+    U_BEFORE_T: tl.constexpr,
+    VECTOR: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
+    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
+    for k in tl.static_range(len(TILES)):
+        if tile_shape_index == k:
+            sweep4_step2_on_tile(
+                tensor,
+                depth,
+                height,
+                width,
+                table,
+                shapes,
                 scalars,
+                values,
+                found_inf,
+                num_tensors,
                 COMPUTE_T,
+                U_T,
+                U_BEFORE_T,
+                VECTOR,
+                TILES[k][0],
+                TILES[k][1],
+                TILES[k][2],
             )
 
 
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
+    work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         sweep4_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         bucket.scalars,
+        bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     bucket.launch(
-        sweep4_step,
+        sweep4_step1,
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
+        work.shapes,
         bucket.scalars,
+        work.values,
+        work.partials,
+        bucket.found_inf,
+        bucket.num_tensors,
+        bucket.compute_type,
+        bucket.types[1],
+        **bucket.options,
+    )
+    programs = bucket.finish_programs(
+        LineSums(
+            rows=1,
+            row_values=1,
+        )
+    )
+    bucket.launch(
+        sweep4_finish1,
+        programs.total,
+        programs.first_programs,
+        programs.tensor_indices,
+        whole.shapes,
+        bucket.scalars,
+        whole.values,
+        whole.partials,
+        whole.arrivals,
+        bucket.found_inf,
+        bucket.num_tensors,
+        **whole.line_options,
+    )
+    bucket.launch(
+        sweep4_step2,
+        bucket.blocks,
+        bucket.table,
+        bucket.tensor_of_block,
+        work.shapes,
+        bucket.scalars,
+        work.values,
+        bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,
         *bucket.types,

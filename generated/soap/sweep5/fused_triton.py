@@ -9,96 +9,282 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    NUMEL,
-    PARAM_GROUP,
     STREAMS,
     at,
-    lerp,
 )
-from optgen.runtime.fused_triton.workspace import WorkspaceSpec
+from optgen.runtime.fused_triton.device_reductions import (
+    PARTIALS,
+    TILE_SHAPE_INDEX,
+    VALUES,
+    column_total,
+    combine,
+    elements,
+    extents,
+    inside,
+    is_last,
+    is_whole,
+    lines,
+    lines_inside,
+    tile_at,
+    tile_extent,
+    whole_elements,
+)
+from optgen.runtime.fused_triton.workspace import LineSums, WorkspaceSpec
 
-SCALARS = tl.constexpr(1)
+SCALARS = tl.constexpr(0)
 WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(scalars=SCALARS.value),
+    (): WorkspaceSpec(
+        scalars=SCALARS.value, in_phases=True, by_matrix=True, column_values=1, column_sums=1
+    ),
 }
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def sweep5_scalars(table, hypers, scalars, num_tensors):
-    """Store the hyperparameters of one tensor's group as its scalars."""
-    entry = table + tl.program_id(0)
-    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
-    scalars += tl.program_id(0) * SCALARS
-    one_minus_decay = tl.load(hyper)
-
-    tl.store(scalars, one_minus_decay)
+def sweep5_scalars(table, hypers, scalars, found_inf, num_tensors):
+    """Compute no scalars: the rule needs none."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
 
 
 @triton.jit
-def sweep5_step_on_elements(gram_rights, grad_col_grams, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
-    gram_right = tl.load(gram_rights + lanes, mask).to(dtype)
-    grad_col_gram = tl.load(grad_col_grams + lanes, mask).to(dtype)
-    one_minus_decay = tl.load(scalars)
+def sweep5_step_on_elements(basis_lefts, Xs, lanes, mask, scalars, dtype: tl.constexpr):
+    """Reduce the elements `lanes` of one tensor."""
+    basis_left = tl.load(basis_lefts + lanes, mask).to(dtype)
+    X = tl.load(Xs + lanes, mask).to(dtype)
 
-    # R = lerp(R, transpose(g) @ g, 1 - decay)
-    gram_right = lerp(gram_right, grad_col_gram, one_minus_decay)
+    # S = descending(transpose(col_sum(U * X)))
+    basis_left_col_sum_2 = column_total(basis_left * X, mask)
 
-    tl.store(gram_rights + lanes, gram_right.to(gram_rights.dtype.element_ty), mask)
+    return basis_left_col_sum_2
+
+
+@triton.jit
+def sweep5_step_on_tile(
+    tensor,
+    depth,
+    height,
+    width,
+    table,
+    shapes,
+    scalars,
+    values,
+    partials,
+    found_inf,
+    num_tensors,
+    COMPUTE_T: tl.constexpr,
+    BASIS_LEFT_T: tl.constexpr,
+    X_T: tl.constexpr,
+    VECTOR: tl.constexpr,
+    DEPTH: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Run the sweep on one tile, and store its partial sums."""
+    entry = table + tensor
+    shape = shapes + tensor
+    scalars += tensor * SCALARS
+    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
+    matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
+    remaining_matrices = tile_extent(depth, matrix, DEPTH)
+    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
+    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            remaining_matrices = 0
+    first_row = matrix * height + tile_row * HEIGHT
+    first_column = matrix * width + tile_column * WIDTH
+    start = first_row * width + tile_column * WIDTH
+    in_columns = lines_inside(remaining_matrices, remaining_columns, DEPTH, WIDTH)
+    column_lanes = first_column + lines(width.to(tl.int32), DEPTH, WIDTH)
+    all_columns = depth * width
+    values += tl.load(shape + VALUES * num_tensors)
+    basis_lefts = tl.load(entry + STREAMS * num_tensors)
+    Xs = tl.load(entry + (STREAMS + 1) * num_tensors)
+    full = is_whole(
+        remaining_matrices,
+        remaining_rows,
+        remaining_columns,
+        height,
+        width,
+        VECTOR,
+        DEPTH,
+        HEIGHT,
+        WIDTH,
+    )
+    height, width = height.to(tl.int32), width.to(tl.int32)
+    if full & ((basis_lefts | Xs) & 15 == 0):
+        lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+        basis_left_col_sum_2 = sweep5_step_on_elements(
+            at(basis_lefts, start, BASIS_LEFT_T, VECTOR),
+            at(Xs, start, X_T, VECTOR),
+            lanes,
+            None,
+            scalars,
+            COMPUTE_T,
+        )
+    else:
+        lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
+        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
+        basis_left_col_sum_2 = sweep5_step_on_elements(
+            at(basis_lefts, start, BASIS_LEFT_T, 1),
+            at(Xs, start, X_T, 1),
+            lanes,
+            mask,
+            scalars,
+            COMPUTE_T,
+        )
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    if DEPTH > 1:
+        tl.store(values + column_lanes, basis_left_col_sum_2, in_columns)
+    else:
+        tl.store(partials + tile_row * all_columns + column_lanes, basis_left_col_sum_2, in_columns)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
 def sweep5_step(
     table,
     tensor_of_block,
+    shapes,
     scalars,
+    values,
+    partials,
+    found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    GRAM_RIGHT_T: tl.constexpr,
-    GRAD_COL_GRAM_T: tl.constexpr,
+    BASIS_LEFT_T: tl.constexpr,
+    X_T: tl.constexpr,
     VECTOR: tl.constexpr,
-    BLOCK: tl.constexpr,
-    TAIL: tl.constexpr,
+    TILES: tl.constexpr,
 ):
-    """Run the sweep on one block of one tensor."""
+    """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
-    entry = table + tensor
-    scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
-    start = block * BLOCK
-    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    gram_rights = tl.load(entry + STREAMS * num_tensors)
-    grad_col_grams = tl.load(entry + (STREAMS + 1) * num_tensors)
-    if (count == BLOCK) & ((gram_rights | grad_col_grams) & 15 == 0):
-        sweep5_step_on_elements(
-            at(gram_rights, start, GRAM_RIGHT_T, VECTOR),
-            at(grad_col_grams, start, GRAD_COL_GRAM_T, VECTOR),
-            tl.arange(0, BLOCK),
-            None,
-            scalars,
-            COMPUTE_T,
-        )
-    else:
-        for first in range(0, count, TAIL):
-            lanes = first + tl.arange(0, TAIL)
-            sweep5_step_on_elements(
-                at(gram_rights, start, GRAM_RIGHT_T, 1),
-                at(grad_col_grams, start, GRAD_COL_GRAM_T, 1),
-                lanes,
-                lanes < count,
+    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
+    for k in tl.static_range(len(TILES)):
+        if tile_shape_index == k:
+            sweep5_step_on_tile(
+                tensor,
+                depth,
+                height,
+                width,
+                table,
+                shapes,
                 scalars,
+                values,
+                partials,
+                found_inf,
+                num_tensors,
                 COMPUTE_T,
+                BASIS_LEFT_T,
+                X_T,
+                VECTOR,
+                TILES[k][0],
+                TILES[k][1],
+                TILES[k][2],
             )
+
+
+@triton.jit
+def sweep5_matrices1(
+    tensor,
+    matrix_group,
+    table,
+    shapes,
+    values,
+    num_tensors,
+    BASIS_LEFT_COL_SUM_T: tl.constexpr,
+    DEPTH: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Compute, for some matrices of a tensor, the values that the next phase reads."""
+    entry = table + tensor
+    shape = shapes + tensor
+    depth, _height, width = extents(shape, num_tensors)
+    matrix = matrix_group * DEPTH
+    remaining_matrices = depth - matrix
+    values += tl.load(shape + VALUES * num_tensors)
+    column_values = values + matrix * width
+    basis_left_col_sums = (
+        tl.load(entry + (STREAMS + 2) * num_tensors).to(tl.pointer_type(BASIS_LEFT_COL_SUM_T))
+        + matrix * width
+    )
+    for first in range(0, width, WIDTH):
+        lanes = first + lines(width, DEPTH, WIDTH)
+        mask = lines_inside(remaining_matrices, width - first, DEPTH, WIDTH)
+        basis_left_col_sum_2 = tl.load(column_values + lanes, mask, 0.0).to(tl.float64)
+        # S = descending(transpose(col_sum(U * X)))
+        basis_left_col_sum = basis_left_col_sum_2
+        tl.store(basis_left_col_sums + lanes, basis_left_col_sum.to(BASIS_LEFT_COL_SUM_T), mask)
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep5_finish1(
+    first_programs,
+    tensor_indices,
+    table,
+    shapes,
+    values,
+    partials,
+    arrivals,
+    found_inf,
+    num_tensors,
+    BASIS_LEFT_COL_SUM_T: tl.constexpr,
+    TILES: tl.constexpr,
+    FINISH_TILES: tl.constexpr,
+):
+    """Combine partial sums of rows and columns, and finish each matrix whose sums are complete."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
+    tensor = tl.load(tensor_indices + tl.program_id(0))
+    program = tl.program_id(0) - tl.load(first_programs + tensor)
+    shape = shapes + tensor
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
+    for k in tl.static_range(len(TILES)):
+        if tile_shape_index == k:
+            matrix_group, program_count = program, 1
+            if TILES[k][0] == 1:
+                matrix_group, program_count = combine(
+                    program,
+                    shape,
+                    values,
+                    partials,
+                    num_tensors,
+                    SUMS=0,
+                    ROW_SUMS=0,
+                    COLUMN_SUMS=1,
+                    ROW_VALUES=0,
+                    HEIGHT=TILES[k][1],
+                    WIDTH=TILES[k][2],
+                )
+            if is_last(arrivals, matrix_group, shape, num_tensors, program_count):
+                sweep5_matrices1(
+                    tensor,
+                    matrix_group,
+                    table,
+                    shapes,
+                    values,
+                    num_tensors,
+                    BASIS_LEFT_COL_SUM_T,
+                    FINISH_TILES[k][0],
+                    FINISH_TILES[k][1],
+                    FINISH_TILES[k][2],
+                )
 
 
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
+    work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         sweep5_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         bucket.scalars,
+        bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
@@ -108,9 +294,34 @@ def update(bucket: Bucket) -> None:
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
+        work.shapes,
         bucket.scalars,
+        work.values,
+        work.partials,
+        bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,
-        *bucket.types,
+        bucket.types[0],
+        bucket.types[1],
         **bucket.options,
+    )
+    programs = bucket.finish_programs(
+        LineSums(
+            columns=1,
+        )
+    )
+    bucket.launch(
+        sweep5_finish1,
+        programs.total,
+        programs.first_programs,
+        programs.tensor_indices,
+        bucket.table,
+        whole.shapes,
+        whole.values,
+        whole.partials,
+        whole.arrivals,
+        bucket.found_inf,
+        bucket.num_tensors,
+        bucket.types[2],
+        **whole.line_options,
     )

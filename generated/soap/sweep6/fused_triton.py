@@ -9,269 +9,130 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
+    NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
+    div,
+    sqrt,
 )
-from optgen.runtime.fused_triton.device_reductions import (
-    PARTIALS,
-    TILE_SHAPE_INDEX,
-    VALUES,
-    column_total,
-    combine,
-    elements,
-    extents,
-    inside,
-    is_last,
-    is_whole,
-    lines,
-    lines_inside,
-    tile_at,
-    tile_extent,
-    whole_elements,
-)
-from optgen.runtime.fused_triton.workspace import LineSums, WorkspaceSpec
+from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(0)
+SCALARS = tl.constexpr(7)
 WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(
-        scalars=SCALARS.value, in_phases=True, by_matrix=True, column_values=1, column_sums=1
-    ),
+    (): WorkspaceSpec(scalars=SCALARS.value),
 }
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
 def sweep6_scalars(table, hypers, scalars, num_tensors):
-    """Compute no scalars: the rule needs none."""
+    """Store the hyperparameters of one tensor's group as its scalars."""
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 7
+    scalars += tl.program_id(0) * SCALARS
+    beta1 = tl.load(hyper)
+    one_minus_beta1 = tl.load(hyper + 1)
+    beta2 = tl.load(hyper + 2)
+    one_minus_beta2 = tl.load(hyper + 3)
+    step_size = tl.load(hyper + 4)
+    eps = tl.load(hyper + 5)
+    decay_factor = tl.load(hyper + 6)
+
+    tl.store(scalars, beta1)
+    tl.store(scalars + 1, one_minus_beta1)
+    tl.store(scalars + 2, beta2)
+    tl.store(scalars + 3, one_minus_beta2)
+    tl.store(scalars + 4, step_size)
+    tl.store(scalars + 5, eps)
+    tl.store(scalars + 6, decay_factor)
 
 
 @triton.jit
-def sweep6_step_on_elements(Xs, basis_lefts, lanes, mask, scalars, dtype: tl.constexpr):
-    """Reduce the elements `lanes` of one tensor."""
-    X = tl.load(Xs + lanes, mask).to(dtype)
-    basis_left = tl.load(basis_lefts + lanes, mask).to(dtype)
-
-    # S = descending(transpose(col_sum(U * X)))
-    basis_left_col_sum_2 = column_total(basis_left * X, mask)
-
-    return basis_left_col_sum_2
-
-
-@triton.jit
-def sweep6_step_on_tile(
-    tensor,
-    depth,
-    height,
-    width,
-    table,
-    shapes,
-    scalars,
-    values,
-    partials,
-    num_tensors,
-    COMPUTE_T: tl.constexpr,
-    X_T: tl.constexpr,
-    BASIS_LEFT_T: tl.constexpr,
-    VECTOR: tl.constexpr,
-    DEPTH: tl.constexpr,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
+def sweep6_step_on_elements(
+    exp_avgs, grads, exp_avg_sqs, params, lanes, mask, scalars, dtype: tl.constexpr
 ):
-    """Run the sweep on one tile, and store its partial sums."""
-    entry = table + tensor
-    shape = shapes + tensor
-    scalars += tensor * SCALARS
-    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
-    matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    remaining_matrices = tile_extent(depth, matrix, DEPTH)
-    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
-    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
-    if found_inf is not None:
-        if tl.load(found_inf) != 0.0:
-            remaining_matrices = 0
-    first_row = matrix * height + tile_row * HEIGHT
-    first_column = matrix * width + tile_column * WIDTH
-    start = first_row * width + tile_column * WIDTH
-    in_columns = lines_inside(remaining_matrices, remaining_columns, DEPTH, WIDTH)
-    column_lanes = first_column + lines(width.to(tl.int32), DEPTH, WIDTH)
-    all_columns = depth * width
-    values += tl.load(shape + VALUES * num_tensors)
-    Xs = tl.load(entry + STREAMS * num_tensors)
-    basis_lefts = tl.load(entry + (STREAMS + 1) * num_tensors)
-    full = is_whole(
-        remaining_matrices,
-        remaining_rows,
-        remaining_columns,
-        height,
-        width,
-        VECTOR,
-        DEPTH,
-        HEIGHT,
-        WIDTH,
-    )
-    height, width = height.to(tl.int32), width.to(tl.int32)
-    if full & ((Xs | basis_lefts) & 15 == 0):
-        lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
-        basis_left_col_sum_2 = sweep6_step_on_elements(
-            at(Xs, start, X_T, VECTOR),
-            at(basis_lefts, start, BASIS_LEFT_T, VECTOR),
-            lanes,
-            None,
-            scalars,
-            COMPUTE_T,
-        )
-    else:
-        lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
-        basis_left_col_sum_2 = sweep6_step_on_elements(
-            at(Xs, start, X_T, 1),
-            at(basis_lefts, start, BASIS_LEFT_T, 1),
-            lanes,
-            mask,
-            scalars,
-            COMPUTE_T,
-        )
-    partials += tl.load(shape + PARTIALS * num_tensors)
-    if DEPTH > 1:
-        tl.store(values + column_lanes, basis_left_col_sum_2, in_columns)
-    else:
-        tl.store(partials + tile_row * all_columns + column_lanes, basis_left_col_sum_2, in_columns)
+    """Update the elements `lanes` of one tensor."""
+    exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
+    grad = tl.load(grads + lanes, mask).to(dtype)
+    exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)
+    param = tl.load(params + lanes, mask).to(dtype)
+    beta1 = tl.load(scalars)
+    one_minus_beta1 = tl.load(scalars + 1)
+    beta2 = tl.load(scalars + 2)
+    one_minus_beta2 = tl.load(scalars + 3)
+    step_size = tl.load(scalars + 4)
+    eps = tl.load(scalars + 5)
+    decay_factor = tl.load(scalars + 6)
+
+    # m = beta1 * m + (1 - beta1) * g
+    exp_avg = beta1 * exp_avg + one_minus_beta1 * grad
+    # v = beta2 * v + (1 - beta2) * g**2
+    exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad
+    # u = m / (sqrt(v) + eps)
+    # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+    param = param - step_size * div(exp_avg, sqrt(exp_avg_sq) + eps)
+    # p = p - lr * weight_decay * p
+    param = decay_factor * param
+
+    tl.store(exp_avgs + lanes, exp_avg.to(exp_avgs.dtype.element_ty), mask)
+    tl.store(exp_avg_sqs + lanes, exp_avg_sq.to(exp_avg_sqs.dtype.element_ty), mask)
+    tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
 def sweep6_step(
     table,
     tensor_of_block,
-    shapes,
     scalars,
-    values,
-    partials,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    X_T: tl.constexpr,
-    BASIS_LEFT_T: tl.constexpr,
+    EXP_AVG_T: tl.constexpr,
+    GRAD_T: tl.constexpr,
+    EXP_AVG_SQ_T: tl.constexpr,
+    PARAM_T: tl.constexpr,
     VECTOR: tl.constexpr,
-    TILES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TAIL: tl.constexpr,
 ):
-    """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
+    """Run the sweep on one block of one tensor."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
-    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
-    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
-    for k in tl.static_range(len(TILES)):
-        if tile_shape_index == k:
-            sweep6_step_on_tile(
-                tensor,
-                depth,
-                height,
-                width,
-                table,
-                shapes,
-                scalars,
-                values,
-                partials,
-                num_tensors,
-                COMPUTE_T,
-                X_T,
-                BASIS_LEFT_T,
-                VECTOR,
-                TILES[k][0],
-                TILES[k][1],
-                TILES[k][2],
-            )
-
-
-@triton.jit
-def sweep6_matrices1(
-    tensor,
-    matrix_group,
-    table,
-    shapes,
-    values,
-    num_tensors,
-    BASIS_LEFT_COL_SUM_T: tl.constexpr,
-    DEPTH: tl.constexpr,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-):
-    """Compute, for some matrices of a tensor, the values that the next phase reads."""
     entry = table + tensor
-    shape = shapes + tensor
-    depth, _height, width = extents(shape, num_tensors)
-    matrix = matrix_group * DEPTH
-    remaining_matrices = depth - matrix
-    values += tl.load(shape + VALUES * num_tensors)
-    column_values = values + matrix * width
-    basis_left_col_sums = (
-        tl.load(entry + (STREAMS + 2) * num_tensors).to(tl.pointer_type(BASIS_LEFT_COL_SUM_T))
-        + matrix * width
-    )
-    for first in range(0, width, WIDTH):
-        lanes = first + lines(width, DEPTH, WIDTH)
-        mask = lines_inside(remaining_matrices, width - first, DEPTH, WIDTH)
-        basis_left_col_sum_2 = tl.load(column_values + lanes, mask, 0.0).to(tl.float64)
-        # S = descending(transpose(col_sum(U * X)))
-        basis_left_col_sum = basis_left_col_sum_2
-        tl.store(basis_left_col_sums + lanes, basis_left_col_sum.to(BASIS_LEFT_COL_SUM_T), mask)
-
-
-@triton.jit(do_not_specialize=["num_tensors"])
-def sweep6_finish1(
-    first_programs,
-    tensor_indices,
-    table,
-    shapes,
-    values,
-    partials,
-    arrivals,
-    found_inf,
-    num_tensors,
-    BASIS_LEFT_COL_SUM_T: tl.constexpr,
-    TILES: tl.constexpr,
-    FINISH_TILES: tl.constexpr,
-):
-    """Combine partial sums of rows and columns, and finish each matrix whose sums are complete."""
-    if found_inf is not None:
-        if tl.load(found_inf) != 0.0:
-            return
-    tensor = tl.load(tensor_indices + tl.program_id(0))
-    program = tl.program_id(0) - tl.load(first_programs + tensor)
-    shape = shapes + tensor
-    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
-    for k in tl.static_range(len(TILES)):
-        if tile_shape_index == k:
-            matrix_group, program_count = program, 1
-            if TILES[k][0] == 1:
-                matrix_group, program_count = combine(
-                    program,
-                    shape,
-                    values,
-                    partials,
-                    num_tensors,
-                    SUMS=0,
-                    ROW_SUMS=0,
-                    COLUMN_SUMS=1,
-                    ROW_VALUES=0,
-                    HEIGHT=TILES[k][1],
-                    WIDTH=TILES[k][2],
-                )
-            if is_last(arrivals, matrix_group, shape, num_tensors, program_count):
-                sweep6_matrices1(
-                    tensor,
-                    matrix_group,
-                    table,
-                    shapes,
-                    values,
-                    num_tensors,
-                    BASIS_LEFT_COL_SUM_T,
-                    FINISH_TILES[k][0],
-                    FINISH_TILES[k][1],
-                    FINISH_TILES[k][2],
-                )
+    scalars += tensor * SCALARS
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
+    start = block * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    exp_avgs = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    exp_avg_sqs = tl.load(entry + (STREAMS + 2) * num_tensors)
+    params = tl.load(entry + (STREAMS + 3) * num_tensors)
+    if (count == BLOCK) & ((exp_avgs | grads | exp_avg_sqs | params) & 15 == 0):
+        sweep6_step_on_elements(
+            at(exp_avgs, start, EXP_AVG_T, VECTOR),
+            at(grads, start, GRAD_T, VECTOR),
+            at(exp_avg_sqs, start, EXP_AVG_SQ_T, VECTOR),
+            at(params, start, PARAM_T, VECTOR),
+            tl.arange(0, BLOCK),
+            None,
+            scalars,
+            COMPUTE_T,
+        )
+    else:
+        for first in range(0, count, TAIL):
+            lanes = first + tl.arange(0, TAIL)
+            sweep6_step_on_elements(
+                at(exp_avgs, start, EXP_AVG_T, 1),
+                at(grads, start, GRAD_T, 1),
+                at(exp_avg_sqs, start, EXP_AVG_SQ_T, 1),
+                at(params, start, PARAM_T, 1),
+                lanes,
+                lanes < count,
+                scalars,
+                COMPUTE_T,
+            )
 
 
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
-    work = bucket.workspace
-    whole = bucket.whole_workspace
     bucket.launch(
         sweep6_scalars,
         bucket.num_tensors,
@@ -287,33 +148,9 @@ def update(bucket: Bucket) -> None:
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        work.shapes,
         bucket.scalars,
-        work.values,
-        work.partials,
         bucket.num_tensors,
         bucket.compute_type,
-        bucket.types[0],
-        bucket.types[1],
+        *bucket.types,
         **bucket.options,
-    )
-    programs = bucket.finish_programs(
-        LineSums(
-            columns=1,
-        )
-    )
-    bucket.launch(
-        sweep6_finish1,
-        programs.total,
-        programs.first_programs,
-        programs.tensor_indices,
-        bucket.table,
-        whole.shapes,
-        whole.values,
-        whole.partials,
-        whole.arrivals,
-        bucket.found_inf,
-        bucket.num_tensors,
-        bucket.types[2],
-        **whole.line_options,
     )

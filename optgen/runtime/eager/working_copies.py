@@ -254,6 +254,12 @@ def empty_like(values: Tensor, shape: Shape) -> Tensor:
     return cast(Tensor, TensorList([x.new_empty(s) for x, s in zip(tensors, shapes, strict=True)]))
 
 
+def in_rows(numbers: Tensor, like: Tensor) -> Tensor:
+    """Return a `TensorList` with a number of each matrix, repeated for each row of `like`."""
+    pairs = zip(cast(TensorList, numbers).tensors, cast(TensorList, like).tensors, strict=True)
+    return cast(Tensor, TensorList([n.expand(*x.shape[:-1], 1).contiguous() for n, x in pairs]))
+
+
 def write_number(state: Tensor | list[Tensor], value: float | Tensor | TensorList) -> None:
     """Write a number, or a tensor of one element, into a 0-dim state, or into each of a list."""
     if isinstance(state, list):
