@@ -16,10 +16,9 @@ from optgen.runtime.eager.linear_algebra import (
     transpose,
 )
 from optgen.runtime.eager.parts import same_shape_sublists
-from optgen.runtime.eager.reductions import col_sum
 from optgen.runtime.eager.scalars import advance, divide, remainder, sqrt
 from optgen.runtime.eager.tensor_lists import sweep_function
-from optgen.runtime.eager.working_copies import in_compute_dtype, write_back
+from optgen.runtime.eager.working_copies import empty_like, in_compute_dtype, write_back
 
 sweep1 = sweep_function(__package__, "sweep1")
 sweep2 = sweep_function(__package__, "sweep2")
@@ -112,7 +111,7 @@ def update_factored(
         # L = lerp(L, g @ transpose(g), 1 - decay)
         sweep4(gram_left, grad_row_gram, one_minus_decay=one_minus_decay)
         # R = lerp(R, transpose(g) @ g, 1 - decay)
-        sweep5(gram_right, grad_col_gram, one_minus_decay=one_minus_decay)
+        sweep4(gram_right, grad_col_gram, one_minus_decay=one_minus_decay)
         if k == 0:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)
@@ -124,12 +123,12 @@ def update_factored(
             # Y = R @ W
             Y = gram_right @ basis_right
             # S = descending(transpose(col_sum(U * X)))
-            basis_left_product = basis_left * X
-            basis_left_col_sum = col_sum(basis_left_product)
+            basis_left_col_sum = empty_like(basis_left, "col")
+            sweep5(basis_left, X, basis_left_col_sum)
             S = descending_order(transpose(basis_left_col_sum))
             # T = descending(transpose(col_sum(W * Y)))
-            basis_right_product = basis_right * Y
-            basis_right_col_sum = col_sum(basis_right_product)
+            basis_right_col_sum = empty_like(basis_right, "col")
+            sweep5(basis_right, Y, basis_right_col_sum)
             T = descending_order(transpose(basis_right_col_sum))
             # v = S @ v @ transpose(T)
             exp_avg_sq = permuted_columns(permuted_rows(exp_avg_sq, S), T)

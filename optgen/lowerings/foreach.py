@@ -60,7 +60,7 @@ def lower(algorithm: Algorithm) -> Context:
         plan = run(FOREACH_PASSES, unprepared_plan)
         if not algorithm.is_wide:
             functions.append(bucket_function(plan, _loop))
-        if not algorithm.elementwise:
+        if not (algorithm.elementwise or algorithm.is_function):
             functions += _sharded_update(plan)
     return python_file(algorithm, functions)
 

@@ -124,6 +124,7 @@ class Rule:
     by_matrix: bool = False  # each matrix of a parameter steps by itself, as if it were a parameter
     codes_readers: tuple[str, ...] = ()  # fused lowerings that read its states of 8 bits
     sweeps: tuple[str, ...] = ()  # functions for its elementwise parts; only if `why_uncut`
+    fused_share: float = 1.0  # of the elementwise memory traffic of a fused step: what is in sweeps
     why_no_sweeps: str = ""  # why it has no such functions, and so no fused step
     matrix_calls: tuple[MatrixCall, ...] = ()  # matrix ops that cut its fused C++ step into parts
     matrices: tuple[str, ...] = ()  # their operands and results, in the order of the kernel's table

@@ -29,7 +29,7 @@ def sweep2_step_on_elements(gram_combinations, grams, lanes, mask, dtype: tl.con
 
     # x = x / (1.02 * norm(x) + eps / scale)
     # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
-    gram_combination = neg(22.48329292557795 * gram) + gram_combination
+    gram_combination = neg(22.48329292557795 * gram) + 15.878769915207462 * gram_combination
 
     tl.store(
         gram_combinations + lanes, gram_combination.to(gram_combinations.dtype.element_ty), mask

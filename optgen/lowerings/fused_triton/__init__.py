@@ -59,7 +59,9 @@ def lower(algorithm: Algorithm) -> Mapping[str, Any]:
     contexts = [_plan_context(run(_PASSES, plan), keys) for plan in plans(algorithm)]
     return {
         "algorithm": algorithm,
-        "may_skip": not algorithm.is_function,  # a step with a gradient scaler
+        "may_skip": not (
+            algorithm.is_function and algorithm.elementwise
+        ),  # a gradient scaler skips
         "plans": contexts,
         "reduces_over_parameters": any(
             kernel["kind"] == "wide" for plan in contexts for kernel in plan["kernels"]

@@ -192,7 +192,7 @@ class Kernels:
             "values": "values" in used,
             "partials": bool(store_lines),
             "loss_scale": context["unscales"],
-            "found_inf": not self.plan.algorithm.is_function,
+            "found_inf": not (self.plan.algorithm.is_function and self.plan.algorithm.elementwise),
         }
         return {
             "partials": store_lines,

@@ -18,6 +18,7 @@ from optgen.lowerings.optimizer.constructor import (
 from optgen.lowerings.optimizer.doc import docstring, function_docstring
 from optgen.lowerings.optimizer.rule_text import derived_rule_of, rule_of
 from optgen.lowerings.python import literals
+from optgen.lowerings.python.functions import list_names
 from optgen.lowerings.python.literals import annotation, literal
 from optgen.passes.prepare_rule import rename
 
@@ -94,7 +95,8 @@ def function_context(algorithm: Algorithm) -> Mapping[str, Any]:
     `lists` and `hypers` are the arguments, in the author's order; `columns` are the same lists in
     the order of the rule's tensors.
     """
-    plural_names = dict(zip(algorithm.tensors, map(plural, rename(algorithm).tensors), strict=True))
+    columns = (algorithm.param, algorithm.grad, *(state.symbol for state in algorithm.states))
+    plural_names = dict(zip(columns, list_names(rename(algorithm)), strict=True))
     hypers = [Argument(h.name, annotation(h), literal(h.default)) for h in algorithm.hypers]
     lists = {name: plural_names[name] for name in algorithm.lists}
     return {

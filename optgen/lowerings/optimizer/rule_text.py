@@ -18,6 +18,7 @@ from optgen.ir.ops import OPS
 from optgen.ir.plan import MatrixCall, Plan
 from optgen.lowerings.optimizer.constructor import backfill, keys_that_torch_lacks
 from optgen.lowerings.python.literals import literal
+from optgen.passes.fused_share import fused_share
 from optgen.passes.outline_sweeps import outline_sweeps
 from optgen.passes.plan_rule import plans
 from optgen.passes.prepare_for_kernels import codes_readers
@@ -32,6 +33,7 @@ _DEFAULTS: Mapping[str, object] = {
     "scalar_device": "cpu",
     "tensor_hypers": ("lr",),
     "elementwise": True,
+    "fused_share": 1.0,
 }
 """Defaults of arguments of `Rule`. Those of all others are false or empty."""
 
@@ -100,6 +102,7 @@ def _facts_of_kernels(algorithm: Algorithm) -> dict[str, object]:
         "by_matrix": by_matrix,
         "codes_readers": tuple(codes_readers(algorithm)),
         "sweeps": tuple(function.name for function in outlined.functions),
+        "fused_share": round(fused_share(algorithm), 3),
         "why_no_sweeps": outlined.why_none,
         "matrix_calls": tuple(_matrix_calls(all_plans)),
         "matrices": _matrices(all_plans),

@@ -55,6 +55,7 @@ from optgen.passes.sweep_algebra import coefficients_to_factors
 
 def phase_body(plan: Plan, syntax: Syntax) -> Body:
     """Return the lines of all phases, for a bucket whose tensors share one shape."""
+    syntax = syntax.of_lists(plural(plan.algorithm.param))
     if plan.matrix_calls or not syntax.over_ranks:
         plan = rematerialize_if_blocked(plan)
     plan = _without_copied_operands(plan)

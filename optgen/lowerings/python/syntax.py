@@ -6,7 +6,7 @@ Small values are the numbers, rows and columns that only the device knows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from optgen.ir.algorithm import State
 from optgen.ir.execution import widens_in_python
@@ -69,6 +69,12 @@ class Syntax:
         if self.in_lists:
             return Call("keys_of", (Ref(plural(name)),))
         return Call("key_of", (Ref(f"{plural(name)}[index]"),))
+
+    def of_lists(self, first: str) -> Syntax:
+        """Return the syntax for lists the first of which has this name instead of `params`."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        texts = {key: text for key, text in values.items() if isinstance(text, str)}
+        return replace(self, **{key: text.replace("params", first) for key, text in texts.items()})
 
     def listed(self, name: str) -> str:
         """Return the name of a tensor, or of the list of tensors."""

@@ -24,10 +24,11 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from optgen.contract.states import Shape
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.eager.parts import whole_chunks
 from optgen.runtime.eager.tensor_lists import TensorList
-from optgen.runtime.rule import Rule, compute_dtype
+from optgen.runtime.rule import Rule, State, compute_dtype
 from optgen.runtime.tensors.quantized import QuantizedTensor
 from optgen.runtime.torch_private import foreach_clone
 
@@ -251,10 +252,23 @@ def write_back(tensors: list[Tensor], values: Tensor) -> None:
         torch._foreach_copy_(tensors, results)
 
 
-def empty_like(values: Tensor) -> Tensor:
-    """Return a `TensorList` of new tensors, which a sweep is to fill."""
+def empty_like(values: Tensor, shape: Shape) -> Tensor:
+    """Return a `TensorList` of new tensors, which a sweep is to fill.
+
+    The shape is that of a state. A number has as many axes as the tensor that it is computed from.
+    """
     tensors = cast(TensorList, values).tensors
-    return cast(Tensor, TensorList(list(map(torch.empty_like, tensors))))
+    if shape == "like":
+        return cast(Tensor, TensorList(list(map(torch.empty_like, tensors))))
+    state = State("", shape=shape)
+    shapes = ([1] * x.dim() if shape == "scalar" else state.shape_for(x) for x in tensors)
+    return cast(Tensor, TensorList([x.new_empty(s) for x, s in zip(tensors, shapes, strict=True)]))
+
+
+def in_rows(numbers: Tensor, like: Tensor) -> Tensor:
+    """Return a `TensorList` with a number of each matrix, repeated for each row of `like`."""
+    pairs = zip(cast(TensorList, numbers).tensors, cast(TensorList, like).tensors, strict=True)
+    return cast(Tensor, TensorList([n.expand(*x.shape[:-1], 1).contiguous() for n, x in pairs]))
 
 
 def write_number(state: Tensor | list[Tensor], value: float | Tensor | TensorList) -> None:
