@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from optgen.ir.algorithm import Algorithm, ModeProgram
-from optgen.ir.reserved_in_python import plural
 from optgen.lowerings.lowering import Lowering
 from optgen.lowerings.optimizer.constructor import (
     Argument,
