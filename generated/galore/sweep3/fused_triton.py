@@ -52,7 +52,7 @@ def sweep3_step_on_elements(
     scalars,
     dtype: tl.constexpr,
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     exp_avg_wide = tl.load(exp_avg_wides + lanes, mask).to(dtype)
     z = tl.load(zs + lanes, mask).to(dtype)
     exp_avg_sq_wide = tl.load(exp_avg_sq_wides + lanes, mask).to(dtype)

@@ -37,7 +37,7 @@ def sweep4_scalars(table, hypers, scalars, num_tensors):
 def sweep4_step_on_elements(
     params, left_vectors_products, lanes, mask, scalars, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     left_vectors_product = tl.load(left_vectors_products + lanes, mask).to(dtype)
     step_size = tl.load(scalars)

@@ -36,7 +36,7 @@ def sweep5_scalars(table, hypers, scalars, num_tensors):
 
 @triton.jit
 def sweep5_step_on_elements(gram_lefts, y_row_grams, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     gram_left = tl.load(gram_lefts + lanes, mask).to(dtype)
     y_row_gram = tl.load(y_row_grams + lanes, mask).to(dtype)
     one_over_cols = tl.load(scalars)

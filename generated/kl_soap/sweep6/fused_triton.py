@@ -36,7 +36,7 @@ def sweep6_scalars(table, hypers, scalars, num_tensors):
 
 @triton.jit
 def sweep6_step_on_elements(gram_rights, z_col_grams, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     gram_right = tl.load(gram_rights + lanes, mask).to(dtype)
     z_col_gram = tl.load(z_col_grams + lanes, mask).to(dtype)
     one_over_rows = tl.load(scalars)

@@ -38,7 +38,7 @@ def sweep1_scalars(table, hypers, scalars, num_tensors):
 def sweep1_step_on_elements(
     params, ema_befores, emas, grads, lanes, mask, scalars, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     ema_before = tl.load(ema_befores + lanes, mask).to(dtype)
     ema = tl.load(emas + lanes, mask).to(dtype)

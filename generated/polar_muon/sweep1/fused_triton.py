@@ -35,7 +35,7 @@ def sweep1_scalars(table, hypers, scalars, num_tensors):
 
 @triton.jit
 def sweep1_step_on_elements(momentum_buffers, grads, xs, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     x = tl.load(xs + lanes, mask).to(dtype)

@@ -23,7 +23,7 @@ WORKSPACE = WorkspaceSpec(scalars=SCALARS.value)
 
 @triton.jit
 def sweep3_step_on_elements(gram2_combinations, gram2s, lanes, mask, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     gram2_combination = tl.load(gram2_combinations + lanes, mask).to(dtype)
     gram2 = tl.load(gram2s + lanes, mask).to(dtype)
 

@@ -23,7 +23,7 @@ WORKSPACE = WorkspaceSpec(scalars=SCALARS.value)
 
 @triton.jit
 def sweep5_step_on_elements(gram3_combinations, gram3s, lanes, mask, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     gram3_combination = tl.load(gram3_combinations + lanes, mask).to(dtype)
     gram3 = tl.load(gram3s + lanes, mask).to(dtype)
 

@@ -21,7 +21,7 @@ WORKSPACE = WorkspaceSpec(scalars=SCALARS.value)
 
 @triton.jit
 def sweep6_step_on_elements(xs, x_befores, x_product_4s, lanes, mask, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     x = tl.load(xs + lanes, mask).to(dtype)
     x_before = tl.load(x_befores + lanes, mask).to(dtype)
     x_product_4 = tl.load(x_product_4s + lanes, mask).to(dtype)

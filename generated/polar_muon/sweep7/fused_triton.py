@@ -23,7 +23,7 @@ WORKSPACE = WorkspaceSpec(scalars=SCALARS.value)
 
 @triton.jit
 def sweep7_step_on_elements(gram4_combinations, gram4s, lanes, mask, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     gram4_combination = tl.load(gram4_combinations + lanes, mask).to(dtype)
     gram4 = tl.load(gram4s + lanes, mask).to(dtype)
 

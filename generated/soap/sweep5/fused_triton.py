@@ -34,7 +34,7 @@ def sweep5_scalars(table, hypers, scalars, num_tensors):
 
 @triton.jit
 def sweep5_step_on_elements(gram_rights, grad_col_grams, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     gram_right = tl.load(gram_rights + lanes, mask).to(dtype)
     grad_col_gram = tl.load(grad_col_grams + lanes, mask).to(dtype)
     one_minus_decay = tl.load(scalars)
