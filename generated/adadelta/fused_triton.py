@@ -54,7 +54,7 @@ def adadelta_scalars(table, hypers, scalars, found_inf, num_tensors, STEP_T: tl.
 def adadelta_step_on_elements(
     params, grads, square_avgs, acc_deltas, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     square_avg = tl.load(square_avgs + lanes, mask).to(dtype)

@@ -647,7 +647,7 @@ def adafactor_factored_step3_on_elements(
     scalars,
     dtype: tl.constexpr,
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     row_factor_rsqrt = tl.load(row_factor_rsqrts, in_rows)[:, :, None]
@@ -986,7 +986,7 @@ def adafactor_not_factored_finish1(shapes, scalars, partials, found_inf, num_ten
 def adafactor_not_factored_step2_on_elements(
     params, grads, variances, lanes, mask, scalars, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     variance = tl.load(variances + lanes, mask).to(dtype)

@@ -173,7 +173,7 @@ def update_functional_factored(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], like=params[index])
+        param = wider(params[index])
         grad = wider(grads[index], like=params[index])
         if beta1:
             exp_avg = wider(exp_avgs[index], like=params[index])
@@ -366,7 +366,7 @@ def update_functional_not_factored(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], like=params[index])
+        param = wider(params[index])
         grad = wider(grads[index], like=params[index])
         if beta1:
             exp_avg = wider(exp_avgs[index], like=params[index])

@@ -670,7 +670,7 @@ def adafactor_hf_factored_step3_on_elements(
     dtype: tl.constexpr,
     BETA1: tl.constexpr,
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     if BETA1:
@@ -1065,7 +1065,7 @@ def adafactor_hf_not_factored_step2_on_elements(
     dtype: tl.constexpr,
     BETA1: tl.constexpr,
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     if BETA1:

@@ -53,7 +53,7 @@ def adagrad_scalars(table, hypers, scalars, found_inf, num_tensors, STEP_T: tl.c
 def adagrad_step_on_elements(
     params, grads, state_sums, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     state_sum = tl.load(state_sums + lanes, mask).to(dtype)

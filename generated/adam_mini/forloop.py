@@ -74,7 +74,7 @@ def update_functional_factored(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], like=params[index])
+        param = wider(params[index])
         grad = wider(grads[index], like=params[index])
         m = wider(ms[index], like=params[index])
         vmean = wider(vmeans[index], like=params[index])
@@ -158,7 +158,7 @@ def update_functional_not_factored(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], like=params[index])
+        param = wider(params[index])
         grad = wider(grads[index], like=params[index])
         m = wider(ms[index], like=params[index])
         v = wider(vs[index], like=params[index])

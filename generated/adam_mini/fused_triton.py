@@ -325,7 +325,7 @@ def adam_mini_factored_finish1(
 def adam_mini_factored_step2_on_elements(
     params, grads, ms, lanes, mask, row_factors, in_rows, scalars, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     m = tl.load(ms + lanes, mask).to(dtype)
@@ -523,7 +523,7 @@ def adam_mini_not_factored_scalars(
 def adam_mini_not_factored_step_on_elements(
     params, grads, ms, vs, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     m = tl.load(ms + lanes, mask).to(dtype)

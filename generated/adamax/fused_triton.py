@@ -59,7 +59,7 @@ def adamax_scalars(table, hypers, scalars, found_inf, num_tensors, STEP_T: tl.co
 def adamax_step_on_elements(
     params, grads, exp_avgs, exp_infs, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)

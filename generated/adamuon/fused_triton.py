@@ -75,7 +75,7 @@ def adamuon_scalars(table, hypers, shapes, scalars, found_inf, num_tensors):
 def adamuon_step1_on_elements(
     grads, momentum_buffers, sign_matrices, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     grad = tl.load(grads + lanes, mask).to(dtype)
     momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
     maximize = tl.load(scalars).to(dtype)
@@ -263,7 +263,7 @@ def adamuon_finish1(shapes, scalars, partials, found_inf, num_tensors):
 
 @triton.jit
 def adamuon_step3_on_elements(params, v_buffers, os, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     v_buffer = tl.load(v_buffers + lanes, mask).to(dtype)
     o = tl.load(os + lanes, mask).to(dtype)

@@ -76,7 +76,7 @@ def adamw_8bit_step_on_elements(
     loss_scale,
     dtype: tl.constexpr,
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg = load_coded(exp_avgs, exp_avg_scales, lanes, mask, 256, False).to(dtype)

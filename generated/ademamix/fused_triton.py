@@ -102,7 +102,7 @@ def ademamix_step_on_elements(
     loss_scale,
     dtype: tl.constexpr,
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg_fast = tl.load(exp_avg_fasts + lanes, mask).to(dtype)

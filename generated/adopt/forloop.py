@@ -84,7 +84,7 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], like=params[index])
+        param = wider(params[index])
         grad = wider(grads[index], like=params[index])
         exp_avg = wider(exp_avgs[index], like=params[index])
         exp_avg_sq = wider(exp_avg_sqs[index], like=params[index])

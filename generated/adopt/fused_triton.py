@@ -79,7 +79,7 @@ def adopt_scalars(table, hypers, scalars, found_inf, num_tensors, STEP_T: tl.con
 def adopt_step_on_elements(
     params, grads, exp_avgs, exp_avg_sqs, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)

@@ -78,7 +78,7 @@ def asgd_scalars(
 def asgd_step_on_elements(
     params, grads, axs, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     ax = tl.load(axs + lanes, mask).to(dtype)

@@ -121,7 +121,7 @@ def dadapt_adam_scalars(
 def dadapt_adam_step1_on_elements(
     params, grads, exp_avg_sqs, s_list, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
-    """Update and reduce the elements `lanes` of one tensor."""
+    """Update and reduce the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)
@@ -358,7 +358,7 @@ def dadapt_adam_finish4(scalars, found_inf, num_tensors):
 def dadapt_adam_step2_on_elements(
     params, grads, exp_avgs, exp_avg_sqs, lanes, mask, scalars, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)

@@ -209,7 +209,7 @@ def lars_step2_on_elements(
     dtype: tl.constexpr,
     MOMENTUM: tl.constexpr,
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     if MOMENTUM:

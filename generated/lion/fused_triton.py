@@ -54,7 +54,7 @@ def lion_scalars(table, hypers, scalars, found_inf, num_tensors):
 def lion_step_on_elements(
     params, grads, exp_avgs, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)

@@ -55,7 +55,7 @@ def lion_8bit_scalars(table, hypers, scalars, found_inf, num_tensors):
 def lion_8bit_step_on_elements(
     params, grads, exp_avgs, exp_avg_scales, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg = load_coded(exp_avgs, exp_avg_scales, lanes, mask, 256, False).to(dtype)

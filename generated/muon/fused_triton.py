@@ -75,7 +75,7 @@ def muon_scalars(table, hypers, shapes, scalars, found_inf, num_tensors):
 def muon_step1_on_elements(
     grads, momentum_buffers, us, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     grad = tl.load(grads + lanes, mask).to(dtype)
     momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
     maximize = tl.load(scalars).to(dtype)
@@ -159,7 +159,7 @@ def muon_step1(
 
 @triton.jit
 def muon_step2_on_elements(params, os, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     o = tl.load(os + lanes, mask).to(dtype)
     decay_factor = tl.load(scalars + 4).to(dtype)

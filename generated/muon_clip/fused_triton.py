@@ -72,7 +72,7 @@ def muon_clip_step1_on_elements(
     loss_scale,
     dtype: tl.constexpr,
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     grad = tl.load(grads + lanes, mask).to(dtype)
     momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
     maximize = tl.load(scalars).to(dtype)
@@ -163,7 +163,7 @@ def muon_clip_step2_on_elements(
     dtype: tl.constexpr,
     GIVEN_MAX_LOGITS: tl.constexpr,
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     if GIVEN_MAX_LOGITS:
         max_logits_input = tl.load(max_logits_inputs + lanes, mask).to(dtype)

@@ -59,7 +59,7 @@ def muon_h_scalars(table, hypers, scalars, found_inf, num_tensors):
 def muon_h_step1_on_elements(
     grads, momentum_buffers, us, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     grad = tl.load(grads + lanes, mask).to(dtype)
     momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
     maximize = tl.load(scalars).to(dtype)
@@ -324,7 +324,7 @@ def muon_h_finish2(shapes, scalars, partials, found_inf, num_tensors):
 
 @triton.jit
 def muon_h_step4_on_elements(params, os, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     o = tl.load(os + lanes, mask).to(dtype)
     q_scale = tl.load(scalars + 5).to(dtype)

@@ -88,7 +88,7 @@ def normuon_scalars(table, hypers, scalars, found_inf, num_tensors):
 def normuon_step1_on_elements(
     grads, momentum_buffers, us, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     grad = tl.load(grads + lanes, mask).to(dtype)
     momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
     maximize = tl.load(scalars).to(dtype)
@@ -636,7 +636,7 @@ def normuon_finish2(shapes, scalars, partials, found_inf, num_tensors):
 def normuon_step4_on_elements(
     params, os, lanes, mask, row_factors, in_rows, scalars, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     o = tl.load(os + lanes, mask).to(dtype)
     row_factor = tl.load(row_factors, in_rows)[:, :, None]

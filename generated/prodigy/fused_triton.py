@@ -138,7 +138,7 @@ def prodigy_scalars(
 def prodigy_step1_on_elements(
     params, grads, s_list, p0s, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
-    """Update and reduce the elements `lanes` of one tensor."""
+    """Update and reduce the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     s = tl.load(s_list + lanes, mask).to(dtype)
@@ -382,7 +382,7 @@ def prodigy_finish4(scalars, found_inf, num_tensors):
 def prodigy_step2_on_elements(
     params, grads, exp_avgs, exp_avg_sqs, lanes, mask, scalars, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)

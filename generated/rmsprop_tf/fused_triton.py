@@ -70,7 +70,7 @@ def rmsprop_tf_step_on_elements(
     MOMENTUM: tl.constexpr,
     CENTERED: tl.constexpr,
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     square_avg = tl.load(square_avgs + lanes, mask).to(dtype)

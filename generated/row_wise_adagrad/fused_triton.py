@@ -328,7 +328,7 @@ def row_wise_adagrad_finish1(
 def row_wise_adagrad_step2_on_elements(
     params, grads, lanes, mask, row_factors, in_rows, scalars, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     row_factor = tl.load(row_factors, in_rows)[:, :, None]

@@ -56,7 +56,7 @@ def rprop_scalars(table, hypers, scalars, found_inf, num_tensors, STEP_T: tl.con
 def rprop_step_on_elements(
     params, grads, prevs, state_step_sizes, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     prev = tl.load(prevs + lanes, mask).to(dtype)

@@ -116,7 +116,7 @@ def schedule_free_sgd_step_on_elements(
     dtype: tl.constexpr,
     COMPENSATE: tl.constexpr,
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     z = tl.load(zs + lanes, mask).to(dtype)

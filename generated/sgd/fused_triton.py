@@ -62,7 +62,7 @@ def sgd_step_on_elements(
     dtype: tl.constexpr,
     MOMENTUM: tl.constexpr,
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     if MOMENTUM:

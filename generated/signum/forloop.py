@@ -46,7 +46,7 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], like=params[index])
+        param = wider(params[index])
         grad = wider(grads[index], like=params[index])
         momentum_buffer = wider(momentum_buffers[index], like=params[index])
 

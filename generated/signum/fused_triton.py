@@ -49,7 +49,7 @@ def signum_scalars(table, hypers, scalars, found_inf, num_tensors):
 def signum_step_on_elements(
     params, grads, momentum_buffers, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)

@@ -83,7 +83,7 @@ def simplified_ademamix_scalars(
 def simplified_ademamix_step_on_elements(
     params, grads, exp_avgs, exp_avg_sqs, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)

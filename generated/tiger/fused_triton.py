@@ -49,7 +49,7 @@ def tiger_scalars(table, hypers, scalars, found_inf, num_tensors):
 def tiger_step_on_elements(
     params, grads, exp_avgs, lanes, mask, scalars, loss_scale, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)

@@ -148,7 +148,9 @@ def _elementwise_read_lines(plan: Plan) -> Iterator[str]:
         if stream.state is not None and stream.state.on_device:
             value = f"number_in_float64({value})"
         elif widens_in_python(plan.algorithm):
-            value = f"wider({value}, like={plural(plan.algorithm.param)}[index])"
+            is_param = stream.name == plan.algorithm.param
+            like = "" if is_param else f", like={plural(plan.algorithm.param)}[index]"
+            value = f"wider({value}{like})"
         elif stream.stored:
             value += ".clone()"
         yield from guarded_lines(stream, f"{stream.name} = {value}")

@@ -35,7 +35,7 @@ def swa_scalars(table, hypers, scalars, num_tensors):
 
 @triton.jit
 def swa_step_on_elements(averages, params, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     average = tl.load(averages + lanes, mask).to(dtype)
     param = tl.load(params + lanes, mask).to(dtype)
     lerp_weight = tl.load(scalars)

@@ -21,7 +21,7 @@ WORKSPACE = WorkspaceSpec(scalars=SCALARS.value)
 
 @triton.jit
 def sweep1_step_on_elements(momentums, grads, lanes, mask, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     momentum = tl.load(momentums + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
 

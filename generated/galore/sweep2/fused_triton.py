@@ -35,7 +35,7 @@ def sweep2_scalars(table, hypers, scalars, num_tensors):
 
 @triton.jit
 def sweep2_step_on_elements(params, exp_avg_products, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     exp_avg_product = tl.load(exp_avg_products + lanes, mask).to(dtype)
     step_size = tl.load(scalars)

@@ -42,7 +42,7 @@ def sweep3_scalars(table, hypers, scalars, num_tensors):
 def sweep3_step_on_elements(
     exp_avgs, xs, exp_avg_sqs, exp_avg_quotients, lanes, mask, scalars, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
     x = tl.load(xs + lanes, mask).to(dtype)
     exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)

@@ -23,7 +23,7 @@ WORKSPACE = WorkspaceSpec(scalars=SCALARS.value)
 
 @triton.jit
 def sweep2_step_on_elements(gram_combinations, grams, lanes, mask, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     gram_combination = tl.load(gram_combinations + lanes, mask).to(dtype)
     gram = tl.load(grams + lanes, mask).to(dtype)
 

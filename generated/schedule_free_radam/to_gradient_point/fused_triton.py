@@ -34,7 +34,7 @@ def to_gradient_point_scalars(table, hypers, scalars, num_tensors):
 
 @triton.jit
 def to_gradient_point_step_on_elements(ps, zs, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     p = tl.load(ps + lanes, mask).to(dtype)
     z = tl.load(zs + lanes, mask).to(dtype)
     lerp_weight = tl.load(scalars)

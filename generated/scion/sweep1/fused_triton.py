@@ -34,7 +34,7 @@ def sweep1_scalars(table, hypers, scalars, num_tensors):
 
 @triton.jit
 def sweep1_step_on_elements(momentum_buffers, grads, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     momentum = tl.load(scalars)

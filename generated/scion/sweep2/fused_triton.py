@@ -34,7 +34,7 @@ def sweep2_scalars(table, hypers, scalars, num_tensors):
 
 @triton.jit
 def sweep2_step_on_elements(us, momentum_buffers, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     u = tl.load(us + lanes, mask).to(dtype)
     momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
     one_over_cols = tl.load(scalars)

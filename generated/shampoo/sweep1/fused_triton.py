@@ -33,7 +33,7 @@ def sweep1_scalars(table, hypers, scalars, num_tensors):
 
 @triton.jit
 def sweep1_step_on_elements(grads, grad_befores, params, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     grad = tl.load(grads + lanes, mask).to(dtype)
     grad_before = tl.load(grad_befores + lanes, mask).to(dtype)
     param = tl.load(params + lanes, mask).to(dtype)

@@ -35,7 +35,7 @@ def sweep1_scalars(table, hypers, scalars, num_tensors):
 
 @triton.jit
 def sweep1_step_on_elements(exp_avgs, grads, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     beta1 = tl.load(scalars)

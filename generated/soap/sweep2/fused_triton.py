@@ -48,7 +48,7 @@ def sweep2_step_on_elements(
     scalars,
     dtype: tl.constexpr,
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)
     exp_avg_product = tl.load(exp_avg_products + lanes, mask).to(dtype)
     exp_avg_product_quotient = tl.load(exp_avg_product_quotients + lanes, mask).to(dtype)

@@ -35,7 +35,7 @@ def sweep3_scalars(table, hypers, scalars, num_tensors):
 
 @triton.jit
 def sweep3_step_on_elements(params, exp_avg_product_2s, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     exp_avg_product_2 = tl.load(exp_avg_product_2s + lanes, mask).to(dtype)
     step_size = tl.load(scalars)

@@ -34,7 +34,7 @@ def sweep4_scalars(table, hypers, scalars, num_tensors):
 
 @triton.jit
 def sweep4_step_on_elements(gram_lefts, grad_row_grams, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     gram_left = tl.load(gram_lefts + lanes, mask).to(dtype)
     grad_row_gram = tl.load(grad_row_grams + lanes, mask).to(dtype)
     one_minus_decay = tl.load(scalars)

@@ -49,7 +49,7 @@ def sweep6_scalars(table, hypers, scalars, num_tensors):
 def sweep6_step_on_elements(
     exp_avgs, grads, exp_avg_sqs, params, lanes, mask, scalars, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)

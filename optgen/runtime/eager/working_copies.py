@@ -180,13 +180,14 @@ def widened(parts: Iterable[Sequence[Any]], read_only: Sequence[int] = (1,)) -> 
         copies.write_back()
 
 
-def wider(x: Any, like: Any) -> Any:
-    """Return a copy of a tensor in the widest of float32, its own and its parameter's dtype."""
+def wider(x: Any, like: Any = None) -> Any:
+    """Return a copy of a tensor in the widest of float32, its own dtype and that of `like`."""
     if isinstance(x, TensorList):
-        pairs = zip(x.tensors, like.tensors, strict=True)
+        params = x.tensors if like is None else like.tensors
+        pairs = zip(x.tensors, params, strict=True)
         return TensorList([wider(tensor, like=param) for tensor, param in pairs])
-    least = torch.promote_types(like.dtype, torch.float32)
-    return x.to(torch.promote_types(x.dtype, least), copy=True)
+    dtypes = [x.dtype] if like is None else [x.dtype, like.dtype]
+    return x.to(reduce(torch.promote_types, dtypes, torch.float32), copy=True)
 
 
 def _common_dtype(values: Sequence[Any]) -> torch.dtype:
