@@ -44,7 +44,7 @@ from optgen.lowerings.python.sweep_printer import (
 from optgen.lowerings.python.syntax import SmallValues, Syntax
 from optgen.passes.convert_branches import use_tensor_logic
 from optgen.passes.extract_subexpressions import (
-    name_random,
+    extract_draws,
     with_listed_streams,
     with_random_streams,
 )
@@ -55,7 +55,7 @@ from optgen.passes.sweep_algebra import coefficients_to_factors
 def phase_body(plan: Plan, syntax: Syntax) -> Body:
     """Return the lines of all phases, for a bucket whose tensors share one shape."""
     plan = plan if plan.matrix_calls or syntax.over_ranks else rematerialize_if_blocked(plan)
-    plan, draws = name_random(with_listed_streams(plan, syntax.stream))
+    plan, draws = extract_draws(with_listed_streams(plan, syntax.stream))
     plan = with_random_streams(plan, draws)
     if shares_widened_tensors(plan) and not syntax.in_lists:
         syntax = replace(syntax, whole_tensor="{0}")

@@ -11,7 +11,7 @@ from optgen.ir.plan import Plan, Stream, Sweep
 from optgen.ir.reserved_in_python import plural
 from optgen.lowerings.python.functions import guarded_lines, loop_iterable
 from optgen.lowerings.python.syntax import SmallValues, Syntax, filled_in
-from optgen.passes.select_torch_ops import select_instructions
+from optgen.passes.select_torch_ops import select_torch_ops
 from optgen.passes.torch_ops import Branch, Instruction, Op, live_tensors, numbers_read
 
 
@@ -149,7 +149,7 @@ class SweepPrinter:
             rename_program(sweep.body, block_name),
         )
         kinds = {block_name(ref): kind for ref, kind in self.plan.kinds.items()}
-        instructions = select_instructions(replace(self.plan, kinds=kinds), renamed)
+        instructions = select_torch_ops(replace(self.plan, kinds=kinds), renamed)
         self.reads |= {*numbers_read(instructions)}
         return instructions
 
