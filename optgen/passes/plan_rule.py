@@ -20,7 +20,7 @@ from optgen.passes.prepare_rule import Facts, fact_combinations
 
 @dataclass(frozen=True)
 class Request:
-    """What passes ask for besides the rule.
+    """A request for a plan: what passes ask for besides the rule.
 
     With `separate_versions`, every version of a name except the last gets its own name, and the two
     arms of a branch share none of these names. Some rules need that; the other rules need fewer

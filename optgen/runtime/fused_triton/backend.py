@@ -64,7 +64,7 @@ class FusedTritonBackend:
         # Why Triton cannot compile the kernels of a lowered rule, by its module.
         self._why_refused: dict[str, str] = {}
 
-    def obstacle(self, lowered: HasLowerings, batch: Batch) -> str:
+    def build_or_reason(self, lowered: HasLowerings, batch: Batch) -> str:
         """Return a short reason why Triton cannot take this batch; "" if it can."""
         if reason := lowered.rule.why_not_in_triton:
             return reason
@@ -72,14 +72,14 @@ class FusedTritonBackend:
             return reason
         if class_name := batch.overriding_class:
             return f"a state of class {class_name}"
-        reason = self.function_obstacle(lowered, batch.params[0].device)
+        reason = self.build_function_or_reason(lowered, batch.params[0].device)
         if not reason and batch.dispatch_key.sharding is not None:
             placements = batch.dispatch_key.sharding.placements
             if why := _why_not_shards(lowered, batch):
                 return f"{why}, and these are sharded: {placements}"
         return reason
 
-    def function_obstacle(
+    def build_function_or_reason(
         self, function: HasLowerings, device: torch.device, dtypes: Set[torch.dtype] = frozenset()
     ) -> str:
         """Return a short reason why no kernel can run a function over lists; "" if one can."""
@@ -139,7 +139,7 @@ class FusedTritonBackend:
         plan = self._plan(optimizer, [batch], (batch.group_id, batch.dispatch_key))
         return plan.wide_updates(batch)
 
-    def begin(self, optimizer: OptimizerWithContext, can_take: Callable[[Batch], bool]) -> None:
+    def begin(self, optimizer: OptimizerWithContext, choose: Callable[[Batch], str]) -> None:
         """Return None: this backend gathers batches in a first step as in any other."""
 
     def cached_step(
