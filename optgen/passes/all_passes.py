@@ -6,8 +6,6 @@
 A printer runs the last passes itself, since it prints what they return beside the plan:
 `extract_draws`, `with_listed_streams` and `select_torch_ops` for Python; for rules with phases also
 `rematerialize_if_blocked` and `coefficients_to_factors`; `BranchFlattener` for loops of C++.
-
-Two neighbours without a reason at their place may be swapped: the code of some thirty rules stays.
 """
 
 from __future__ import annotations
@@ -57,7 +55,7 @@ from optgen.passes.sweep_algebra import (
 
 
 class Pass(NamedTuple):
-    """A pass, and the reason for its place.
+    """A pass, and the reason for its place; "" if it may change places with its neighbours.
 
     `asks` names what else the pass needs: fields of a `Request`.
     """
@@ -70,48 +68,62 @@ class Pass(NamedTuple):
 Passes = tuple[Pass, ...]
 
 _PREPARE_RULE: Passes = (
-    Pass(drop_unused_hypers, "before any pass that looks at hyperparameters"),
-    Pass(extract_items, "before SSA form: its names are names of the rule"),
-    Pass(add_maximize, "after drop_unused_hypers, which would not see that `maximize` is read"),
-    Pass(specialize, "before folding, which drops the arms that a fact decides", ("facts",)),
-    Pass(fold_constants, "before names are given to what would be folded"),
-    Pass(extract_properties, "before SSA form: its names are names of the rule"),
-    Pass(expand_reductions, "before SSA form, and before equal reductions are shared"),
-    Pass(use_printed_names, "last before SSA form: all names of the rule exist"),
+    Pass(drop_unused_hypers, "before folding, which may drop the last reader of an argument"),
+    Pass(extract_items, "before SSA form, which numbers its names, too"),
+    Pass(add_maximize, "before SSA form, since it assigns the gradient"),
+    Pass(specialize, "before folding, which drops the arms that the facts decide", ("facts",)),
+    Pass(fold_constants, "at once, since a dropped arm may read states that do not exist"),
+    Pass(extract_properties, "before SSA form, which numbers its names, too"),
+    Pass(expand_reductions, "before extract_reductions, which knows primitive ones only"),
+    Pass(use_printed_names, "after add_maximize, which quotes the author's name of the gradient"),
 )
+
+_TO_SSA = Pass(
+    to_ssa, "from here on, a name and a version stand for one value", ("separate_versions",)
+)
+_LIVE_RANGES = Pass(
+    split_live_ranges,
+    "after extract_reductions, whose results are small values; before statements change places",
+    ("separate_versions",),
+)
+_STORES = Pass(drop_redundant_stores, "before a sweep is chosen for each store")
+_COPY_SCALARS = Pass(copy_overwritten_scalars, "after split_scalars, which makes the program")
+_UNREAD_VALUES = Pass(drop_unread_values, "after split_scalars, which inlines values into readers")
+_UNREAD_SCALARS = Pass(drop_unread_scalars, "after drop_unread_values, which leaves fewer readers")
+_SELF_COPIES = Pass(drop_self_copies, "before a sweep gets the streams that it reads")
 
 _CUT: Passes = (
     *_PREPARE_RULE,
-    Pass(to_ssa, "all passes below compare values by name and version", ("separate_versions",)),
-    Pass(extract_reductions, "the rule is cut at statements that are reductions or matrix ops"),
-    Pass(drop_redundant_stores, "fewer states are stored, so fewer are kept apart below"),
-    Pass(split_live_ranges, "the cut runs statements out of order", ("separate_versions",)),
-    Pass(cut_into_phases, "", ("order",)),
-    Pass(split_scalars, "after the cut, which decides what each sweep computes again"),
-    Pass(copy_overwritten_scalars, "phases may overwrite what the scalar program computes"),
-    Pass(drop_unread_values, "after the splitter, which inlines values into their readers"),
-    Pass(drop_unread_scalars, "after drop_unread_values, which leaves fewer readers"),
-    Pass(check_reads, "before drop_self_copies, since versions are followed through copies"),
-    Pass(drop_self_copies, "before the streams of a sweep follow from what it reads"),
+    _TO_SSA,
+    Pass(extract_reductions, "before the cut, which is at reductions and matrix ops"),
+    _STORES,
+    _LIVE_RANGES,
+    Pass(cut_into_phases, asks=("order",)),
+    Pass(split_scalars, "after the cut, which decides what a sweep computes again"),
+    _COPY_SCALARS,
+    _UNREAD_VALUES,
+    _UNREAD_SCALARS,
+    Pass(check_reads, "before drop_self_copies: versions are followed through copies"),
+    _SELF_COPIES,
     Pass(assemble_plan),
-    Pass(hoist_between_sweeps, "first on plans: later passes find a name or its negation"),
+    Pass(hoist_between_sweeps, "before the algebra, which takes its results for names"),
 )
 """A rule that is cut at its reductions. An elementwise rule has one sweep."""
 
 _WHOLE: Passes = (
     *_PREPARE_RULE,
-    Pass(to_ssa, "all passes below compare values by name and version", ("separate_versions",)),
-    Pass(share_equal_values, "finds products and reductions that are equal under other names"),
-    Pass(extract_reductions, "before products, which may be operands of reductions"),
-    Pass(extract_products, "no product or decomposition is computed twice"),
-    Pass(drop_redundant_stores, "fewer states are stored, so fewer are kept apart below"),
-    Pass(split_live_ranges, "small values get names of their own", ("separate_versions",)),
+    _TO_SSA,
+    Pass(share_equal_values, "before values are compared by the names in them"),
+    Pass(extract_reductions, "before extract_products, whose operands may be reductions"),
+    Pass(extract_products, "before split_scalars, since products keep their statements"),
+    _STORES,
+    _LIVE_RANGES,
     Pass(keep_whole),
     Pass(split_scalars),
-    Pass(copy_overwritten_scalars, "the rule may overwrite what the scalar program computes"),
-    Pass(drop_unread_values, "after the splitter, which inlines values into their readers"),
-    Pass(drop_unread_scalars, "after drop_unread_values, which leaves fewer readers"),
-    Pass(drop_self_copies, "before the streams of the sweep follow from what it reads"),
+    _COPY_SCALARS,
+    _UNREAD_VALUES,
+    _UNREAD_SCALARS,
+    _SELF_COPIES,
     Pass(assemble_plan),
 )
 """A rule that is one sweep, executed statement by statement on whole tensors."""
