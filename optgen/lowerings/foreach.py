@@ -39,12 +39,11 @@ from optgen.lowerings.python.functions import (
 from optgen.lowerings.python.phase_printer import phase_body
 from optgen.lowerings.python.syntax import SHARDED, TENSOR_LISTS, WHOLE_LISTS, Syntax
 from optgen.lowerings.python.whole_printer import whole_body
-from optgen.passes.all_passes import FOREACH_PASSES, FORLOOP_PASSES, run
-from optgen.passes.extract_subexpressions import draw_first, name_random, with_listed_streams
+from optgen.passes import all_passes
+from optgen.passes.extract_subexpressions import extract_draws, with_listed_streams
 from optgen.passes.outline_sweeps import outline_sweeps
-from optgen.passes.plan_rule import plans
-from optgen.passes.python_operators import truths_to_bool
-from optgen.passes.select_torch_ops import select_instructions
+from optgen.passes.plan_rule import target_plans
+from optgen.passes.select_torch_ops import select_torch_ops
 from optgen.passes.torch_ops import new_tensors, numbers_read
 
 _DEFAULT_LIVE_LISTS = 4
@@ -56,8 +55,7 @@ def lower(algorithm: Algorithm) -> Context:
     if why_uncut(algorithm):
         return python_file(algorithm, list(_whole_matrix_updates(algorithm)))
     functions: list[Function] = []
-    for unprepared_plan in plans(algorithm, order="early"):
-        plan = run(FOREACH_PASSES, unprepared_plan)
+    for plan in target_plans(algorithm, all_passes.FOREACH):
         if not algorithm.is_wide:
             functions.append(bucket_function(plan, _loop))
         if not (algorithm.elementwise or algorithm.is_function):
@@ -67,9 +65,8 @@ def lower(algorithm: Algorithm) -> Context:
 
 def _whole_matrix_updates(algorithm: Algorithm) -> Iterator[Function]:
     """Yield the functions of a rule on whole matrices. Such a rule has no function for shards."""
-    for plan in plans(algorithm):
-        prepared_plan = truths_to_bool(run(FORLOOP_PASSES, plan))
-        yield bucket_function(draw_first(prepared_plan), lambda p: whole_body(p, WHOLE_LISTS))
+    for plan in target_plans(algorithm, all_passes.WHOLE_IN_PYTHON):
+        yield bucket_function(plan, lambda p: whole_body(p, WHOLE_LISTS))
 
 
 def _sharded_update(plan: Plan) -> Iterator[Function]:
@@ -111,11 +108,11 @@ def _loop(plan: Plan, syntax: Syntax = TENSOR_LISTS) -> Body:
     """Return the sweep over lists, or all phases."""
     if plan.is_cut:
         return phase_body(plan, syntax)
-    plan, draws = name_random(with_listed_streams(plan, syntax.stream, syntax.stream_key))
+    plan, draws = extract_draws(with_listed_streams(plan, syntax.stream, syntax.stream_key))
     (sweep,) = plan.sweeps
     stream_lists = [plural(stream.name) for stream in sweep.streams]
     names = [*stream_lists, *map(plural, draws)]
-    instructions = select_instructions(plan, sweep)
+    instructions = select_torch_ops(plan, sweep)
     # A temporary that is overwritten exists twice for a moment, hence + 1.
     live_lists = len(set(new_tensors(instructions))) + 1
     live_argument = f", live_lists={live_lists}" if live_lists > _DEFAULT_LIVE_LISTS else ""

@@ -47,13 +47,11 @@ from optgen.lowerings.python.whole_printer import (
     with_typed_numbers,
     write_lines,
 )
-from optgen.passes.all_passes import FORLOOP_PASSES, run
-from optgen.passes.convert_branches import if_convert
-from optgen.passes.extract_subexpressions import draw_first, name_random, with_listed_streams
-from optgen.passes.plan_rule import Order, plan
-from optgen.passes.prepare_rule import Facts, fact_combinations
-from optgen.passes.python_operators import truths_to_bool
-from optgen.passes.select_torch_ops import select_instructions
+from optgen.passes import all_passes
+from optgen.passes.extract_subexpressions import extract_draws, with_listed_streams
+from optgen.passes.plan_rule import target_plan
+from optgen.passes.prepare_rule import fact_combinations
+from optgen.passes.select_torch_ops import select_torch_ops
 from optgen.passes.torch_ops import numbers_read
 
 _PRINTER = PythonPrinter({}, {"sum": "total"})
@@ -61,35 +59,33 @@ _PRINTER = PythonPrinter({}, {"sum": "total"})
 
 def lower(algorithm: Algorithm) -> Context:
     """Return the variables of templates/forloop.py.jinja: both forms for each set of facts."""
-
-    def prepared_plan(facts: Facts, order: Order) -> Plan:
-        return run(FORLOOP_PASSES, plan(algorithm, facts, order))
-
     on_whole_matrices = bool(why_uncut(algorithm))
     loop = _whole_matrix_loop if on_whole_matrices else _loop
+    passes = all_passes.WHOLE_IN_PYTHON if on_whole_matrices else all_passes.FORLOOP
     functions = []
     for facts in fact_combinations(algorithm):
-        functions.append(bucket_function(truths_to_bool(prepared_plan(facts, "early")), loop))
+        functions.append(bucket_function(target_plan(algorithm, facts, passes), loop))
         if not algorithm.is_function:  # an `@elementwise` function has no differentiable form
-            functions.append(_functional_update(prepared_plan(facts, "whole"), on_whole_matrices))
+            plan = target_plan(algorithm, facts, all_passes.FUNCTIONAL)
+            functions.append(_functional_update(plan, on_whole_matrices))
     return python_file(algorithm, functions)
 
 
 def _whole_matrix_loop(plan: Plan) -> Body:
-    return whole_body(draw_first(plan), ONE_WHOLE_TENSOR)
+    return whole_body(plan, ONE_WHOLE_TENSOR)
 
 
 def _loop(plan: Plan) -> Body:
     """Return the in-place loop over the tensors of a bucket."""
     if plan.is_cut:
         return phase_body(plan, ONE_TENSOR)
-    plan, draws = name_random(
+    plan, draws = extract_draws(
         with_listed_streams(plan, TENSOR_LISTS.stream, TENSOR_LISTS.stream_key)
     )
     (sweep,) = plan.sweeps
     stream_names = [stream.name for stream in sweep.streams]
     names = [*stream_names, *draws]
-    instructions = select_instructions(plan, sweep)
+    instructions = select_torch_ops(plan, sweep)
     slices, lines = loop_in_wide_dtype(
         plan,
         f"zip_slices({', '.join(map(plural, names))})",
@@ -104,8 +100,8 @@ def _loop(plan: Plan) -> Body:
 
 def _functional_update(plan: Plan, on_whole_matrices: bool) -> Function:
     """Return the functional form of a plan."""
-    arguments, plan = keywords(plan), fresh_as_keywords(truths_to_bool(if_convert(plan)))
-    plan_with_names, draws = name_random(plan)
+    arguments, plan = keywords(plan), fresh_as_keywords(plan)
+    plan_with_names, draws = extract_draws(plan)
     program = with_typed_numbers(plan_with_names)
     numbers = names_read(program) | numbers_in_draws(draws)
     stored = [stream.name for stream in streams(plan) if stream.stored]

@@ -27,7 +27,7 @@ _MIRRORED = dict(zip(("<", "<=", ">", ">="), (">", ">=", "<", "<="), strict=True
 
 
 @dataclass
-class InstructionBuilder:
+class TorchOpBuilder:
     """Builder of the operations of one statement. A repeated subexpression is computed once.
 
     `variable_of` maps each expression of the statement that is already computed to the variable

@@ -41,7 +41,7 @@ from optgen.ir.reserved_in_python import free_name
 from optgen.passes.descriptive_names import description, matrix_word_name
 
 
-def name_items(algorithm: Algorithm) -> Algorithm:
+def extract_items(algorithm: Algorithm) -> Algorithm:
     """Return a rule with named items, before SSA form. An elementwise rule stays as it is.
 
     A `Finish` between two sweeps reads only names.
@@ -77,7 +77,7 @@ def name_items(algorithm: Algorithm) -> Algorithm:
     return replace(algorithm, rule=(*assignments, *rule))
 
 
-def name_properties(algorithm: Algorithm) -> Algorithm:
+def extract_properties(algorithm: Algorithm) -> Algorithm:
     """Return a rule, before SSA form, that begins by naming the properties that conditions read.
 
     Conditions may read only names.
@@ -137,7 +137,7 @@ def is_item(value: Expr) -> bool:
 _PHASE_ENDING_CATEGORIES = ("reduction", "wide reduction", "matrix")
 
 
-def name_reductions(algorithm: Algorithm) -> Algorithm:
+def extract_reductions(algorithm: Algorithm) -> Algorithm:
     """Return an SSA rule in which each reduction or matrix op is the whole value of a statement.
 
     Equal reductions of one parameter are computed once. Equal reductions over several parameters
@@ -275,7 +275,7 @@ class _ReductionNamer(_Namer):
 _VIEWS = ("transpose", "diag")  # they compute nothing
 
 
-def name_products(algorithm: Algorithm) -> Algorithm:
+def extract_products(algorithm: Algorithm) -> Algorithm:
     """Return an SSA rule on whole matrices that computes no product or decomposition twice.
 
     A product that is used several times gets a statement and a name of its own. The same holds for
@@ -409,7 +409,7 @@ Draws = Mapping[str, Call]
 """The name of each tensor of random numbers, with the call that draws it."""
 
 
-def name_random(plan: Plan) -> tuple[Plan, Draws]:
+def extract_draws(plan: Plan) -> tuple[Plan, Draws]:
     """Return the plan with a name in place of every call that draws, and the calls by name."""
     names: dict[Call, str] = {}
     used_names = {ref.name for ref in plan.kinds}
@@ -429,7 +429,7 @@ def name_random(plan: Plan) -> tuple[Plan, Draws]:
 
 def draw_first(plan: Plan) -> Plan:
     """Return the plan with the draws of random numbers at the front of its only sweep."""
-    named, draws = name_random(plan)
+    named, draws = extract_draws(plan)
     statements = tuple(Assign(Ref(name), call) for name, call in draws.items())
     return named.map_sweeps(lambda body: (*statements, *body))
 

@@ -41,12 +41,11 @@ from optgen.ir.nodes import (
 from optgen.ir.ops import OPS
 from optgen.ir.plan import Plan
 from optgen.ir.reserved_in_python import free_name
-from optgen.passes.all_passes import OUTLINED_PASSES, run
-from optgen.passes.extract_subexpressions import draw_first
+from optgen.passes.all_passes import OUTLINED
 from optgen.passes.hoist_between_sweeps import as_plain_arithmetic
-from optgen.passes.plan_rule import plans
+from optgen.passes.plan_rule import target_plans
 from optgen.passes.separate_matrix_words import (
-    MatrixWordNamer,
+    MatrixWordSeparator,
     has_rows_and_columns,
     sweep_axes,
 )
@@ -96,9 +95,8 @@ def with_sweeps(algorithm: Algorithm) -> tuple[Algorithm, ...]:
 def _outline(key: IdentityKey) -> OutlinedRule:
     functions: list[Algorithm] = []
     outlined = []
-    for plan in plans(key.algorithm):
-        ready = draw_first(run(OUTLINED_PASSES, plan))
-        outlined.append(_Outliner(ready, functions).plan())
+    for plan in target_plans(key.algorithm, OUTLINED):
+        outlined.append(_Outliner(plan, functions).plan())
     if not functions:
         return OutlinedRule(why_none="the rule has no elementwise parts")
     return OutlinedRule(tuple(outlined), tuple(functions))
@@ -124,7 +122,7 @@ class _Outliner:
         self.kinds |= self.whole_plan.kinds
         self.used_names |= {ref.name for ref in self.kinds}
         (sweep,) = self.whole_plan.sweeps
-        self.body = MatrixWordNamer(self.kinds, self.used_names).program(sweep.body)
+        self.body = MatrixWordSeparator(self.kinds, self.used_names).program(sweep.body)
         self.booleans = _boolean_variables(self.body)
         device = {s.symbol for s in algorithm.device_states() if s.written and not s.on_device}
         self.stored = {algorithm.param, *device}

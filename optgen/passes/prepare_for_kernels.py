@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm, Hyper
-from optgen.ir.execution import why_not_in_triton, why_uncut
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import (
     Assign,
@@ -21,7 +20,6 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import CONDITION_OPERANDS
 from optgen.ir.plan import Plan, Stream, Sweep
-from optgen.passes.plan_rule import plans
 
 
 def is_one_sweep(plan: Plan) -> bool:
@@ -33,18 +31,6 @@ def has_flat_sweeps(plan: Plan) -> bool:
     """Tell whether no sweep of a plan goes over rows, columns or matrices."""
     axes = {kind.axes for kind in plan.kinds.values()}
     return axes <= {Axes.NONE, Axes.TENSOR} and not plan.matrix_calls
-
-
-def codes_readers(algorithm: Algorithm) -> tuple[str, ...]:
-    """Return the fused lowerings that read the codes of an algorithm's states of 8 bits.
-
-    Kernels decode whole blocks of flat tensors. So no sweep may go over rows, columns or matrices.
-    """
-    if not algorithm.has_codes or why_uncut(algorithm):
-        return ()
-    if not all(map(has_flat_sweeps, plans(load_device_scalars(algorithm)))):
-        return ()
-    return ("fused_cpu",) if why_not_in_triton(algorithm) else ("fused_cpu", "fused_triton")
 
 
 def load_device_scalars(algorithm: Algorithm) -> Algorithm:

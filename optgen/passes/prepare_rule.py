@@ -89,7 +89,7 @@ def drop_unused_hypers(algorithm: Algorithm) -> Algorithm:
     return replace(algorithm, hypers=tuple(h for h in algorithm.hypers if h.name in read))
 
 
-def rename(algorithm: Algorithm) -> Algorithm:
+def use_printed_names(algorithm: Algorithm) -> Algorithm:
     """Return the algorithm with p, g, t and the states renamed to param, grad, step and keys.
 
     A state's key is its name in checkpoints. The lists of a function keep the author's names.

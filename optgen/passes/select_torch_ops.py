@@ -12,18 +12,18 @@ from collections.abc import Iterator
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Program, Ref, Term, assigns, refs
 from optgen.ir.ops import MAXIMA
 from optgen.ir.plan import Plan, Sweep, is_reduction
-from optgen.passes.build_torch_ops import ALWAYS_NEW, InstructionBuilder
+from optgen.passes.build_torch_ops import ALWAYS_NEW, TorchOpBuilder
 from optgen.passes.inline_scalars import definitions, expand_definitions
 from optgen.passes.sums_to_one import sums_to_one
 from optgen.passes.torch_ops import Alias, Branch, Instruction, Ops, Reduce
 
 
-def select_instructions(plan: Plan, sweep: Sweep) -> tuple[Instruction, ...]:
+def select_torch_ops(plan: Plan, sweep: Sweep) -> tuple[Instruction, ...]:
     """Return the instructions of one sweep."""
     return tuple(_Selector(plan, sweep).program(sweep.body))
 
 
-class _Selector(InstructionBuilder):
+class _Selector(TorchOpBuilder):
     """Instruction selector of one sweep."""
 
     def __post_init__(self) -> None:

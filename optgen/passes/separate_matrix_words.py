@@ -36,7 +36,7 @@ _CONDITIONS = ("comparison", "logic")
 
 
 @dataclass
-class MatrixWordNamer:
+class MatrixWordSeparator:
     """Namer of the operands and results of matrix words.
 
     A statement is split only if a sweep can then compute a part of it. `kinds` gains the new

@@ -41,6 +41,7 @@ from optgen.ir.nodes import (
 from optgen.ir.ops import PROPERTIES
 from optgen.ir.plan import reads
 from optgen.ir.reserved_in_python import is_free, numbered
+from optgen.passes.cut_phases import CutRule
 from optgen.passes.dependency_depth import kinds_of
 from optgen.passes.extract_subexpressions import is_matrix_op
 
@@ -268,26 +269,24 @@ def _new_names(algorithm: Algorithm, names: Iterable[str], suffix: str = "") -> 
     return new_names
 
 
-def copy_overwritten_scalars(
-    scalars: Program, programs: tuple[Program, ...], kinds: dict[Ref, Kind]
-) -> tuple[Program, tuple[Program, ...]]:
-    """Return the scalar program with a copy of each overwritten scalar, and the phases' programs.
+def copy_overwritten_scalars(cut: CutRule) -> CutRule:
+    """Return the rule with a copy of each overwritten scalar, which its phases read.
 
     The scalar program runs to its end before the first phase, and a phase may assign a scalar that
     a later phase reads. Without a copy, the reader would get the new value instead of the old one.
-    The phases read the copies. The kinds of the copies are added to `kinds`.
     """
     copies: dict[Ref, Ref] = {}
-    for ref in _overwritten_scalars(scalars, programs, kinds):
+    kinds = dict(cut.kinds)
+    for ref in _overwritten_scalars(cut.scalars, cut.programs, kinds):
         name, used_names = f"{ref.name}_before", {each.name for each in kinds}
         copies[ref] = Ref(next(n for n in chain([name], numbered(name)) if n not in used_names))
         kinds[copies[ref]] = kinds[ref]
     if not copies:
-        return scalars, programs
+        return cut
     input_copies = tuple(Assign(copy, ref) for ref, copy in copies.items() if ref.version == 0)
-    with_copies = tuple(_with_copies(scalars, copies))
-    renamed = (map_expressions(p, lambda expr: replace_reads(expr, copies)) for p in programs)
-    return (*input_copies, *with_copies), tuple(renamed)
+    scalars = (*input_copies, *_with_copies(cut.scalars, copies))
+    renamed = [map_expressions(p, lambda expr: replace_reads(expr, copies)) for p in cut.programs]
+    return replace(cut.with_programs(renamed), scalars=scalars, kinds=kinds)
 
 
 def _overwritten_scalars(

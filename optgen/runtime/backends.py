@@ -59,18 +59,21 @@ class Backend(Protocol):
     """An object that takes batches through one lowering.
 
     * `zeroes_gradients`: whether its updates write zeros into dense gradients, for a rule with
-      `zero_grad`. Otherwise `dispatch` writes the zeros after the updates.
+      `zero_grad`. Otherwise the step writes the zeros after the updates.
     """
 
     zeroes_gradients: bool
 
-    def obstacle(self, lowered: HasLowerings, batch: Batch) -> str:
-        """Return a short reason why this backend cannot take a batch; "" if it can."""
+    def build_or_reason(self, lowered: HasLowerings, batch: Batch) -> str:
+        """Build what a batch needs; return a short reason why it cannot be taken, "" if it can.
 
-    def function_obstacle(
+        What has been built is kept, and so is the reason why a build has failed.
+        """
+
+    def build_function_or_reason(
         self, function: HasLowerings, device: torch.device, dtypes: Set[torch.dtype]
     ) -> str:
-        """Return a short reason why it cannot run a function over lists; "" if it can.
+        """Build what a function over lists needs; return a reason, as `build_or_reason` does.
 
         Args:
             function: A generated function.
@@ -95,13 +98,13 @@ class Backend(Protocol):
         """
 
     def begin(
-        self, optimizer: OptimizerWithContext, can_take: Callable[[Batch], bool]
+        self, optimizer: OptimizerWithContext, choose: Callable[[Batch], str]
     ) -> CachedStep | None:
         """Take a first step without gathering batches, if possible.
 
         Args:
             optimizer: An optimizer that has no batches yet.
-            can_take: Tells whether a batch would be dispatched to this backend.
+            choose: Chooses the lowering of a batch, and builds its kernel.
 
         Returns:
             The cached step; None if no step was taken.
@@ -143,5 +146,5 @@ def backend_of(rule: Rule, lowering: str) -> Backend:
 def _outlined_step(lowering: str) -> Backend:
     """Return the backend of rules on whole matrices, whose functions this lowering runs."""
     module = importlib.import_module("optgen.runtime.eager.backend")
-    instance: Backend = module.OutlinedStep(backend(lowering).function_obstacle)
+    instance: Backend = module.OutlinedStep(backend(lowering).build_function_or_reason)
     return instance

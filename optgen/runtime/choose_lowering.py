@@ -26,10 +26,10 @@ _SMALL_ELEMENTS = 2**14
 
 
 def choose(optimizer: HasLowerings, batch: Batch) -> tuple[str, str]:
-    """Return the lowering for a batch, and a short reason.
+    """Choose the lowering for a batch, and build its kernel; return it, and a short reason.
 
-    The pair is cached. It is chosen anew after an option has changed, or the answer of
-    `codes_in_other_order`.
+    A kernel that cannot be built is not chosen. The pair is cached. It is chosen anew after an
+    option has changed, or the answer of `codes_in_other_order`.
     """
     group, rule = batch.group, optimizer.rule
     options = current_forced_lowering(), *map(group.get, OPTIONS), dtype_or_class(group.get("lr"))
@@ -54,7 +54,7 @@ def _choose(optimizer: HasLowerings, batch: Batch) -> tuple[str, str]:
     """Return the lowering for a batch, and a short reason, as if no parameter were sharded."""
     group, rule, forced_lowering = batch.group, optimizer.rule, current_forced_lowering()
     if forced_lowering is not None:
-        if reason := why_not(optimizer, batch, forced_lowering):
+        if reason := build_or_reason(optimizer, batch, forced_lowering):
             name = type(optimizer).__name__
             raise RuntimeError(f"{name} cannot take a step through {forced_lowering!r}: {reason}")
         return forced_lowering, "asked for by use_lowering"
@@ -75,7 +75,7 @@ def _choose(optimizer: HasLowerings, batch: Batch) -> tuple[str, str]:
     device = batch.dispatch_key.device
     if device not in FUSED:
         return _best_unfused(rule, batch, f"no fused lowering for {device} tensors")
-    if reason := why_not(optimizer, batch, FUSED[device]):
+    if reason := build_or_reason(optimizer, batch, FUSED[device]):
         return _best_unfused(rule, batch, reason)
     if batch.dispatch_key.sparse_grad and device != "cpu":
         # For a few rows, Triton would upload a new table of addresses in every step.
@@ -83,20 +83,24 @@ def _choose(optimizer: HasLowerings, batch: Batch) -> tuple[str, str]:
     return FUSED[device], _describe(batch)
 
 
-def why_not(lowered: HasLowerings, batch: Batch, lowering: str) -> str:
-    """Return a short reason why a lowering cannot take this batch; "" if it can."""
+def build_or_reason(lowered: HasLowerings, batch: Batch, lowering: str) -> str:
+    """Build what a batch needs in a lowering; return why it cannot be taken, "" if it can."""
     if lowering == "forloop":
         return ""
     if reason := why_forloop_only(batch):
         return f"only the for-loop can: {reason}"
-    return backend_of(lowered.rule, lowering).obstacle(lowered, batch)
+    return backend_of(lowered.rule, lowering).build_or_reason(lowered, batch)
 
 
 def _choose_fused(optimizer: HasLowerings, batch: Batch) -> tuple[str, str]:
     """Return the fused lowering that `fused=True` asks for; raise if it cannot take the batch."""
     device = batch.dispatch_key.device
     lowering = FUSED.get(device)
-    reason = why_not(optimizer, batch, lowering) if lowering else f"no kernel for {device} tensors"
+    reason = (
+        build_or_reason(optimizer, batch, lowering)
+        if lowering
+        else f"no kernel for {device} tensors"
+    )
     if reason and batch.dispatch_key.sparse_grad:
         raise RuntimeError(f"`_fused_{optimizer.rule.name}` does not support sparse gradients")
     if lowering is None or reason:
@@ -115,7 +119,7 @@ def _choose_capturable(optimizer: HasLowerings, batch: Batch) -> tuple[str, str]
     host_stores = rule.step == "int" or rule.wide or bool(rule.group_states)
     if lowering and BACKENDS[lowering].can_be_captured and may_fuse and not host_stores:
         computes_in_lr_dtype = "lr" in rule.tensor_hypers and _lr_is_less_precise(batch)
-        if not computes_in_lr_dtype and not why_not(optimizer, batch, lowering):
+        if not computes_in_lr_dtype and not build_or_reason(optimizer, batch, lowering):
             return lowering, f"capturable, {_describe(batch)}"
     return "foreach", "capturable"
 

@@ -20,7 +20,7 @@ from optgen.runtime.backends import BACKENDS, FUSED, CachedCall, backend
 from optgen.runtime.batch.batch import Batch, dispatch_keys, why_forloop_only
 from optgen.runtime.batch.check_batch import check_storages
 from optgen.runtime.batch.step_context import Refusal, current_forced_lowering
-from optgen.runtime.choose_lowering import why_not
+from optgen.runtime.choose_lowering import build_or_reason
 from optgen.runtime.rule import Rule, State
 from optgen.runtime.tensors.dtensor import all_plain, real_local_views
 from optgen.runtime.torch_private import foreach_devices, is_neg, numel, set_grad_enabled
@@ -153,7 +153,7 @@ class Elementwise:
         """Return the lowering that `use_lowering` forces, or the fastest that fits the batch."""
         device, forced_lowering = batch.dispatch_key.device, current_forced_lowering()
         lowering = forced_lowering or (may_fuse and FUSED.get(device)) or "foreach"
-        reason = why_not(self, batch, lowering)
+        reason = build_or_reason(self, batch, lowering)
         if not reason and BACKENDS[lowering].device and any(map(is_neg, batch.params)):
             reason = "tensors whose memory holds their negatives"
         if reason and forced_lowering is not None:

@@ -5,7 +5,7 @@ generator. It stops at each reduction over several parameters. When all updates 
 same reduction, they go on with its result.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -203,8 +203,9 @@ def _take_fast_path(optimizer: OptimizerWithContext) -> bool:
     lowering = current_forced_lowering() or FUSED.get(_first_device(optimizer))
     if lowering is not None:
         snapshot(optimizer)  # it may create states, and fail
-        can_take = _takes_batch(optimizer, lowering)
-        context.cached_step = backend_of(optimizer.rule, lowering).begin(optimizer, can_take)
+        context.cached_step = backend_of(optimizer.rule, lowering).begin(
+            optimizer, lambda batch: choose(optimizer, batch)[0]
+        )
     return context.cached_step is not None
 
 
@@ -256,11 +257,6 @@ def _can_read(value: object) -> bool:
 def _first_device(optimizer: OptimizerWithContext) -> str:
     """Return the device type of the first parameter; "" if there is no parameter."""
     return next((p.device.type for group in optimizer.param_groups for p in group["params"]), "")
-
-
-def _takes_batch(optimizer: OptimizerWithContext, lowering: str) -> Callable[[Batch], bool]:
-    """Return a function that tells whether a batch would be dispatched to this lowering."""
-    return lambda batch: choose(optimizer, batch)[0] == lowering
 
 
 def _prepare(optimizer: OptimizerWithContext, grads: Sequence[Tensor | None] | None) -> _Prepared:

@@ -15,7 +15,7 @@ from optgen.ir.plan import Plan
 from optgen.ir.verify_reads import VerifyError
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.plan_rule import plan
-from optgen.passes.prepare_rule import add_maximize, rename
+from optgen.passes.prepare_rule import add_maximize, use_printed_names
 from optgen.passes.ssa import to_ssa
 
 G, P, LR = Ref("grad"), Ref("param"), Ref("lr")
@@ -25,7 +25,7 @@ MOMENTUM = 'm=state("exp_avg")'
 @pytest.mark.parametrize("name", RULES)
 def test_every_rule_is_valid_after_every_pass(name: str) -> None:
     algorithm = RULES[name]
-    for transform in (lambda a: a, add_maximize, lambda a: rename(add_maximize(a))):
+    for transform in (lambda a: a, add_maximize, lambda a: use_printed_names(add_maximize(a))):
         verify_algorithm(to_ssa(transform(algorithm)))
     for passes, make in PASSES.items():
         verify_plan(make(algorithm), hoisted="hoisted" in passes)
@@ -33,7 +33,7 @@ def test_every_rule_is_valid_after_every_pass(name: str) -> None:
 
 def ssa(*body: str) -> Algorithm:
     """Return an algorithm in SSA form whose rule has these lines."""
-    return to_ssa(rename(read(spec(*body))))
+    return to_ssa(use_printed_names(read(spec(*body))))
 
 
 def with_rule(*stmts: Stmt) -> Algorithm:

@@ -13,7 +13,8 @@ from optgen.ir.nodes import Const, Linear, Term, assigns
 from optgen.ir.plan import Plan, Sweep
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.plan_rule import plans
-from optgen.passes.prepare_for_kernels import codes_readers, zero_gradients
+from optgen.passes.prepare_for_kernels import zero_gradients
+from optgen.passes.recognize_rules import codes_readers
 
 STATE = 'm=state("exp_avg", dtype="8bit", block=64, map="linear", min_elements=0)'
 UPDATE = "p = p - lr * m"

@@ -8,7 +8,7 @@ from lowerings.rules import RULES, read
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.plan_rule import plan
-from optgen.passes.select_torch_ops import select_instructions
+from optgen.passes.select_torch_ops import select_torch_ops
 from optgen.passes.sweep_algebra import fold_denominators
 from optgen.passes.torch_ops import Alias, Branch, Instruction, Op, Reduce
 
@@ -27,7 +27,7 @@ def steps(rule: str) -> list[Op | Alias]:
                 found += [each for each in instruction.operations if not isinstance(each, Reduce)]
         return found
 
-    return operations(select_instructions(planned, sweep))
+    return operations(select_torch_ops(planned, sweep))
 
 
 def line(step: Op | Alias) -> str:

@@ -19,7 +19,9 @@ from optgen.runtime.fused_triton import backend as fused_triton
 def pretended_kernel(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Pretend that there is a C++ kernel; a test may set an "obstacle" in the returned dict."""
     kernel = {"obstacle": ""}
-    monkeypatch.setattr(FusedCpuBackend, "obstacle", lambda self, owner, batch: kernel["obstacle"])
+    monkeypatch.setattr(
+        FusedCpuBackend, "build_or_reason", lambda self, owner, batch: kernel["obstacle"]
+    )
     return kernel
 
 

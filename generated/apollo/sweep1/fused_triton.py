@@ -13,12 +13,10 @@ from optgen.runtime.fused_triton.device_functions import (
     PARAM_GROUP,
     STREAMS,
     at,
-    div,
-    sqrt,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(5)
+SCALARS = tl.constexpr(1)
 WORKSPACE = WorkspaceSpec(scalars=SCALARS.value)
 
 
@@ -26,50 +24,28 @@ WORKSPACE = WorkspaceSpec(scalars=SCALARS.value)
 def sweep1_scalars(table, hypers, scalars, num_tensors):
     """Store the hyperparameters of one tensor's group as its scalars."""
     entry = table + tl.program_id(0)
-    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 5
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
     scalars += tl.program_id(0) * SCALARS
-    beta1 = tl.load(hyper)
-    one_minus_beta1 = tl.load(hyper + 1)
-    beta2 = tl.load(hyper + 2)
-    one_minus_beta2 = tl.load(hyper + 3)
-    eps = tl.load(hyper + 4)
+    inverse_used_rank_sqrt = tl.load(hyper)
 
-    tl.store(scalars, beta1)
-    tl.store(scalars + 1, one_minus_beta1)
-    tl.store(scalars + 2, beta2)
-    tl.store(scalars + 3, one_minus_beta2)
-    tl.store(scalars + 4, eps)
+    tl.store(scalars, inverse_used_rank_sqrt)
 
 
 @triton.jit
 def sweep1_step_on_elements(
-    exp_avgs, xs, exp_avg_sqs, ys, y_products, lanes, mask, scalars, dtype: tl.constexpr
+    right_projections, right_projection_gaussians, lanes, mask, scalars, dtype: tl.constexpr
 ):
     """Update the elements `lanes` of one tensor in place."""
-    exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
-    x = tl.load(xs + lanes, mask).to(dtype)
-    exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)
-    y = tl.load(ys + lanes, mask).to(dtype)
-    y_product = tl.load(y_products + lanes, mask).to(dtype)
-    beta1 = tl.load(scalars)
-    one_minus_beta1 = tl.load(scalars + 1)
-    beta2 = tl.load(scalars + 2)
-    one_minus_beta2 = tl.load(scalars + 3)
-    eps = tl.load(scalars + 4)
+    right_projection = tl.load(right_projections + lanes, mask).to(dtype)
+    right_projection_gaussian = tl.load(right_projection_gaussians + lanes, mask).to(dtype)
+    inverse_used_rank_sqrt = tl.load(scalars)
 
-    # m = beta1 * m + (1 - beta1) * x
-    exp_avg = beta1 * exp_avg + one_minus_beta1 * x
-    # v = beta2 * v + (1 - beta2) * x**2
-    exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * x * x
-    # y = m / (sqrt(v) + eps)
-    y = div(exp_avg, sqrt(exp_avg_sq) + eps)
-    # u = g * row_norm(y) / (row_norm(x) + TINY)
-    y_product = y * y
+    # W = gaussian(W, seed, k) / sqrt(used_rank)
+    right_projection = inverse_used_rank_sqrt * right_projection_gaussian
 
-    tl.store(exp_avgs + lanes, exp_avg.to(exp_avgs.dtype.element_ty), mask)
-    tl.store(exp_avg_sqs + lanes, exp_avg_sq.to(exp_avg_sqs.dtype.element_ty), mask)
-    tl.store(ys + lanes, y.to(ys.dtype.element_ty), mask)
-    tl.store(y_products + lanes, y_product.to(y_products.dtype.element_ty), mask)
+    tl.store(
+        right_projections + lanes, right_projection.to(right_projections.dtype.element_ty), mask
+    )
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -79,11 +55,8 @@ def sweep1_step(
     scalars,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    EXP_AVG_T: tl.constexpr,
-    X_T: tl.constexpr,
-    EXP_AVG_SQ_T: tl.constexpr,
-    Y_T: tl.constexpr,
-    Y_PRODUCT_T: tl.constexpr,
+    RIGHT_PROJECTION_T: tl.constexpr,
+    RIGHT_PROJECTION_GAUSSIAN_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -95,18 +68,12 @@ def sweep1_step(
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    exp_avgs = tl.load(entry + STREAMS * num_tensors)
-    xs = tl.load(entry + (STREAMS + 1) * num_tensors)
-    exp_avg_sqs = tl.load(entry + (STREAMS + 2) * num_tensors)
-    ys = tl.load(entry + (STREAMS + 3) * num_tensors)
-    y_products = tl.load(entry + (STREAMS + 4) * num_tensors)
-    if (count == BLOCK) & ((exp_avgs | xs | exp_avg_sqs | ys | y_products) & 15 == 0):
+    right_projections = tl.load(entry + STREAMS * num_tensors)
+    right_projection_gaussians = tl.load(entry + (STREAMS + 1) * num_tensors)
+    if (count == BLOCK) & ((right_projections | right_projection_gaussians) & 15 == 0):
         sweep1_step_on_elements(
-            at(exp_avgs, start, EXP_AVG_T, VECTOR),
-            at(xs, start, X_T, VECTOR),
-            at(exp_avg_sqs, start, EXP_AVG_SQ_T, VECTOR),
-            at(ys, start, Y_T, VECTOR),
-            at(y_products, start, Y_PRODUCT_T, VECTOR),
+            at(right_projections, start, RIGHT_PROJECTION_T, VECTOR),
+            at(right_projection_gaussians, start, RIGHT_PROJECTION_GAUSSIAN_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -116,11 +83,8 @@ def sweep1_step(
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             sweep1_step_on_elements(
-                at(exp_avgs, start, EXP_AVG_T, 1),
-                at(xs, start, X_T, 1),
-                at(exp_avg_sqs, start, EXP_AVG_SQ_T, 1),
-                at(ys, start, Y_T, 1),
-                at(y_products, start, Y_PRODUCT_T, 1),
+                at(right_projections, start, RIGHT_PROJECTION_T, 1),
+                at(right_projection_gaussians, start, RIGHT_PROJECTION_GAUSSIAN_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

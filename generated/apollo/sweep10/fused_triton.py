@@ -114,7 +114,7 @@ def sweep10_finish1(
 
 @triton.jit
 def sweep10_step_on_elements(us, grads, lanes, mask, col_factors, in_columns, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     u = tl.load(us + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     col_factor = tl.load(col_factors, in_columns)[:, None, :]

@@ -41,7 +41,7 @@ def sweep4_scalars(
 
 @triton.jit
 def sweep4_step_on_elements(us, grads, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     u = tl.load(us + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     grad_weight = tl.load(scalars)

@@ -114,7 +114,7 @@ def sweep5_finish1(
 
 @triton.jit
 def sweep5_step_on_elements(us, grads, lanes, mask, row_factors, in_rows, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     u = tl.load(us + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     row_factor = tl.load(row_factors, in_rows)[:, :, None]

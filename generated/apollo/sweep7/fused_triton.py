@@ -261,7 +261,7 @@ def sweep7_finish1(
 
 @triton.jit
 def sweep7_step2_on_elements(us, u_befores, lanes, mask, row_factors, in_rows, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     u = tl.load(us + lanes, mask).to(dtype)
     u_before = tl.load(u_befores + lanes, mask).to(dtype)
     row_factor = tl.load(row_factors, in_rows)[:, :, None]

@@ -66,7 +66,7 @@ def sweep9_scalars(table, hypers, scalars, found_inf, num_tensors):
 def sweep9_step_on_elements(
     exp_avg_wides, zs, exp_avg_sq_wides, s_list, lanes, mask, scalars, dtype: tl.constexpr
 ):
-    """Update and reduce the elements `lanes` of one tensor."""
+    """Update and reduce the elements `lanes` of one tensor in place."""
     exp_avg_wide = tl.load(exp_avg_wides + lanes, mask).to(dtype)
     z = tl.load(zs + lanes, mask).to(dtype)
     exp_avg_sq_wide = tl.load(exp_avg_sq_wides + lanes, mask).to(dtype)

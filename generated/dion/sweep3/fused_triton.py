@@ -39,7 +39,7 @@ def sweep3_scalars(table, hypers, scalars, num_tensors):
 def sweep3_step_on_elements(
     momentums, P_products, params, P_product_2s, lanes, mask, scalars, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     momentum = tl.load(momentums + lanes, mask).to(dtype)
     P_product = tl.load(P_products + lanes, mask).to(dtype)
     param = tl.load(params + lanes, mask).to(dtype)

@@ -13,11 +13,10 @@ from optgen.runtime.fused_triton.device_functions import (
     PARAM_GROUP,
     STREAMS,
     at,
-    lerp,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(2)
+SCALARS = tl.constexpr(1)
 WORKSPACE = WorkspaceSpec(scalars=SCALARS.value)
 
 
@@ -25,27 +24,23 @@ WORKSPACE = WorkspaceSpec(scalars=SCALARS.value)
 def sweep2_scalars(table, hypers, scalars, num_tensors):
     """Store the hyperparameters of one tensor's group as its scalars."""
     entry = table + tl.program_id(0)
-    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 2
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
     scalars += tl.program_id(0) * SCALARS
-    one_over_rows = tl.load(hyper)
-    one_minus_decay = tl.load(hyper + 1)
+    inverse_init_factor_sqrt = tl.load(hyper)
 
-    tl.store(scalars, one_over_rows)
-    tl.store(scalars + 1, one_minus_decay)
+    tl.store(scalars, inverse_init_factor_sqrt)
 
 
 @triton.jit
-def sweep2_step_on_elements(gram_rights, grad_col_grams, lanes, mask, scalars, dtype: tl.constexpr):
+def sweep2_step_on_elements(whitening_lefts, lanes, mask, scalars, dtype: tl.constexpr):
     """Update the elements `lanes` of one tensor in place."""
-    gram_right = tl.load(gram_rights + lanes, mask).to(dtype)
-    grad_col_gram = tl.load(grad_col_grams + lanes, mask).to(dtype)
-    one_over_rows = tl.load(scalars)
-    one_minus_decay = tl.load(scalars + 1)
+    whitening_left = tl.load(whitening_lefts + lanes, mask).to(dtype)
+    inverse_init_factor_sqrt = tl.load(scalars)
 
-    # R = lerp(R, transpose(g) @ g / rows(p), 1 - decay)
-    gram_right = lerp(gram_right, one_over_rows * grad_col_gram, one_minus_decay)
+    # a, b = a + 1 / sqrt(init_factor), b + 1 / sqrt(init_factor)
+    whitening_left = whitening_left + inverse_init_factor_sqrt
 
-    tl.store(gram_rights + lanes, gram_right.to(gram_rights.dtype.element_ty), mask)
+    tl.store(whitening_lefts + lanes, whitening_left.to(whitening_lefts.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -55,8 +50,7 @@ def sweep2_step(
     scalars,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    GRAM_RIGHT_T: tl.constexpr,
-    GRAD_COL_GRAM_T: tl.constexpr,
+    WHITENING_LEFT_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -68,12 +62,10 @@ def sweep2_step(
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    gram_rights = tl.load(entry + STREAMS * num_tensors)
-    grad_col_grams = tl.load(entry + (STREAMS + 1) * num_tensors)
-    if (count == BLOCK) & ((gram_rights | grad_col_grams) & 15 == 0):
+    whitening_lefts = tl.load(entry + STREAMS * num_tensors)
+    if (count == BLOCK) & ((whitening_lefts) & 15 == 0):
         sweep2_step_on_elements(
-            at(gram_rights, start, GRAM_RIGHT_T, VECTOR),
-            at(grad_col_grams, start, GRAD_COL_GRAM_T, VECTOR),
+            at(whitening_lefts, start, WHITENING_LEFT_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -83,8 +75,7 @@ def sweep2_step(
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             sweep2_step_on_elements(
-                at(gram_rights, start, GRAM_RIGHT_T, 1),
-                at(grad_col_grams, start, GRAD_COL_GRAM_T, 1),
+                at(whitening_lefts, start, WHITENING_LEFT_T, 1),
                 lanes,
                 lanes < count,
                 scalars,
@@ -112,6 +103,6 @@ def update(bucket: Bucket) -> None:
         bucket.scalars,
         bucket.num_tensors,
         bucket.compute_type,
-        *bucket.types,
+        bucket.types[0],
         **bucket.options,
     )

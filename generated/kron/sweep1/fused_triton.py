@@ -13,11 +13,10 @@ from optgen.runtime.fused_triton.device_functions import (
     PARAM_GROUP,
     STREAMS,
     at,
-    lerp,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(2)
+SCALARS = tl.constexpr(1)
 WORKSPACE = WorkspaceSpec(scalars=SCALARS.value)
 
 
@@ -25,34 +24,24 @@ WORKSPACE = WorkspaceSpec(scalars=SCALARS.value)
 def sweep1_scalars(table, hypers, scalars, num_tensors):
     """Store the hyperparameters of one tensor's group as its scalars."""
     entry = table + tl.program_id(0)
-    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 2
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
     scalars += tl.program_id(0) * SCALARS
-    decay_factor = tl.load(hyper)
-    lerp_weight = tl.load(hyper + 1)
+    preconditioner_init_scale_sqrt = tl.load(hyper)
 
-    tl.store(scalars, decay_factor)
-    tl.store(scalars + 1, lerp_weight)
+    tl.store(scalars, preconditioner_init_scale_sqrt)
 
 
 @triton.jit
-def sweep1_step_on_elements(
-    params, ema_befores, emas, grads, lanes, mask, scalars, dtype: tl.constexpr
-):
+def sweep1_step_on_elements(Q_lefts, Q_left_identitys, lanes, mask, scalars, dtype: tl.constexpr):
     """Update the elements `lanes` of one tensor in place."""
-    param = tl.load(params + lanes, mask).to(dtype)
-    ema_before = tl.load(ema_befores + lanes, mask).to(dtype)
-    ema = tl.load(emas + lanes, mask).to(dtype)
-    grad = tl.load(grads + lanes, mask).to(dtype)
-    decay_factor = tl.load(scalars)
-    lerp_weight = tl.load(scalars + 1)
+    Q_left = tl.load(Q_lefts + lanes, mask).to(dtype)
+    Q_left_identity = tl.load(Q_left_identitys + lanes, mask).to(dtype)
+    preconditioner_init_scale_sqrt = tl.load(scalars)
 
-    # p = p - lr * weight_decay * p
-    param = decay_factor * param
-    # m = lerp(m, g, 1 - minimum((t - 1) / t, momentum))
-    ema = lerp(ema_before, grad, lerp_weight)
+    # U = sqrt(preconditioner_init_scale) * identity(U)
+    Q_left = preconditioner_init_scale_sqrt * Q_left_identity
 
-    tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
-    tl.store(emas + lanes, ema.to(emas.dtype.element_ty), mask)
+    tl.store(Q_lefts + lanes, Q_left.to(Q_lefts.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -62,10 +51,8 @@ def sweep1_step(
     scalars,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    PARAM_T: tl.constexpr,
-    EMA_BEFORE_T: tl.constexpr,
-    EMA_T: tl.constexpr,
-    GRAD_T: tl.constexpr,
+    Q_LEFT_T: tl.constexpr,
+    Q_LEFT_IDENTITY_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -77,16 +64,12 @@ def sweep1_step(
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    params = tl.load(entry + STREAMS * num_tensors)
-    ema_befores = tl.load(entry + (STREAMS + 1) * num_tensors)
-    emas = tl.load(entry + (STREAMS + 2) * num_tensors)
-    grads = tl.load(entry + (STREAMS + 3) * num_tensors)
-    if (count == BLOCK) & ((params | ema_befores | emas | grads) & 15 == 0):
+    Q_lefts = tl.load(entry + STREAMS * num_tensors)
+    Q_left_identitys = tl.load(entry + (STREAMS + 1) * num_tensors)
+    if (count == BLOCK) & ((Q_lefts | Q_left_identitys) & 15 == 0):
         sweep1_step_on_elements(
-            at(params, start, PARAM_T, VECTOR),
-            at(ema_befores, start, EMA_BEFORE_T, VECTOR),
-            at(emas, start, EMA_T, VECTOR),
-            at(grads, start, GRAD_T, VECTOR),
+            at(Q_lefts, start, Q_LEFT_T, VECTOR),
+            at(Q_left_identitys, start, Q_LEFT_IDENTITY_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -96,10 +79,8 @@ def sweep1_step(
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             sweep1_step_on_elements(
-                at(params, start, PARAM_T, 1),
-                at(ema_befores, start, EMA_BEFORE_T, 1),
-                at(emas, start, EMA_T, 1),
-                at(grads, start, GRAD_T, 1),
+                at(Q_lefts, start, Q_LEFT_T, 1),
+                at(Q_left_identitys, start, Q_LEFT_IDENTITY_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

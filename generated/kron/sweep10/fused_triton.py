@@ -112,7 +112,7 @@ def sweep10_step_on_elements(
     in_rows,
     dtype: tl.constexpr,
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     Q_left = tl.load(Q_lefts + lanes, mask).to(dtype)
     q = tl.load(qs + lanes, mask).to(dtype)
     r2_product = tl.load(r2_products + lanes, mask).to(dtype)

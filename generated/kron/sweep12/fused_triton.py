@@ -54,7 +54,7 @@ def sweep12_scalars(
 
 @triton.jit
 def sweep12_step_on_elements(Q_lefts, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     Q_left = tl.load(Q_lefts + lanes, mask).to(dtype)
     balance = tl.load(scalars)
 

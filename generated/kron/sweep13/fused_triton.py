@@ -34,7 +34,7 @@ def sweep13_scalars(table, hypers, scalars, num_tensors, BALANCE_T: tl.constexpr
 
 @triton.jit
 def sweep13_step_on_elements(Q_rights, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     Q_right = tl.load(Q_rights + lanes, mask).to(dtype)
     inverse_balance = tl.load(scalars)
 

@@ -133,7 +133,7 @@ def sweep14_finish1(shapes, scalars, partials, found_inf, num_tensors):
 
 @triton.jit
 def sweep14_step2_on_elements(params, us, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     u = tl.load(us + lanes, mask).to(dtype)
     lr = tl.load(scalars + 2).to(dtype)

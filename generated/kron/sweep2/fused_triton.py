@@ -13,10 +13,11 @@ from optgen.runtime.fused_triton.device_functions import (
     PARAM_GROUP,
     STREAMS,
     at,
+    lerp,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(1)
+SCALARS = tl.constexpr(2)
 WORKSPACE = WorkspaceSpec(scalars=SCALARS.value)
 
 
@@ -24,25 +25,31 @@ WORKSPACE = WorkspaceSpec(scalars=SCALARS.value)
 def sweep2_scalars(table, hypers, scalars, num_tensors):
     """Store the hyperparameters of one tensor's group as its scalars."""
     entry = table + tl.program_id(0)
-    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 2
     scalars += tl.program_id(0) * SCALARS
-    damping = tl.load(hyper)
+    decay_factor = tl.load(hyper)
+    lerp_weight = tl.load(hyper + 1)
 
-    tl.store(scalars, damping)
+    tl.store(scalars, decay_factor)
+    tl.store(scalars + 1, lerp_weight)
 
 
 @triton.jit
-def sweep2_step_on_elements(xs, emas, ema_gaussians, lanes, mask, scalars, dtype: tl.constexpr):
+def sweep2_step_on_elements(params, grads, emas, lanes, mask, scalars, dtype: tl.constexpr):
     """Update the elements `lanes` of one tensor in place."""
-    x = tl.load(xs + lanes, mask).to(dtype)
+    param = tl.load(params + lanes, mask).to(dtype)
+    grad = tl.load(grads + lanes, mask).to(dtype)
     ema = tl.load(emas + lanes, mask).to(dtype)
-    ema_gaussian = tl.load(ema_gaussians + lanes, mask).to(dtype)
-    damping = tl.load(scalars)
+    decay_factor = tl.load(scalars)
+    lerp_weight = tl.load(scalars + 1)
 
-    # x = m + (damping + 2**-24 * abs(m)) * gaussian(m, seed, k)
-    x = ema + (damping + 5.960464477539063e-08 * tl.abs(ema)) * ema_gaussian
+    # p = p - lr * weight_decay * p
+    param = decay_factor * param
+    # m = lerp(m, g, 1 - minimum((t - 1) / t, momentum))
+    ema = lerp(ema, grad, lerp_weight)
 
-    tl.store(xs + lanes, x.to(xs.dtype.element_ty), mask)
+    tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
+    tl.store(emas + lanes, ema.to(emas.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -52,9 +59,9 @@ def sweep2_step(
     scalars,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    X_T: tl.constexpr,
+    PARAM_T: tl.constexpr,
+    GRAD_T: tl.constexpr,
     EMA_T: tl.constexpr,
-    EMA_GAUSSIAN_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -66,14 +73,14 @@ def sweep2_step(
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    xs = tl.load(entry + STREAMS * num_tensors)
-    emas = tl.load(entry + (STREAMS + 1) * num_tensors)
-    ema_gaussians = tl.load(entry + (STREAMS + 2) * num_tensors)
-    if (count == BLOCK) & ((xs | emas | ema_gaussians) & 15 == 0):
+    params = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    emas = tl.load(entry + (STREAMS + 2) * num_tensors)
+    if (count == BLOCK) & ((params | grads | emas) & 15 == 0):
         sweep2_step_on_elements(
-            at(xs, start, X_T, VECTOR),
+            at(params, start, PARAM_T, VECTOR),
+            at(grads, start, GRAD_T, VECTOR),
             at(emas, start, EMA_T, VECTOR),
-            at(ema_gaussians, start, EMA_GAUSSIAN_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -83,9 +90,9 @@ def sweep2_step(
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             sweep2_step_on_elements(
-                at(xs, start, X_T, 1),
+                at(params, start, PARAM_T, 1),
+                at(grads, start, GRAD_T, 1),
                 at(emas, start, EMA_T, 1),
-                at(ema_gaussians, start, EMA_GAUSSIAN_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

@@ -33,7 +33,7 @@ def sweep3_scalars(table, hypers, scalars, num_tensors):
 
 @triton.jit
 def sweep3_step_on_elements(xs, emas, ema_gaussians, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     x = tl.load(xs + lanes, mask).to(dtype)
     ema = tl.load(emas + lanes, mask).to(dtype)
     ema_gaussian = tl.load(ema_gaussians + lanes, mask).to(dtype)

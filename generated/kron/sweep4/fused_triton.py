@@ -38,7 +38,7 @@ def sweep4_scalars(table, hypers, scalars, num_tensors, BOUND_T: tl.constexpr):
 
 @triton.jit
 def sweep4_step_on_elements(L_lefts, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     L_left = tl.load(L_lefts + lanes, mask).to(dtype)
     bound = tl.load(scalars)
     one_minus_betaL = tl.load(scalars + 1)

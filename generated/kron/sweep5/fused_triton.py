@@ -122,7 +122,7 @@ def sweep5_finish1(
 def sweep5_step_on_elements(
     qs, Q_lefts, lanes, mask, row_factors, in_rows, scalars, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     q = tl.load(qs + lanes, mask).to(dtype)
     Q_left = tl.load(Q_lefts + lanes, mask).to(dtype)
     row_factor = tl.load(row_factors, in_rows)[:, :, None]

@@ -21,7 +21,7 @@ WORKSPACE = WorkspaceSpec(scalars=SCALARS.value)
 
 @triton.jit
 def sweep6_step_on_elements(rs, q_transposes, qs, lanes, mask, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     r = tl.load(rs + lanes, mask).to(dtype)
     q_transpose = tl.load(q_transposes + lanes, mask).to(dtype)
     q = tl.load(qs + lanes, mask).to(dtype)

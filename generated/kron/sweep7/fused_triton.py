@@ -40,7 +40,7 @@ def sweep7_scalars(table, hypers, scalars, num_tensors, EIGENVALUES_MAX_ABS_2_T:
 def sweep7_step_on_elements(
     eigenvalues_max_abs_2_scaleds, rs, lanes, mask, scalars, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     eigenvalues_max_abs_2_scaled = tl.load(eigenvalues_max_abs_2_scaleds + lanes, mask).to(dtype)
     r = tl.load(rs + lanes, mask).to(dtype)
     r_weight = tl.load(scalars)

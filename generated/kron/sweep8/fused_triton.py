@@ -46,7 +46,7 @@ def sweep8_step_on_elements(
     scalars,
     dtype: tl.constexpr,
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     eigenvalues_max_abs_2_scaled_2 = tl.load(eigenvalues_max_abs_2_scaled_2s + lanes, mask).to(
         dtype
     )

@@ -122,7 +122,7 @@ def sweep9_finish1(
 def sweep9_step_on_elements(
     q2s, Q_rights, lanes, mask, col_factors, in_columns, scalars, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     q2 = tl.load(q2s + lanes, mask).to(dtype)
     Q_right = tl.load(Q_rights + lanes, mask).to(dtype)
     col_factor = tl.load(col_factors, in_columns)[:, None, :]

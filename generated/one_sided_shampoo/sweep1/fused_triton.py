@@ -27,22 +27,22 @@ def sweep1_scalars(table, hypers, scalars, num_tensors):
     entry = table + tl.program_id(0)
     hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
     scalars += tl.program_id(0) * SCALARS
-    one_minus_beta1 = tl.load(hyper)
+    one_minus_beta2 = tl.load(hyper)
 
-    tl.store(scalars, one_minus_beta1)
+    tl.store(scalars, one_minus_beta2)
 
 
 @triton.jit
-def sweep1_step_on_elements(exp_avgs, grads, lanes, mask, scalars, dtype: tl.constexpr):
+def sweep1_step_on_elements(grams, grad_col_grams, lanes, mask, scalars, dtype: tl.constexpr):
     """Update the elements `lanes` of one tensor in place."""
-    exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
-    grad = tl.load(grads + lanes, mask).to(dtype)
-    one_minus_beta1 = tl.load(scalars)
+    gram = tl.load(grams + lanes, mask).to(dtype)
+    grad_col_gram = tl.load(grad_col_grams + lanes, mask).to(dtype)
+    one_minus_beta2 = tl.load(scalars)
 
-    # m = lerp(m, g, 1 - beta1)
-    exp_avg = lerp(exp_avg, grad, one_minus_beta1)
+    # R = lerp(R, transpose(g) @ g, 1 - beta2)
+    gram = lerp(gram, grad_col_gram, one_minus_beta2)
 
-    tl.store(exp_avgs + lanes, exp_avg.to(exp_avgs.dtype.element_ty), mask)
+    tl.store(grams + lanes, gram.to(grams.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -52,8 +52,8 @@ def sweep1_step(
     scalars,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    EXP_AVG_T: tl.constexpr,
-    GRAD_T: tl.constexpr,
+    GRAM_T: tl.constexpr,
+    GRAD_COL_GRAM_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -65,12 +65,12 @@ def sweep1_step(
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    exp_avgs = tl.load(entry + STREAMS * num_tensors)
-    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
-    if (count == BLOCK) & ((exp_avgs | grads) & 15 == 0):
+    grams = tl.load(entry + STREAMS * num_tensors)
+    grad_col_grams = tl.load(entry + (STREAMS + 1) * num_tensors)
+    if (count == BLOCK) & ((grams | grad_col_grams) & 15 == 0):
         sweep1_step_on_elements(
-            at(exp_avgs, start, EXP_AVG_T, VECTOR),
-            at(grads, start, GRAD_T, VECTOR),
+            at(grams, start, GRAM_T, VECTOR),
+            at(grad_col_grams, start, GRAD_COL_GRAM_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -80,8 +80,8 @@ def sweep1_step(
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             sweep1_step_on_elements(
-                at(exp_avgs, start, EXP_AVG_T, 1),
-                at(grads, start, GRAD_T, 1),
+                at(grams, start, GRAM_T, 1),
+                at(grad_col_grams, start, GRAD_COL_GRAM_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

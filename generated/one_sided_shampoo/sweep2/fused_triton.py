@@ -13,7 +13,6 @@ from optgen.runtime.fused_triton.device_functions import (
     PARAM_GROUP,
     STREAMS,
     at,
-    lerp,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
@@ -27,22 +26,22 @@ def sweep2_scalars(table, hypers, scalars, num_tensors):
     entry = table + tl.program_id(0)
     hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
     scalars += tl.program_id(0) * SCALARS
-    one_minus_beta2 = tl.load(hyper)
+    inverse_bias_correction2 = tl.load(hyper)
 
-    tl.store(scalars, one_minus_beta2)
+    tl.store(scalars, inverse_bias_correction2)
 
 
 @triton.jit
-def sweep2_step_on_elements(grams, grad_col_grams, lanes, mask, scalars, dtype: tl.constexpr):
+def sweep2_step_on_elements(gram_scaleds, grams, lanes, mask, scalars, dtype: tl.constexpr):
     """Update the elements `lanes` of one tensor in place."""
+    gram_scaled = tl.load(gram_scaleds + lanes, mask).to(dtype)
     gram = tl.load(grams + lanes, mask).to(dtype)
-    grad_col_gram = tl.load(grad_col_grams + lanes, mask).to(dtype)
-    one_minus_beta2 = tl.load(scalars)
+    inverse_bias_correction2 = tl.load(scalars)
 
-    # R = lerp(R, transpose(g) @ g, 1 - beta2)
-    gram = lerp(gram, grad_col_gram, one_minus_beta2)
+    # B = inverse_root(R / (1 - beta2**t), 2, eps)
+    gram_scaled = inverse_bias_correction2 * gram
 
-    tl.store(grams + lanes, gram.to(grams.dtype.element_ty), mask)
+    tl.store(gram_scaleds + lanes, gram_scaled.to(gram_scaleds.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -52,8 +51,8 @@ def sweep2_step(
     scalars,
     num_tensors,
     COMPUTE_T: tl.constexpr,
+    GRAM_SCALED_T: tl.constexpr,
     GRAM_T: tl.constexpr,
-    GRAD_COL_GRAM_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -65,12 +64,12 @@ def sweep2_step(
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    grams = tl.load(entry + STREAMS * num_tensors)
-    grad_col_grams = tl.load(entry + (STREAMS + 1) * num_tensors)
-    if (count == BLOCK) & ((grams | grad_col_grams) & 15 == 0):
+    gram_scaleds = tl.load(entry + STREAMS * num_tensors)
+    grams = tl.load(entry + (STREAMS + 1) * num_tensors)
+    if (count == BLOCK) & ((gram_scaleds | grams) & 15 == 0):
         sweep2_step_on_elements(
+            at(gram_scaleds, start, GRAM_SCALED_T, VECTOR),
             at(grams, start, GRAM_T, VECTOR),
-            at(grad_col_grams, start, GRAD_COL_GRAM_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -80,8 +79,8 @@ def sweep2_step(
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             sweep2_step_on_elements(
+                at(gram_scaleds, start, GRAM_SCALED_T, 1),
                 at(grams, start, GRAM_T, 1),
-                at(grad_col_grams, start, GRAD_COL_GRAM_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

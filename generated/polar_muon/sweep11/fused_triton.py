@@ -23,7 +23,7 @@ WORKSPACE = WorkspaceSpec(scalars=SCALARS.value)
 
 @triton.jit
 def sweep11_step_on_elements(gram5_combinations, gram5s, lanes, mask, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     gram5_combination = tl.load(gram5_combinations + lanes, mask).to(dtype)
     gram5 = tl.load(gram5s + lanes, mask).to(dtype)
 

@@ -37,7 +37,7 @@ def sweep12_scalars(table, hypers, scalars, num_tensors):
 def sweep12_step_on_elements(
     params, x_befores, xs, x_product_5s, lanes, mask, scalars, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     x_before = tl.load(x_befores + lanes, mask).to(dtype)
     x = tl.load(xs + lanes, mask).to(dtype)

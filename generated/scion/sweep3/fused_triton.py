@@ -26,22 +26,26 @@ def sweep3_scalars(table, hypers, scalars, num_tensors):
     entry = table + tl.program_id(0)
     hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
     scalars += tl.program_id(0) * SCALARS
-    step_size = tl.load(hyper)
+    momentum_buffer_matrix_orthogonalize_weight = tl.load(hyper)
 
-    tl.store(scalars, step_size)
+    tl.store(scalars, momentum_buffer_matrix_orthogonalize_weight)
 
 
 @triton.jit
-def sweep3_step_on_elements(params, us, lanes, mask, scalars, dtype: tl.constexpr):
+def sweep3_step_on_elements(
+    us, momentum_buffer_matrix_orthogonalizes, lanes, mask, scalars, dtype: tl.constexpr
+):
     """Update the elements `lanes` of one tensor in place."""
-    param = tl.load(params + lanes, mask).to(dtype)
     u = tl.load(us + lanes, mask).to(dtype)
-    step_size = tl.load(scalars)
+    momentum_buffer_matrix_orthogonalize = tl.load(
+        momentum_buffer_matrix_orthogonalizes + lanes, mask
+    ).to(dtype)
+    momentum_buffer_matrix_orthogonalize_weight = tl.load(scalars)
 
-    # p = p - lr * scale * u
-    param = param - step_size * u
+    # u = sqrt(rows(p) / cols(p)) * orthogonalize(b, ns_coefficients, ns_steps, eps)
+    u = momentum_buffer_matrix_orthogonalize_weight * momentum_buffer_matrix_orthogonalize
 
-    tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
+    tl.store(us + lanes, u.to(us.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -51,8 +55,8 @@ def sweep3_step(
     scalars,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    PARAM_T: tl.constexpr,
     U_T: tl.constexpr,
+    MOMENTUM_BUFFER_MATRIX_ORTHOGONALIZE_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -64,12 +68,17 @@ def sweep3_step(
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    params = tl.load(entry + STREAMS * num_tensors)
-    us = tl.load(entry + (STREAMS + 1) * num_tensors)
-    if (count == BLOCK) & ((params | us) & 15 == 0):
+    us = tl.load(entry + STREAMS * num_tensors)
+    momentum_buffer_matrix_orthogonalizes = tl.load(entry + (STREAMS + 1) * num_tensors)
+    if (count == BLOCK) & ((us | momentum_buffer_matrix_orthogonalizes) & 15 == 0):
         sweep3_step_on_elements(
-            at(params, start, PARAM_T, VECTOR),
             at(us, start, U_T, VECTOR),
+            at(
+                momentum_buffer_matrix_orthogonalizes,
+                start,
+                MOMENTUM_BUFFER_MATRIX_ORTHOGONALIZE_T,
+                VECTOR,
+            ),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -79,8 +88,13 @@ def sweep3_step(
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             sweep3_step_on_elements(
-                at(params, start, PARAM_T, 1),
                 at(us, start, U_T, 1),
+                at(
+                    momentum_buffer_matrix_orthogonalizes,
+                    start,
+                    MOMENTUM_BUFFER_MATRIX_ORTHOGONALIZE_T,
+                    1,
+                ),
                 lanes,
                 lanes < count,
                 scalars,

@@ -33,7 +33,7 @@ def sweep4_scalars(table, hypers, scalars, num_tensors):
 
 @triton.jit
 def sweep4_step_on_elements(params, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     one_minus_lr = tl.load(scalars)
 

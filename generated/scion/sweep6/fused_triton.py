@@ -256,7 +256,7 @@ def sweep6_finish2(shapes, scalars, partials, found_inf, num_tensors):
 def sweep6_step3_on_elements(
     momentum_buffers, grads, params, lanes, mask, scalars, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     momentum_buffer = tl.load(momentum_buffers + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     param = tl.load(params + lanes, mask).to(dtype)

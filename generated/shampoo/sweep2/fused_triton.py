@@ -26,22 +26,24 @@ def sweep2_scalars(table, hypers, scalars, num_tensors):
     entry = table + tl.program_id(0)
     hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
     scalars += tl.program_id(0) * SCALARS
-    lr = tl.load(hyper)
+    eps = tl.load(hyper)
 
-    tl.store(scalars, lr)
+    tl.store(scalars, eps)
 
 
 @triton.jit
-def sweep2_step_on_elements(params, us, lanes, mask, scalars, dtype: tl.constexpr):
+def sweep2_step_on_elements(
+    gram_lefts, gram_left_identitys, lanes, mask, scalars, dtype: tl.constexpr
+):
     """Update the elements `lanes` of one tensor in place."""
-    param = tl.load(params + lanes, mask).to(dtype)
-    u = tl.load(us + lanes, mask).to(dtype)
-    lr = tl.load(scalars)
+    gram_left = tl.load(gram_lefts + lanes, mask).to(dtype)
+    gram_left_identity = tl.load(gram_left_identitys + lanes, mask).to(dtype)
+    eps = tl.load(scalars)
 
-    # p = p - lr * u
-    param = param - lr * u
+    # L = eps * identity(L)
+    gram_left = eps * gram_left_identity
 
-    tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
+    tl.store(gram_lefts + lanes, gram_left.to(gram_lefts.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -51,8 +53,8 @@ def sweep2_step(
     scalars,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    PARAM_T: tl.constexpr,
-    U_T: tl.constexpr,
+    GRAM_LEFT_T: tl.constexpr,
+    GRAM_LEFT_IDENTITY_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -64,12 +66,12 @@ def sweep2_step(
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    params = tl.load(entry + STREAMS * num_tensors)
-    us = tl.load(entry + (STREAMS + 1) * num_tensors)
-    if (count == BLOCK) & ((params | us) & 15 == 0):
+    gram_lefts = tl.load(entry + STREAMS * num_tensors)
+    gram_left_identitys = tl.load(entry + (STREAMS + 1) * num_tensors)
+    if (count == BLOCK) & ((gram_lefts | gram_left_identitys) & 15 == 0):
         sweep2_step_on_elements(
-            at(params, start, PARAM_T, VECTOR),
-            at(us, start, U_T, VECTOR),
+            at(gram_lefts, start, GRAM_LEFT_T, VECTOR),
+            at(gram_left_identitys, start, GRAM_LEFT_IDENTITY_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -79,8 +81,8 @@ def sweep2_step(
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             sweep2_step_on_elements(
-                at(params, start, PARAM_T, 1),
-                at(us, start, U_T, 1),
+                at(gram_lefts, start, GRAM_LEFT_T, 1),
+                at(gram_left_identitys, start, GRAM_LEFT_IDENTITY_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

@@ -267,7 +267,7 @@ def sweep4_finish1(
 def sweep4_step2_on_elements(
     us, u_befores, lanes, mask, matrix_factors, in_batch, dtype: tl.constexpr
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     u = tl.load(us + lanes, mask).to(dtype)
     u_before = tl.load(u_befores + lanes, mask).to(dtype)
     matrix_factor = tl.load(matrix_factors, in_batch)[:, None, None]

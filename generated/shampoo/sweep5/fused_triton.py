@@ -33,7 +33,7 @@ def sweep5_scalars(table, hypers, scalars, num_tensors):
 
 @triton.jit
 def sweep5_step_on_elements(params, us, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     u = tl.load(us + lanes, mask).to(dtype)
     lr = tl.load(scalars)

@@ -37,7 +37,7 @@ def sweep6_scalars(table, hypers, scalars, num_tensors):
 
 @triton.jit
 def sweep6_step_on_elements(state_sums, grads, params, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     state_sum = tl.load(state_sums + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
     param = tl.load(params + lanes, mask).to(dtype)

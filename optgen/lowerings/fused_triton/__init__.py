@@ -21,12 +21,6 @@ from optgen.lowerings.fused_triton.address_printer import UsedNames
 from optgen.lowerings.fused_triton.expression_printer import variable
 from optgen.lowerings.fused_triton.finishes import FinishKernel, FinishPrinter
 from optgen.lowerings.fused_triton.prologue import PackedScalars, Prologue
-from optgen.lowerings.fused_triton.split_phases import (
-    first_part,
-    isolate_mixed_reductions,
-    partial_sums,
-    split_finishes,
-)
 from optgen.lowerings.fused_triton.sweeps import (
     ARGUMENTS,
     FINISH_ARGUMENTS,
@@ -44,11 +38,14 @@ from optgen.lowerings.fused_triton.workspace_slots import (
     names_read_by,
 )
 from optgen.lowerings.lowering import Lowering
-from optgen.passes.all_passes import KERNEL_PASSES, run
-from optgen.passes.plan_rule import plans
+from optgen.passes.all_passes import FUSED_TRITON as TRITON_PASSES
+from optgen.passes.plan_rule import target_plans
 from optgen.passes.prepare_for_kernels import load_device_scalars
+from optgen.passes.split_finishes import (
+    first_part,
+    partial_sums,
+)
 
-_PASSES = (isolate_mixed_reductions, *KERNEL_PASSES)
 Context = dict[str, Any]
 
 
@@ -56,7 +53,7 @@ def lower(algorithm: Algorithm) -> Mapping[str, Any]:
     """Return the variables of the file's template."""
     algorithm = load_device_scalars(algorithm)
     keys = [state.key for state in algorithm.states if state.shape != "scalar"]
-    contexts = [_plan_context(run(_PASSES, plan), keys) for plan in plans(algorithm)]
+    contexts = [_plan_context(plan, keys) for plan in target_plans(algorithm, TRITON_PASSES)]
     return {
         "algorithm": algorithm,
         "may_skip": not (
@@ -87,7 +84,6 @@ def _plan_context(plan: Plan, keys: Sequence[str]) -> Context:
 
     `keys` has the keys of the streamed states of all plans, as the bucket's table has them.
     """
-    plan = split_finishes(plan)
     algorithm, packed = plan.algorithm, _packed_scalars(plan)
     slots = _slots(plan, packed)
     rows = {algorithm.param: 0, algorithm.grad: 1}  # of the bucket's table

@@ -43,7 +43,6 @@ from optgen.lowerings.fused_triton.expression_printer import (
     variable,
 )
 from optgen.lowerings.fused_triton.prologue import PackedScalars
-from optgen.lowerings.fused_triton.split_phases import first_part, partial_sums, with_conditions
 from optgen.lowerings.fused_triton.sweeps import (
     Context,
     Kernels,
@@ -58,6 +57,7 @@ from optgen.lowerings.fused_triton.workspace_slots import (
     names_computed_by,
     names_read_by,
 )
+from optgen.passes.split_finishes import first_part, partial_sums, with_conditions
 
 _ARGUMENTS = ("table", "shapes", "scalars", "values", "partials")
 

@@ -19,7 +19,7 @@ from optgen.lowerings.optimizer.rule_text import derived_rule_of, rule_of
 from optgen.lowerings.python import literals
 from optgen.lowerings.python.functions import list_names
 from optgen.lowerings.python.literals import annotation, literal
-from optgen.passes.prepare_rule import rename
+from optgen.passes.prepare_rule import use_printed_names
 
 
 def optimizer_context(algorithm: Algorithm, base: Algorithm | None = None) -> Mapping[str, Any]:
@@ -95,7 +95,7 @@ def function_context(algorithm: Algorithm) -> Mapping[str, Any]:
     the order of the rule's tensors.
     """
     columns = (algorithm.param, algorithm.grad, *(state.symbol for state in algorithm.states))
-    plural_names = dict(zip(columns, list_names(rename(algorithm)), strict=True))
+    plural_names = dict(zip(columns, list_names(use_printed_names(algorithm)), strict=True))
     hypers = [Argument(h.name, annotation(h), literal(h.default)) for h in algorithm.hypers]
     lists = {name: plural_names[name] for name in algorithm.lists}
     return {

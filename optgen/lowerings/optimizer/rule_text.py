@@ -21,9 +21,13 @@ from optgen.lowerings.python.literals import literal
 from optgen.passes.fused_share import fused_share
 from optgen.passes.outline_sweeps import outline_sweeps
 from optgen.passes.plan_rule import plans
-from optgen.passes.prepare_for_kernels import codes_readers
 from optgen.passes.prepare_rule import facts_read
-from optgen.passes.recognize_rules import is_scatter_add, scale_is_ignored, skip_count
+from optgen.passes.recognize_rules import (
+    codes_readers,
+    is_scatter_add,
+    scale_is_ignored,
+    skip_count,
+)
 
 _ALWAYS = ("name", "states", "hypers")
 """Arguments of `Rule` without defaults."""

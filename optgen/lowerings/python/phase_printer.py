@@ -45,7 +45,7 @@ from optgen.lowerings.python.sweep_printer import (
 from optgen.lowerings.python.syntax import SmallValues, Syntax
 from optgen.passes.convert_branches import use_tensor_logic
 from optgen.passes.extract_subexpressions import (
-    name_random,
+    extract_draws,
     with_listed_streams,
     with_random_streams,
 )
@@ -59,7 +59,7 @@ def phase_body(plan: Plan, syntax: Syntax) -> Body:
     if plan.matrix_calls or not syntax.over_ranks:
         plan = rematerialize_if_blocked(plan)
     plan = _without_copied_operands(plan)
-    plan, draws = name_random(with_listed_streams(plan, syntax.stream, syntax.stream_key))
+    plan, draws = extract_draws(with_listed_streams(plan, syntax.stream, syntax.stream_key))
     plan = with_random_streams(plan, draws)
     if shares_wide_copies(plan) and not syntax.in_lists:
         syntax = replace(syntax, whole_tensor="{0}")

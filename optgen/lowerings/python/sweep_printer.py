@@ -16,7 +16,7 @@ from optgen.lowerings.python.functions import (
 )
 from optgen.lowerings.python.literals import Quote
 from optgen.lowerings.python.syntax import SmallValues, Syntax, filled_in
-from optgen.passes.select_torch_ops import select_instructions
+from optgen.passes.select_torch_ops import select_torch_ops
 from optgen.passes.torch_ops import Branch, Instruction, Op, Reduce, live_tensors, numbers_read
 
 
@@ -183,7 +183,7 @@ class SweepPrinter:
             rename_program(sweep.body, renamed),
         )
         kinds = {renamed(ref): kind for ref, kind in self.plan.kinds.items()}
-        instructions = select_instructions(replace(self.plan, kinds=kinds), renamed_sweep)
+        instructions = select_torch_ops(replace(self.plan, kinds=kinds), renamed_sweep)
         self.reads |= {*numbers_read(instructions)}
         return instructions
 

@@ -168,7 +168,7 @@ class _Decomposition(Assign):
 def one_decomposition(program: Program) -> Program:
     """Return a program in which two statements for one decomposition are one statement.
 
-    `name_products` puts the eigenvalues and the eigenvectors of one matrix next to each other.
+    `extract_products` puts the eigenvalues and the eigenvectors of one matrix next to each other.
     """
     out: list[Stmt] = []
     for stmt in program:

@@ -15,7 +15,7 @@ from optgen.runtime.batch.grad_scaler import is_skipped
 from optgen.runtime.batch.step_context import CachedStep, OptimizerWithContext
 from optgen.runtime.fused_cpu import sparse_gradients
 from optgen.runtime.fused_cpu.cached_step import CachedCall, CachedDenseStep, updated_group_ids
-from optgen.runtime.fused_cpu.first_step import first_batches, take_first_step
+from optgen.runtime.fused_cpu.first_step import build_for_all, first_batches, take_first_step
 from optgen.runtime.fused_cpu.gathered_step import (
     prepare_chunks,
     prepare_dense,
@@ -41,8 +41,8 @@ class FusedCpuBackend:
 
     zeroes_gradients = True
 
-    def obstacle(self, lowered: HasLowerings, batch: Batch) -> str:
-        """Return a short reason why no kernel can take this batch; "" if a kernel can."""
+    def build_or_reason(self, lowered: HasLowerings, batch: Batch) -> str:
+        """Build the kernel for a batch; return a short reason why none can take it, or ""."""
         if reason := codes_obstacle(lowered.rule, batch, "fused_cpu"):
             return reason
         if class_name := batch.overriding_class:
@@ -65,10 +65,10 @@ class FusedCpuBackend:
         unknown_dtypes = real_dtypes - set(DTYPE_CODES)
         return f"no kernel for {min(map(str, unknown_dtypes))}" if unknown_dtypes else ""
 
-    def function_obstacle(
+    def build_function_or_reason(
         self, function: HasLowerings, device: torch.device, dtypes: Set[torch.dtype]
     ) -> str:
-        """Return a short reason why no kernel can run a function over lists; "" if one can."""
+        """Build the kernel of a function over lists; return why none can run it, "" if it can."""
         if device.type != "cpu":
             return f"the tensors are on {device.type}"
         kernel = kernel_or_reason(function, dtype_variants.bits_of_dtypes(dtypes))
@@ -107,15 +107,15 @@ class FusedCpuBackend:
         return (wide_update(load_kernel(optimizer, suspends=True), optimizer, batch),)
 
     def begin(
-        self, optimizer: OptimizerWithContext, can_take: Callable[[Batch], bool]
+        self, optimizer: OptimizerWithContext, choose: Callable[[Batch], str]
     ) -> CachedStep | None:
         """Take the first step of ordinary tensors if that is possible; return the cached step.
 
-        `can_take` tells whether this lowering would step a batch. If the step turns out to be
+        `choose` chooses the lowering of a batch, and builds its kernel. If the step turns out to be
         impossible, it may still have created the states of the tensors.
         """
-        batches = first_batches(optimizer, can_take)
-        if not batches:
+        batches = first_batches(optimizer)
+        if not batches or not build_for_all(optimizer, batches, choose):
             return None
         return take_first_step(_unsharded_kernel(optimizer), optimizer, batches)
 

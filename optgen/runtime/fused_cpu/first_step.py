@@ -28,15 +28,12 @@ from optgen.runtime.rule import Group
 from optgen.runtime.state.create import create_missing
 
 
-def first_batches(
-    optimizer: OptimizerWithContext, can_take: Callable[[Batch], bool]
-) -> list[Batch]:
-    """Return the groups' batches, without states; [] unless the kernel can take all of them.
+def first_batches(optimizer: OptimizerWithContext) -> list[Batch]:
+    """Return the groups' batches, without states; [] if they must be gathered.
 
-    `can_take` tells whether this lowering would step a batch. The `members` of a batch are all
-    parameters with a gradient. Its `params` and `grads` hold one parameter and gradient per pair of
-    dtypes. If a tensor is invalid, the list is empty, and `gather_batches` raises the error
-    later.
+    The `members` of a batch are all parameters with a gradient. Its `params` and `grads` hold one
+    parameter and gradient per pair of dtypes. If a tensor is invalid, the list is empty, and
+    `gather_batches` raises the error later.
     """
     rule, groups = optimizer.rule, optimizer.param_groups
     if rule.quantized_states:  # the reader cannot read them
@@ -58,19 +55,21 @@ def first_batches(
     reader = tensor_reader.built_reader()  # a missing reader is built along with the kernel
     dtype_codes = reader.read_dtypes(lists) if reader else []
     pairs = zip(groups, dtype_codes, strict=False)  # no codes if the reader is missing or gave up
-    batches = [_first_batch(optimizer, group, codes) for group, codes in pairs if any(codes)]
-    return batches if _takes_all(optimizer, batches, can_take) else []
+    return [_first_batch(optimizer, group, codes) for group, codes in pairs if any(codes)]
 
 
-def _takes_all(
-    optimizer: OptimizerWithContext, batches: Sequence[Batch], can_take: Callable[[Batch], bool]
+def build_for_all(
+    optimizer: OptimizerWithContext, batches: Sequence[Batch], choose: Callable[[Batch], str]
 ) -> bool:
-    """Tell whether the C++ lowering takes all these batches."""
+    """Choose the lowerings of all batches, and build their kernel; tell whether C++ takes all.
+
+    `choose` chooses the lowering of a batch, and builds its kernel.
+    """
     context = optimizer._context
     # `load_kernel` reads these batches, so that one library is built for all of them.
     context.batches = {id(batch.group): batch for batch in batches}
     try:
-        return all(map(can_take, batches))
+        return all(choose(batch) == "fused_cpu" for batch in batches)
     finally:
         context.batches = {}
 

@@ -1,6 +1,6 @@
-"""Take a step again, or call a function again: the C++ reader finds the tensors, a plan launches.
+"""Take a step again, or call a function again: the C++ reader finds the tensors, buckets launch.
 
-The reader compares dtypes and sizes of all tensors with those of a launch plan, and fills in their
+The reader compares dtypes and sizes of all tensors with those of kept buckets, and fills in their
 addresses. Only these may differ from the last step. The addresses that have changed are uploaded,
 which mostly are none, and the kernels are launched. Nothing waits for the device.
 """
@@ -24,7 +24,7 @@ from optgen.runtime.batch.hyperparameters import converter_of
 from optgen.runtime.batch.step_context import current_forced_lowering
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.launch_options import Shape
-from optgen.runtime.fused_triton.sort_into_buckets import KeptPlans, LaunchPlan
+from optgen.runtime.fused_triton.sort_into_buckets import KeptBuckets, StepBuckets
 from optgen.runtime.reader.object_layout import UnknownLayoutError
 from optgen.runtime.reader.step_reader import StepReader, can_read
 from optgen.runtime.reader.streams import (
@@ -40,13 +40,13 @@ from optgen.runtime.toolchain.dtype_variants import DTYPE_CODES
 from optgen.runtime.torch_private import capturing, is_plain_class
 
 _ALL_DTYPES = sum(1 << code for code in DTYPE_CODES.values())
-_MAX_PLANS = 16
+_MAX_KEPT = 16
 _DONE, _REFUSED = int(Answer.DONE), int(Answer.REFUSED)
 _NOT_AS_PLANNED = int(Answer.NOT_AS_PLANNED)
 
 
 class CachedLaunches:
-    """The last plans of an optimizer, and the reader that finds their tensors in each step."""
+    """The last buckets of an optimizer, and the reader that finds their tensors in each step."""
 
     zeroes_gradients = False
     skips_on_device = True
@@ -82,14 +82,14 @@ class CachedLaunches:
 
     @classmethod
     def of(
-        cls, optimizer: OptimizerLike, batches: Sequence[Batch], plan: LaunchPlan
+        cls, optimizer: OptimizerLike, batches: Sequence[Batch], step_buckets: StepBuckets
     ) -> CachedLaunches | None:
-        """Return the cached step after a plan has updated all batches.
+        """Return the cached step after buckets have updated all batches.
 
         Return None if the next step must gather its tensors.
         """
         rule, groups, streams = optimizer.rule, optimizer.param_groups, RuleStreams(optimizer.rule)
-        if rule.wide or rule.group_states or rule.step == "int" or not plan.can_repeat:
+        if rule.wide or rule.group_states or rule.step == "int" or not step_buckets.can_repeat:
             return None
         if len(streams.keys) > MAX_STREAMS or not can_read(streams, groups):
             return None
@@ -100,7 +100,7 @@ class CachedLaunches:
             return None
         device = batches[0].params[0].device
         try:
-            return cls(tensor_reader, optimizer, device, plan.needs_shapes)
+            return cls(tensor_reader, optimizer, device, step_buckets.needs_shapes)
         except (UnknownLayoutError, KeyError):
             return None
 
@@ -115,31 +115,31 @@ class CachedLaunches:
 
     def add(
         self,
-        plan: LaunchPlan,
+        step_buckets: StepBuckets,
         batches: Sequence[Batch],
         groups: Sequence[Group],
-        kept_plans: KeptPlans,
+        kept_buckets: KeptBuckets,
     ) -> None:
-        """Let a plan that has just updated these batches take later steps too.
+        """Let buckets that have just updated these batches take later steps too.
 
-        Plans that are no longer kept are dropped here, too.
+        Buckets that are no longer kept are dropped here, too.
         """
         group_ids = list(map(id, groups))
         indices = [group_ids.index(batch.group_id) for batch in batches]
         params = chain.from_iterable(group["params"] for group in groups)
-        planned = PlannedTensors(plan, batches, indices, params, self._columns)
-        kept = (each for each in self._planned if each.plan in kept_plans)
+        planned = PlannedTensors(step_buckets, batches, indices, params, self._columns)
+        kept = (each for each in self._planned if each.step_buckets in kept_buckets)
         others = [each for each in kept if not planned.replaces(each)]
-        self._planned = [planned, *others[: _MAX_PLANS - 1]]
+        self._planned = [planned, *others[: _MAX_KEPT - 1]]
 
-    def is_worth_a_plan(self) -> bool:
-        """Tell whether a gathered step should add its plan.
+    def is_worth_keeping(self) -> bool:
+        """Tell whether a gathered step should add its buckets.
 
-        If none of the last plans could be repeated, only few of the next are tried.
+        If none of the last steps could be repeated, only few of the next are tried.
         """
         self._gathered_steps += 1
         tries = self._gathered_steps
-        return tries <= _MAX_PLANS or tries % _MAX_PLANS == 0
+        return tries <= _MAX_KEPT or tries % _MAX_KEPT == 0
 
     def check(self, optimizer: OptimizerLike) -> bool:
         """Tell whether `run` would take the step; change nothing."""
@@ -165,12 +165,12 @@ class CachedLaunches:
             self._busy.release()
 
     def _read(self, optimizer: OptimizerLike, takes_step: bool) -> PlannedTensors | None:
-        """Read the groups and tensors; return the plan that takes them, or None."""
+        """Read the groups and tensors; return the planned tensors that take them, or None."""
         groups = optimizer.param_groups
         if not self._read_groups(groups):
             return None
         for planned in self._planned:
-            if not planned.plan.is_for_current_streams():
+            if not planned.step_buckets.is_for_current_streams():
                 continue
             self._step.request.planned = planned.address
             answer = self._step.read_tensors(groups, optimizer.state, takes_step)
@@ -187,22 +187,22 @@ class CachedLaunches:
         return changed is not None
 
     def _set_hypers(self, index: int, group: Group) -> None:
-        """Check the hyperparameters of a group; a plan uploads them later."""
+        """Check the hyperparameters of a group; buckets upload them later."""
         self._check_hypers(self._rule.hyper_values(group))
 
 
 class CachedCalls:
-    """The last plans of a function for lists of one length.
+    """The last buckets of a function for lists of one length.
 
     The functions between the matrix words of a rule are called for each shape of a matrix, mostly
-    with new tensors as operands. So a cached call keeps several plans.
+    with new tensors as operands. So a cached call keeps those of several calls.
 
     Args:
         tensor_reader: The C++ reader.
         function: The function.
         length: The length of the lists.
         device: The device of the tensors; only its type matters.
-        lock: Held during a call, and during any other use of the plans.
+        lock: Held during a call, and during any other use of the buckets.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class CachedCalls:
     def of(
         cls, function: HasLowerings, length: int, device: torch.device, lock: Lock
     ) -> CachedCalls | None:
-        """Return an object without plans; None if the next call must make a batch."""
+        """Return an object without buckets; None if the next call must make a batch."""
         tensor_reader = reader()
         if tensor_reader is None or len(RuleStreams(function.rule).keys) > MAX_STREAMS:
             return None
@@ -239,13 +239,13 @@ class CachedCalls:
         except (UnknownLayoutError, KeyError):
             return None
 
-    def add(self, plan: LaunchPlan, batch: Batch) -> bool:
-        """Let a plan that has just updated a batch take later calls, if the reader can; tell so."""
-        if not plan.can_repeat or not _is_readable(batch):
+    def add(self, step_buckets: StepBuckets, batch: Batch) -> bool:
+        """Let buckets that have updated a batch take later calls, if the reader can; tell so."""
+        if not step_buckets.can_repeat or not _is_readable(batch):
             return False
-        planned = PlannedTensors(plan, [batch], [0], batch.members, self._columns)
+        planned = PlannedTensors(step_buckets, [batch], [0], batch.members, self._columns)
         others = [each for each in self._planned if not planned.replaces(each)]
-        self._planned = [planned, *others[: _MAX_PLANS - 1]]
+        self._planned = [planned, *others[: _MAX_KEPT - 1]]
         return True
 
     def run(self, lists: Sequence[list[Tensor]], hypers: dict[str, Any]) -> bool:
@@ -258,7 +258,7 @@ class CachedCalls:
             for stream, column in enumerate(lists):
                 self._list_addresses[stream] = id(column)
             for planned in self._planned:
-                if not planned.plan.is_for_current_streams():
+                if not planned.step_buckets.is_for_current_streams():
                     continue
                 self._buffers.request.planned = planned.address
                 answer = self._call(self._buffers.address)
@@ -285,13 +285,13 @@ class CachedCalls:
 
 
 class PlannedTensors:
-    """The tensors of a launch plan, and what of them is on the device.
+    """The tensors of a step's buckets, and what of them is on the device.
 
     The reader knows a tensor by its index among all parameters of an optimizer, or in the list of a
     function; a bucket by its place in the bucket.
 
     Args:
-        plan: The plan.
+        step_buckets: The buckets.
         batches: The batches that it has just updated.
         group_indices: For each batch, the index of its group among the groups given to `launch`.
         params: All parameters that the reader reads.
@@ -300,20 +300,20 @@ class PlannedTensors:
 
     def __init__(
         self,
-        plan: LaunchPlan,
+        step_buckets: StepBuckets,
         batches: Sequence[Batch],
         group_indices: Sequence[int],
         params: Iterable[Tensor],
         columns: TableArrays,
     ) -> None:
-        self.plan, self._columns, self._groups = plan, columns, group_indices
+        self.step_buckets, self._columns, self._groups = step_buckets, columns, group_indices
         index_of_param = {id(param): index for index, param in enumerate(params)}
         count = len(columns.elements)
         self._dtypes, self._elements = array("Q", bytes(8 * count)), array("q", bytes(8 * count))
         self._shapes = array("q", bytes(8 * len(columns.shape)))
         self._devices = array("i", bytes(4 * count))
         self._indices: list[tuple[int, ...]] = []  # for each bucket, those of its tensors
-        for bucket in plan.buckets:
+        for bucket in step_buckets.buckets:
             self._enter(bucket, batches, index_of_param)
         self._is_whole = [indices == tuple(range(count)) for indices in self._indices]
         self._written_addresses = b""
@@ -344,23 +344,23 @@ class PlannedTensors:
                 self._shapes[SHAPE_SIZE * index : SHAPE_SIZE * (index + 1)] = row
 
     def replaces(self, other: PlannedTensors) -> bool:
-        """Tell whether another object stands for the same tensors of the same plan."""
-        return self.plan is other.plan and self._dtypes == other._dtypes
+        """Tell whether another object stands for the same tensors of the same buckets."""
+        return self.step_buckets is other.step_buckets and self._dtypes == other._dtypes
 
     def launch(self, optimizer: HasLowerings, groups: Sequence[Group], hyper_changes: int) -> None:
         """Upload what has changed of the tensors that the reader has read, and launch the kernels.
 
         `hyper_changes` counts the changes of hyperparameters so far.
         """
-        if self.plan.last_writer is not self:  # the device may hold what another has written
+        if self.step_buckets.last_writer is not self:  # another may have written to the device
             self._written_addresses, self._written_hypers = b"", -1
-            self.plan.last_writer = self
+            self.step_buckets.last_writer = self
         self._write_addresses()
         batch_groups = [groups[index] for index in self._groups]
         if hyper_changes != self._written_hypers:
-            self.plan.set_hypers(batch_groups)
+            self.step_buckets.set_hypers(batch_groups)
             self._written_hypers = hyper_changes
-        self.plan.repeat(optimizer, batch_groups)
+        self.step_buckets.repeat(optimizer, batch_groups)
 
     def _write_addresses(self) -> None:
         """Write the streams with a new address into the tables of the buckets."""
@@ -368,7 +368,7 @@ class PlannedTensors:
         if addresses == self._written_addresses:
             return
         for bucket, indices, is_whole in zip(
-            self.plan.buckets, self._indices, self._is_whole, strict=True
+            self.step_buckets.buckets, self._indices, self._is_whole, strict=True
         ):
             rows = {}
             for stream, dtype in enumerate((*bucket.key.dtypes, *bucket.key.scalar_dtypes)):
@@ -383,7 +383,7 @@ class PlannedTensors:
 
 
 def _is_readable(batch: Batch) -> bool:
-    """Tell whether the reader can read the tensors of a batch, which the plan must not copy."""
+    """Tell whether the reader can read the tensors of a batch, which the buckets must not copy."""
     has_plain_members = all(is_plain_class(type(member)) for member in batch.members)
     return (
         has_plain_members

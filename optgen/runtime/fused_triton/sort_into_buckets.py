@@ -1,4 +1,4 @@
-"""Plan the launches of a step: sort its tensors into buckets, which later steps may use again."""
+"""Sort the tensors of a step into buckets, which later steps may use again."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from optgen.runtime.torch_private import cuda_stream
 _dtype = attrgetter("dtype")
 _NO_SCALER = nullcontext()
 
-_MAX_PLANS = 4
-"""Plans kept for the same streams. Four averaged models can take turns without a new table, and so
-can four sets of parameters that have gradients."""
-_MAX_ALL_PLANS = 16
-"""Plans kept for all streams together."""
+_MAX_KEPT = 4
+"""Steps whose buckets are kept for the same streams. Four averaged models can take turns without a
+new table, and so can four sets of parameters that have gradients."""
+_MAX_ALL_KEPT = 16
+"""Steps whose buckets are kept for all streams together."""
 _MAX_BYTES = 1 << 26
-"""Device memory of all plans but the latest. The workspace of a rule that sums rows and columns
-takes half a byte per element."""
+"""Device memory of all kept buckets but the latest step's. The workspace of a rule that sums rows
+and columns takes half a byte per element."""
 
 Streams = tuple[tuple[int, int], ...]
 """Pairs of a CUDA device's index and the address of a stream on it, in the order of devices."""
@@ -58,10 +58,10 @@ def current_streams(cuda_devices: Sequence[torch.device]) -> Streams:
     return tuple([(device.index, cuda_stream(device)) for device in cuda_devices])
 
 
-class LaunchPlan:
+class StepBuckets:
     """Buckets of all tensors of a step; reused while the tensors have the same layouts.
 
-    A plan is for the streams that are current when it is made: its tables are allocated there.
+    They are for the streams that are current when they are made: their tables are allocated there.
 
     Attributes:
         last_writer: The object that has written addresses and hyperparameters last; None after an
@@ -78,7 +78,7 @@ class LaunchPlan:
         self._specs = workspaces(optimizer)
         # A captured graph reads this memory at every replay.
         self._graph_memory = _graph_memory(batches) if is_captured else None
-        self.batches = [] if is_captured else batches  # a captured plan fits no later step
+        self.batches = [] if is_captured else batches  # captured buckets fit no later step
         self._hypers: dict[torch.device, Hypers] = {}
         # Whether the tables say that states are unused: so they do until kernels have used them.
         self.marks_fresh = any(batch.any_fresh for batch in batches)
@@ -101,7 +101,7 @@ class LaunchPlan:
         self.device_bytes = sum(bucket.device_bytes for bucket in self.buckets)
 
     def is_for_current_streams(self) -> bool:
-        """Tell whether the streams that the plan was made on are current."""
+        """Tell whether the streams that the buckets were made on are current."""
         return self.streams == current_streams(self._cuda_devices)
 
     def _bucket(self, key: BucketKey, subsets: list[GroupSubset], batches: list[Batch]) -> Bucket:
@@ -137,7 +137,7 @@ class LaunchPlan:
         return Bucket(key, subsets, *arguments, read_only, held)
 
     def is_for(self, batches: Sequence[Batch]) -> bool:
-        """Tell whether the plan was made for these batches."""
+        """Tell whether the buckets were made for these batches."""
         return len(batches) == len(self.batches) and all(map(is_, batches, self.batches))
 
     def fits(self, batches: list[Batch]) -> bool:
@@ -195,7 +195,7 @@ class LaunchPlan:
     def repeat(self, optimizer: HasLowerings, groups: Sequence[Group]) -> None:
         """Launch the kernels again; tables and hyperparameters on the devices are up to date.
 
-        `groups` has the group of each batch of the plan.
+        `groups` has the group of each batch of the step.
         """
         for bucket in self.buckets:
             bucket_groups = [groups[subset.batch_index] for subset in bucket.subsets]
@@ -255,43 +255,43 @@ class LaunchPlan:
             hypers.set(values)
 
 
-class KeptPlans:
-    """The plans that an optimizer or a function used last, the latest first.
+class KeptBuckets:
+    """The buckets of the steps that an optimizer or a function took last, the latest first.
 
-    The tables of a plan are written and read in the order of one stream per device. On another
+    The tables of buckets are written and read in the order of one stream per device. On another
     stream, nothing would order an upload after the kernels that still read the old rows. The memory
-    of a dropped table would be given away there while a kernel reads it. So a plan serves the
-    streams that were current when it was made, and no others.
+    of a dropped table would be given away there while a kernel reads it. So buckets serve the
+    streams that were current when they were made, and no others.
     """
 
     def __init__(self) -> None:
-        self._plans: list[LaunchPlan] = []
+        self._kept: list[StepBuckets] = []
 
-    def find(self, fits: Callable[[LaunchPlan], bool]) -> LaunchPlan | None:
-        """Return a plan that is for the current streams and fits; None if there is none."""
-        for plan in self._plans:
-            if plan.is_for_current_streams() and fits(plan):
-                if plan is not self._plans[0]:
-                    self.add(plan)
-                return plan
+    def find(self, fits: Callable[[StepBuckets], bool]) -> StepBuckets | None:
+        """Return buckets that are for the current streams and fit; None if there are none."""
+        for step_buckets in self._kept:
+            if step_buckets.is_for_current_streams() and fits(step_buckets):
+                if step_buckets is not self._kept[0]:
+                    self.add(step_buckets)
+                return step_buckets
         return None
 
-    def add(self, plan: LaunchPlan) -> None:
-        """Keep a plan as the latest, and drop the plans that are too many or too large."""
-        others = [each for each in self._plans if each is not plan]
-        of_its_streams = [each for each in others if each.streams == plan.streams]
-        dropped = of_its_streams[_MAX_PLANS - 1 :]
-        kept = [each for each in others if each not in dropped][: _MAX_ALL_PLANS - 1]
+    def add(self, step_buckets: StepBuckets) -> None:
+        """Keep a step's buckets as the latest, and drop those that are too many or too large."""
+        others = [each for each in self._kept if each is not step_buckets]
+        of_its_streams = [each for each in others if each.streams == step_buckets.streams]
+        dropped = of_its_streams[_MAX_KEPT - 1 :]
+        kept = [each for each in others if each not in dropped][: _MAX_ALL_KEPT - 1]
         sums = accumulate(each.device_bytes for each in kept)
         small = [each for each, size in zip(kept, sums, strict=True) if size <= _MAX_BYTES]
-        self._plans = [plan, *small]
+        self._kept = [step_buckets, *small]
 
-    def __contains__(self, plan: LaunchPlan) -> bool:
-        return any(each is plan for each in self._plans)
+    def __contains__(self, step_buckets: StepBuckets) -> bool:
+        return any(each is step_buckets for each in self._kept)
 
 
 def _graph_memory(batches: Sequence[Batch]) -> GraphMemory:
-    """Return memory for the tables of a captured plan, which have rows of tensors and of blocks.
+    """Return memory for the tables of captured buckets, which have rows of tensors and of blocks.
 
     A rule with several kinds of finishes makes the programs of some of them during the step.
     """

@@ -409,7 +409,7 @@ def test_a_gathered_step_between_repeated_ones_leaves_no_wrong_address(
         with monkeypatch.context() as patch:
             if step == 2:
                 patch.setattr(CachedLaunches, "run", lambda *_: False)
-                patch.setattr(CachedLaunches, "is_worth_a_plan", lambda _: False)
+                patch.setattr(CachedLaunches, "is_worth_keeping", lambda _: False)
             optimizer.step()
         if step == 2:
             optimizer._context.cached_step = cached

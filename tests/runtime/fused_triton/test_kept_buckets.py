@@ -1,4 +1,4 @@
-"""Test which launch plans are kept: for each stream, and for sets of gradients that come and go."""
+"""Test which buckets are kept: for each stream, and for sets of gradients that come and go."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ import optgen.optim
 from optgen import use_lowering
 from optgen.runtime.backends import backend
 from optgen.runtime.fused_triton import sort_into_buckets, table
-from optgen.runtime.fused_triton.sort_into_buckets import KeptPlans
+from optgen.runtime.fused_triton.sort_into_buckets import KeptBuckets
 
 pytest.importorskip("triton")
 
@@ -22,8 +22,8 @@ def test_fused_triton_in_its_interpreter() -> None:
     run_inside(__file__)
 
 
-class Plan:
-    """A launch plan as `KeptPlans` sees it."""
+class Buckets:
+    """The buckets of a step as `KeptBuckets` sees them."""
 
     def __init__(self, *streams: int, device_bytes: int = 0) -> None:
         self.streams, self.device_bytes = tuple(enumerate(streams)), device_bytes
@@ -33,34 +33,34 @@ class Plan:
 
 
 @outside_interpreter
-def test_a_few_plans_are_kept_for_each_set_of_streams() -> None:
-    kept: Any = KeptPlans()
-    plans = [Plan(index % 2) for index in range(12)]
-    for plan in plans:
-        kept.add(plan)
-    assert kept._plans == plans[:3:-1]
-    kept.add(plans[4])  # used again: it becomes the latest
-    kept.add(Plan(0))
-    assert plans[4] in kept._plans
-    assert plans[6] not in kept._plans
+def test_a_few_buckets_are_kept_for_each_set_of_streams() -> None:
+    kept: Any = KeptBuckets()
+    found = [Buckets(index % 2) for index in range(12)]
+    for step_buckets in found:
+        kept.add(step_buckets)
+    assert kept._kept == found[:3:-1]
+    kept.add(found[4])  # used again: it becomes the latest
+    kept.add(Buckets(0))
+    assert found[4] in kept._kept
+    assert found[6] not in kept._kept
     for stream in range(30):
-        kept.add(Plan(stream))
-    assert len(kept._plans) == 16
+        kept.add(Buckets(stream))
+    assert len(kept._kept) == 16
 
 
 @outside_interpreter
-def test_plans_with_much_memory_are_dropped() -> None:
-    kept: Any = KeptPlans()
-    small, large, latest = Plan(0, device_bytes=9), Plan(0, device_bytes=1 << 27), Plan(0)
+def test_buckets_with_much_memory_are_dropped() -> None:
+    kept: Any = KeptBuckets()
+    small, large, latest = Buckets(0, device_bytes=9), Buckets(0, device_bytes=1 << 27), Buckets(0)
     kept.add(small)
     kept.add(large)
-    assert kept._plans == [large, small]
+    assert kept._kept == [large, small]
     kept.add(latest)
-    assert kept._plans == [latest]
+    assert kept._kept == [latest]
 
 
 @inside_interpreter
-def test_a_cached_step_drops_the_plans_that_are_no_longer_kept(
+def test_a_cached_step_drops_the_buckets_that_are_no_longer_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sort_into_buckets, "_MAX_BYTES", 0)
@@ -77,7 +77,7 @@ def test_a_cached_step_drops_the_plans_that_are_no_longer_kept(
 
 @pytest.fixture
 def select_stream(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Return a function that makes a stream of a CUDA device current, as far as plans can see."""
+    """Return a function that makes a stream of a CUDA device current, as far as buckets can see."""
     current = [0]
     monkeypatch.setattr(sort_into_buckets, "current_streams", lambda devices: ((0, current[0]),))
 
@@ -87,9 +87,11 @@ def select_stream(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return select
 
 
-def tables(plans: KeptPlans) -> list[int]:
-    """Return the addresses of the tables on the device, the latest plan first."""
-    return [bucket.table.data_ptr() for plan in plans._plans for bucket in plan.buckets]
+def tables(found: KeptBuckets) -> list[int]:
+    """Return the addresses of the tables on the device, the latest step first."""
+    return [
+        bucket.table.data_ptr() for step_buckets in found._kept for bucket in step_buckets.buckets
+    ]
 
 
 @inside_interpreter
@@ -98,15 +100,15 @@ def test_a_function_has_a_table_for_each_stream(select_stream: Callable[[int], N
     from optgen.generated.averaging import ema
 
     x, y, ones = torch.zeros(5), torch.zeros(5), torch.ones(5)
-    backend("fused_triton")._function_plans.clear()
+    backend("fused_triton")._function_buckets.clear()
     with use_lowering("fused_triton"):
         for stream, average in ((1, x), (2, y), (1, y)):
             select_stream(stream)
             ema.ema([average], [ones], decay=0.5)
-    (plans,) = backend("fused_triton")._function_plans.values()
+    (found,) = backend("fused_triton")._function_buckets.values()
 
-    assert len(set(tables(plans))) == 2
-    assert sorted(plan.streams for plan in plans._plans) == [((0, 1),), ((0, 2),)]
+    assert len(set(tables(found))) == 2
+    assert sorted(step_buckets.streams for step_buckets in found._kept) == [((0, 1),), ((0, 2),)]
     assert (x.tolist(), y.tolist()) == ([0.5] * 5, [0.75] * 5)
 
 
@@ -119,9 +121,9 @@ def test_an_optimizer_has_a_table_for_each_stream(select_stream: Callable[[int],
             select_stream(stream)
             param.grad = torch.ones(5)
             optimizer.step()
-    plans = backend("fused_triton")._plans[optimizer][None]
+    found = backend("fused_triton")._kept[optimizer][None]
 
-    assert len(set(tables(plans))) == 2
+    assert len(set(tables(found))) == 2
     assert param.tolist() == [-3.0] * 5
 
 
@@ -141,14 +143,14 @@ def train(cls: Any, steps: int, lowering: str) -> list[Tensor]:
 
 @inside_interpreter
 @pytest.mark.parametrize("name", ["SGD", "AdamW", "Adafactor", "Prodigy"])
-def test_gradients_that_come_and_go_need_no_new_plan(
+def test_gradients_that_come_and_go_need_no_new_buckets(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plans_made = []
+    made = []
     make_table = table.Table.__init__
 
     def count(self: Any, *args: Any, **kwargs: Any) -> None:
-        plans_made.append(self)
+        made.append(self)
         make_table(self, *args, **kwargs)
 
     monkeypatch.setattr(table.Table, "__init__", count)
@@ -156,7 +158,7 @@ def test_gradients_that_come_and_go_need_no_new_plan(
     params = train(cls, 8, "fused_triton")
     expected = train(cls, 8, "forloop")
 
-    assert len(plans_made) == 2
+    assert len(made) == 2
     for ours, theirs in zip(params, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
