@@ -124,11 +124,12 @@ class _Outliner:
         (sweep,) = self.whole_plan.sweeps
         self.body = MatrixWordSeparator(self.kinds, self.used_names).program(sweep.body)
         self.booleans = _boolean_variables(self.body)
-        device = {s.symbol for s in algorithm.device_states() if s.written and not s.on_device}
-        self.stored = {algorithm.param, *device}
+        written = [state for state in algorithm.device_states() if state.written]
+        self.stored = {algorithm.param, *(state.symbol for state in written)}
         unfused = [stmt for stmt in assigns(self.body) if self._axes(stmt) is None]
         self.shared = {name for stmt in unfused for name in _names_of_shared_memory(stmt)}
-        self.in_place = frozenset(self.stored - self.shared)
+        numbers = {state.symbol for state in written if state.on_device}  # copied to float64
+        self.in_place = frozenset(self.stored - self.shared - numbers)
         body = self._block(self.body)
         return replace(self.whole_plan, phases=(replace(sweep, body=body),), kinds=self.kinds)
 
