@@ -73,7 +73,7 @@ class OwnerStep:
 
     def update(self, columns: Columns) -> Update:
         """Update parameters, each on its owner; every rank advances all step counts."""
-        lists = in_one_dtype(self.rule, list(columns), self.seen_param)
+        lists = in_one_dtype(self.rule, list(columns), self.keywords, self.seen_param)
         tensors = lists.columns[: len(self.layouts)]
         step_counts = [column for column in lists.columns[len(self.layouts) :] if column]
         params = _Matrices(tensors[0], self.layouts[0])
@@ -293,7 +293,7 @@ def layouts(
     param_layout = Layout(tuple(owned.shape), axes)
     result = [param_layout, param_layout._replace(written=False)]
     for state in rule.states:
-        if state.suits(owned):
+        if state.suits(owned, group):
             written = state.written and not state.step_argument
             result.append(_layout(state, rule.rank(group), owned, axes, matrix_axes, written))
     return result
