@@ -249,6 +249,7 @@ MEANINGS: dict[str, Callable[..., Any]] = {
     "neg": lambda a: -a,
     "<": lambda a, b: a < b,
     "<=": lambda a, b: a <= b,
+    "within": lambda a, b: a <= b,
     ">": lambda a, b: a > b,
     ">=": lambda a, b: a >= b,
     "==": lambda a, b: a == b,

@@ -110,6 +110,8 @@ _TABLE = (
     OpInfo("numel", 1, "property", r"\left|{0}\right|"),
     OpInfo("rows", 1, "property", r"\operatorname{{rows}}({0})"),
     OpInfo("cols", 1, "property", r"\operatorname{{cols}}({0})"),
+    # A limit of a size: `rows(p) <= limit`, where a state exists under this condition.
+    OpInfo("within", 2, "lookup", r"{0} \le {1}"),
     OpInfo("machine_eps", 1, "property", r"\varepsilon_{{\text{{mach}}}}({0})"),
     # The result of a reduction by row has size 1 in the last axis, by column in the last but one.
     OpInfo("row_sum", 1, "reduction", _row_latex("sum")),

@@ -72,7 +72,7 @@ def _state_bytes(rule: Rule, param: Tensor, group: Mapping[str, Any]) -> Iterato
     """Yield the key and the bytes of each state of a parameter, except numbers."""
     keys = set(state_keys(rule, dict(group)))
     for state in rule.states:
-        if state.key not in keys or state.shape == "scalar" or not state.suits(param):
+        if state.key not in keys or state.shape == "scalar" or not state.suits(param, group):
             continue
         elements = prod(state.shape_for(param, rule.rank(group)))
         if state.is_quantized and has_codes(state, param):

@@ -117,7 +117,7 @@ class Elementwise:
         check_storages(dict(zip(names, (params, grads, *states), strict=True)))
         has_no_duplicates = len(set(map(id, lists[0]))) == len(params)
         is_ordinary = all_plain(grads) and has_no_duplicates
-        keys = dispatch_keys(self.rule, lists[0], params, grads, is_ordinary)
+        keys = dispatch_keys(self.rule, lists[0], params, grads, is_ordinary, {})
         batch = Batch(
             group=hypers,
             members=params,

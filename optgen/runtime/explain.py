@@ -135,7 +135,7 @@ def _codes_note(rule: Rule, batch: Batch) -> str:
     states = [state for state in rule.quantized_states if state.is_present(batch.group)]
     params = list(zip(batch.members, batch.seen_params or batch.members, strict=True))
     if not rule.quantized_states or any(
-        state.suits(seen) and numel(param) >= state.min_elements
+        state.suits(seen, batch.group) and numel(param) >= state.min_elements
         for state in states
         for param, seen in params
     ):

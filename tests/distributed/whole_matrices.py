@@ -36,7 +36,7 @@ SQUARES: ShapesAndAxes = (
     ((5, 5), 0),
     ((4, 4), 1),
     ((3, 5, 5), 0),
-    ((3, 5, 5), 1),
+    ((3, 4, 4), 1),
     *VECTOR_AND_SCALAR,
 )
 """Shapes, and the axis along which they are sharded. With None, all ranks hold the whole tensor.
@@ -44,7 +44,7 @@ SQUARES: ShapesAndAxes = (
 SQUARES have Gram matrices of full rank, so the eigenvectors are unique.
 """
 CASES: dict[str, tuple[dict[str, Any], ShapesAndAxes]] = {
-    "soap": ({"precondition_frequency": 2}, SQUARES),
+    "soap": ({"precondition_frequency": 2, "max_precond_dim": 4}, SQUARES),
     "shampoo": ({"update_freq": 2}, (*MATRICES, *BATCHES, *VECTOR_AND_SCALAR)),
     "kl_soap": ({"precondition_frequency": 2}, MATRICES),
     "dion": ({"rank": 2}, (*MATRICES, *BATCHES)),

@@ -107,7 +107,7 @@ def test_shards_on_two_ranks_compute_the_rule(
 
         def step(*columns: list[Tensor], **options: Any) -> None:
             first = columns[0][0]
-            states = [state.shape for state in rule.states if state.suits(first)]
+            states = [state.shape for state in rule.states if state.suits(first, options)]
             shapes = ["like", "like", *states, *["scalar"] * (rule.step is not None)]
             step_on_shards(update, axis % first.dim(), shapes, columns, **options)
 

@@ -69,6 +69,8 @@ class OwnerStep:
         If an owner fails, no rank writes anything.
         """
         lists = in_one_dtype(self.rule, list(columns), self.seen_param)
+        """Update parameters, each on its owner; every rank advances all step counts."""
+        lists = in_one_dtype(self.rule, list(columns), self.keywords, self.seen_param)
         tensors = lists.columns[: len(self.layouts)]
         step_counts = [column for column in lists.columns[len(self.layouts) :] if column]
         advanced = [[count.clone() for count in column] for column in step_counts]
@@ -316,7 +318,7 @@ def layouts(
     param_layout = Layout(tuple(owned.shape), axes)
     result = [param_layout, param_layout._replace(written=False)]
     for state in rule.states:
-        if state.suits(owned):
+        if state.suits(owned, group):
             written = state.written and not state.step_argument
             result.append(_layout(state, rule.rank(group), owned, axes, matrix_axes, written))
     return result

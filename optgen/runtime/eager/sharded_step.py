@@ -87,6 +87,7 @@ def updates(
             if shard_form:
                 keywords["collectives"] = Collectives(whole_param, sharded_axes)
             yield update_bucket(update, in_one_dtype(rule, part, whole_param), {**keywords})
+        yield update_bucket(update, in_one_dtype(rule, columns, group, whole_param), keywords)
 
 
 def update_bucket(update: Function, lists: ListsInOneDtype, keywords: Mapping[str, Any]) -> Update:
@@ -119,7 +120,7 @@ def wide_updates(
     in_lists = lowering == "foreach" and not functional
     for columns, fresh, _ in buckets(rule, batch, equal_scalars=not functional):
         for part in same_shape_sublists(*columns) if in_lists else _one_by_one(columns):
-            lists = in_one_dtype(rule, list(part))
+            lists = in_one_dtype(rule, list(part), group)
             yield sharded_step.update_bucket(call.function, lists, {**call.hypers, **fresh})
 
 

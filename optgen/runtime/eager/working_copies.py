@@ -15,7 +15,7 @@ parameter and its states at its end. So an update in for-loop or foreach that fa
 of its tensors. A fused update may have written some of them before it fails.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import chain
 from operator import attrgetter
@@ -74,16 +74,20 @@ class ListsInOneDtype(NamedTuple):
 
 
 def in_one_dtype(
-    rule: Rule, columns: list[list[Any]], seen_param: Tensor | None = None
+    rule: Rule,
+    columns: list[list[Any]],
+    group: Mapping[str, Any],
+    seen_param: Tensor | None = None,
 ) -> ListsInOneDtype:
     """Return the lists of a bucket; a list of another dtype than the common one is converted.
 
-    For shards, `seen_param` is a whole parameter in the shape that the rule sees.
+    `group` has the values of hyperparameters. For shards, `seen_param` is a whole parameter in the
+    shape that the rule sees.
     """
     if rule.widens:
         return _dequantized(columns) if rule.quantized_states else ListsInOneDtype(columns, [])
     param = columns[0][0] if seen_param is None else seen_param
-    states = [state for state in rule.states if state.suits(param)]
+    states = [state for state in rule.states if state.suits(param, group)]
     in_param_dtype = [state.shape != "scalar" and state.dtype is None for state in states]
     num_step_count_lists = len(columns) - 2 - len(in_param_dtype)  # 0 or 1
     # Step counts keep their dtype.
@@ -128,12 +132,14 @@ def _dequantized(columns: list[list[Any]]) -> ListsInOneDtype:
     return ListsInOneDtype(converted, to_write)
 
 
-def chunks_in_one_dtype(rule: Rule, columns: list[list[Any]]) -> Iterator[list[list[Any]]]:
+def chunks_in_one_dtype(
+    rule: Rule, columns: list[list[Any]], group: Mapping[str, Any]
+) -> Iterator[list[list[Any]]]:
     """Yield the lists of a bucket in one dtype, a few parameters at a time; write results back."""
     for chunk in whole_chunks(columns):
         # Each part of a chunk is one TensorList, or nothing for an empty list.
         lists = [part[0].tensors if part else [] for part in chunk]
-        converted = in_one_dtype(rule, lists)
+        converted = in_one_dtype(rule, lists, group)
         yield converted.columns
         converted.write_back()
 

@@ -63,7 +63,7 @@ class RuleStreams:
         present_keys = {
             state.key
             for state in self.rule.states
-            if state.is_present(group) and (param is None or state.suits(param))
+            if state.is_present(group) and (param is None or state.suits(param, group))
         }
         # "" stands for the parameter and its gradient; locals are left out.
         present_keys |= {"", *self.scalar_keys}

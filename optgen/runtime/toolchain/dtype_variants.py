@@ -13,7 +13,7 @@ the first one builds the kernel. This takes two thirds of the time that one proc
 
 import ctypes
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from functools import cache
 from itertools import chain, combinations
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.rule import MatrixCall, Rule
+from optgen.runtime.rule import Rule
 from optgen.runtime.state.create import dtype_of
 from optgen.runtime.toolchain import library_cache
 from optgen.runtime.toolchain.library_cache import inline_includes
@@ -86,9 +86,9 @@ _SIXTEEN_BITS = 1 << DTYPE_CODES[torch.float16] | 1 << DTYPE_CODES[torch.bfloat1
 ALL_DTYPE_BITS = bits_of_dtypes(DTYPE_CODES)
 
 
-def matrix_op_dtypes(calls: Sequence[MatrixCall]) -> int:
+def matrix_op_dtypes(options_of_calls: Iterable[tuple[str, ...]]) -> int:
     """Return the bits of the dtypes of matrix ops' results, for operands of any dtype."""
-    names = {call.options[1] if call.options else "bfloat16" for call in calls}
+    names = {options[1] if options else "bfloat16" for options in options_of_calls}
     return sum(1 << DTYPE_CODES[getattr(torch, name)] for name in names - {"parameter"})
 
 
