@@ -343,7 +343,6 @@ def update_factored_not_rows_within_max_precond_dim_not_cols_within_max_precond_
             # x, y = g, m
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
-            # x, y = g, m
             # u = y / (sqrt(v) + eps)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             param = param - step_size * exp_avg / (sqrt(exp_avg_sq) + eps)
@@ -395,7 +394,6 @@ def update_not_factored_not_rows_within_max_precond_dim_not_cols_within_max_prec
             # x, y = g, m
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
-            # x, y = g, m
             # u = y / (sqrt(v) + eps)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             param = param - step_size * exp_avg / (sqrt(exp_avg_sq) + eps)

@@ -2,7 +2,7 @@
 # Do not edit: change the spec, then run optgen build.
 # Comments quote whole statements of the rule; ../outlined.py computes their matrix ops.
 # When the sweep begins, exp_avg_product_quotients holds what ../outlined.py calls x.
-"""soap.sweep2 in Triton: each launch takes all tensors of a bucket."""
+"""soap.sweep2 in Triton: one launch for scalars, and one for elements."""
 
 import triton
 import triton.language as tl
@@ -20,9 +20,7 @@ from optgen.runtime.fused_triton.device_functions import (
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
 SCALARS = tl.constexpr(3)
-WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(scalars=SCALARS.value),
-}
+WORKSPACE = WorkspaceSpec(scalars=SCALARS.value)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -50,7 +48,7 @@ def sweep2_step_on_elements(
     scalars,
     dtype: tl.constexpr,
 ):
-    """Update the elements `lanes` of one tensor."""
+    """Update the elements `lanes` of one tensor in place."""
     exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)
     exp_avg_product = tl.load(exp_avg_products + lanes, mask).to(dtype)
     exp_avg_product_quotient = tl.load(exp_avg_product_quotients + lanes, mask).to(dtype)
@@ -93,7 +91,7 @@ def sweep2_step(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run the sweep on one block of one tensor."""
+    """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     scalars += tensor * SCALARS
@@ -128,7 +126,7 @@ def sweep2_step(
 
 
 def update(bucket: Bucket) -> None:
-    """Launch the kernels in order, each for all tensors at once."""
+    """Launch the scalar program and the sweep, each for all tensors at once."""
     bucket.launch(
         sweep2_scalars,
         bucket.num_tensors,

@@ -25,8 +25,8 @@ _update = Elementwise(
 
 def sweep5(
     basis_lefts: Sequence[Tensor],
-    Xs: Sequence[Tensor],
+    X_s: Sequence[Tensor],
     basis_left_col_sums: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of SOAP, which outlined.py calls."""
-    _update(basis_lefts, Xs, basis_left_col_sums)
+    _update(basis_lefts, X_s, basis_left_col_sums)

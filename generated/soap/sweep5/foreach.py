@@ -12,19 +12,19 @@ from optgen.runtime.eager.reductions import col_sum, write, zero_col_sum
 
 def update(
     basis_lefts: list[Tensor],
-    Xs: list[Tensor],
+    X_s: list[Tensor],
     basis_left_col_sums: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
-    for sublist in sublists(basis_lefts, Xs, basis_left_col_sums):
-        basis_lefts, Xs, basis_left_col_sums = sublist
+    for sublist in sublists(basis_lefts, X_s, basis_left_col_sums):
+        basis_lefts, X_s, basis_left_col_sums = sublist
         basis_left_col_sum = torch.stack(basis_left_col_sums)
         basis_left_col_sum_2 = zero_col_sum(basis_lefts[0], len(basis_lefts))
-        for basis_left_blocks, X_blocks, basis_left_col_sum_2_blocks in list_blocks(
-            basis_lefts, Xs, basis_left_col_sum_2.unbind()
+        for basis_left_blocks, X__blocks, basis_left_col_sum_2_blocks in list_blocks(
+            basis_lefts, X_s, basis_left_col_sum_2.unbind()
         ):
             # S = descending(transpose(col_sum(U * X)))
-            operands = torch._foreach_mul(basis_left_blocks, X_blocks)
+            operands = torch._foreach_mul(basis_left_blocks, X__blocks)
             torch._foreach_add_(
                 basis_left_col_sum_2_blocks, [col_sum(operand) for operand in operands]
             )

@@ -11,18 +11,18 @@ from optgen.runtime.eager.reductions import col_sum, zero_col_sum
 
 def update(
     basis_lefts: list[Tensor],
-    Xs: list[Tensor],
+    X_s: list[Tensor],
     basis_left_col_sums: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     for index in range(len(basis_lefts)):
         basis_left_col_sum = basis_left_col_sums[index]
         basis_left_col_sum_2 = zero_col_sum(basis_lefts[index])
-        for basis_left_block, X_block, basis_left_col_sum_2_block in blocks(
-            basis_lefts[index], Xs[index], basis_left_col_sum_2
+        for basis_left_block, X__block, basis_left_col_sum_2_block in blocks(
+            basis_lefts[index], X_s[index], basis_left_col_sum_2
         ):
             # S = descending(transpose(col_sum(U * X)))
-            operand = basis_left_block.mul(X_block)
+            operand = basis_left_block.mul(X__block)
             basis_left_col_sum_2_block.add_(col_sum(operand))
         # S = descending(transpose(col_sum(U * X)))
         basis_left_col_sum = basis_left_col_sum_2

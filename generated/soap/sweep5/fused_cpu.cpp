@@ -9,7 +9,7 @@ namespace {
 // Elementwise part of a step of SOAP, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { BASIS_LEFT, X_, BASIS_LEFT_COL_SUM, STREAMS };
+    enum { BASIS_LEFT, X__, BASIS_LEFT_COL_SUM, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -38,7 +38,7 @@ struct sweep5NotOneByOneRule : Rule {
     static constexpr int AXES[] = {TENSOR, TENSOR, COLUMN, TENSOR, COLUMN};
     enum { RUN_SWEEP1, MAKE_BASIS_LEFT_COL_SUM_2, RUN_COLUMNS1, STEP_COUNT };
     static constexpr Step STEPS[] = {
-        {Step::LOOP, TENSOR, set(BASIS_LEFT, X_), set(BASIS_LEFT_COL_SUM_2_VALUE), 0},
+        {Step::LOOP, TENSOR, set(BASIS_LEFT, X__), set(BASIS_LEFT_COL_SUM_2_VALUE), 0},
         {Step::SUM, COLUMN, set(BASIS_LEFT_COL_SUM_2_VALUE), set(BASIS_LEFT_COL_SUM_2), 0},
         {Step::LOOP, COLUMN, set(BASIS_LEFT_COL_SUM_2), set(BASIS_LEFT_COL_SUM), 0},
     };
@@ -107,16 +107,16 @@ struct sweep5NotOneByOneRule : Rule {
 
     template <class S, class C, bool EXPANDED>
     NOINLINE static void sweep1(
-        i64 rows, i64 n, i64 pitch, const S* __restrict basis_lefts, const S* __restrict Xs,
+        i64 rows, i64 n, i64 pitch, const S* __restrict basis_lefts, const S* __restrict X_s,
         ComputeScalar<S>* __restrict basis_left_col_sum_2_values,
         ComputeScalar<S>* __restrict basis_left_col_sum_2s) {
         for (i64 row = 0; row < rows; ++row) {
             for (i64 i = 0; i < n; i += LANES<C>) {
                 C basis_left = load_as<S, C>(basis_lefts + i);
-                C X = load_as<S, C>(Xs + i);
+                C X_ = load_as<S, C>(X_s + i);
 
                 // S = descending(transpose(col_sum(U * X)))
-                const C basis_left_col_sum_2_value = basis_left * X;
+                const C basis_left_col_sum_2_value = basis_left * X_;
 
                 if constexpr (EXPANDED) {
                     store_as<S>(basis_left_col_sum_2_values + i, basis_left_col_sum_2_value);
@@ -124,7 +124,7 @@ struct sweep5NotOneByOneRule : Rule {
                     add_to<S>(basis_left_col_sum_2s + i, basis_left_col_sum_2_value);
                 }
             }
-            basis_lefts += pitch, Xs += pitch, basis_left_col_sum_2_values += pitch;
+            basis_lefts += pitch, X_s += pitch, basis_left_col_sum_2_values += pitch;
         }
     }
 
@@ -167,7 +167,7 @@ struct sweep5NotOneByOneRule : Rule {
         switch (step) {
             case RUN_SWEEP1:
                 return sweep1<S, C, EXPANDED>(
-                    rows, n, pitch, at[BASIS_LEFT], at[X_], at[BASIS_LEFT_COL_SUM_2_VALUE],
+                    rows, n, pitch, at[BASIS_LEFT], at[X__], at[BASIS_LEFT_COL_SUM_2_VALUE],
                     at[BASIS_LEFT_COL_SUM_2]);
             default: return run_axes<ComputeScalar<S>, EXPANDED>(step, inputs, n, at);
         }
@@ -194,7 +194,7 @@ struct sweep5OneByOneRule : Rule {
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, STEP_COUNT };
     static constexpr Step STEPS[] = {
-        {Step::LOOP, TENSOR, set(BASIS_LEFT, X_), set(BASIS_LEFT, BASIS_LEFT_COL_SUM), 0},
+        {Step::LOOP, TENSOR, set(BASIS_LEFT, X__), set(BASIS_LEFT, BASIS_LEFT_COL_SUM), 0},
     };
     static constexpr Pass WHOLE_MATRICES[] = {
         {
@@ -217,14 +217,14 @@ struct sweep5OneByOneRule : Rule {
 
     template <class S, class C>
     NOINLINE static void sweep1(
-        i64 n, S* __restrict basis_lefts, const S* __restrict Xs,
+        i64 n, S* __restrict basis_lefts, const S* __restrict X_s,
         S* __restrict basis_left_col_sums) {
         for (i64 i = 0; i < n; i += LANES<C>) {
             C basis_left = load_as<S, C>(basis_lefts + i);
-            C X = load_as<S, C>(Xs + i);
+            C X_ = load_as<S, C>(X_s + i);
 
             // S = descending(transpose(col_sum(U * X)))
-            const C basis_left_col_sum = basis_left * X;
+            const C basis_left_col_sum = basis_left * X_;
 
             store_as<S>(basis_lefts + i, basis_left);
             store_as<S>(basis_left_col_sums + i, basis_left_col_sum);
@@ -245,7 +245,8 @@ struct sweep5OneByOneRule : Rule {
         i64 rows, i64 n, i64 pitch, const Pointer* at) {
         (void)rows, (void)pitch;
         switch (step) {
-            case RUN_SWEEP1: return sweep1<S, C>(n, at[BASIS_LEFT], at[X_], at[BASIS_LEFT_COL_SUM]);
+            case RUN_SWEEP1:
+                return sweep1<S, C>(n, at[BASIS_LEFT], at[X__], at[BASIS_LEFT_COL_SUM]);
         }
     }
 };

@@ -38,13 +38,13 @@ WORKSPACE = WorkspaceSpec(
 
 
 @triton.jit
-def sweep5_step_on_elements(basis_lefts, Xs, lanes, mask, dtype: tl.constexpr):
+def sweep5_step_on_elements(basis_lefts, X_s, lanes, mask, dtype: tl.constexpr):
     """Reduce the elements `lanes` of one tensor."""
     basis_left = tl.load(basis_lefts + lanes, mask).to(dtype)
-    X = tl.load(Xs + lanes, mask).to(dtype)
+    X_ = tl.load(X_s + lanes, mask).to(dtype)
 
     # S = descending(transpose(col_sum(U * X)))
-    basis_left_col_sum_2 = column_total(basis_left * X, mask)
+    basis_left_col_sum_2 = column_total(basis_left * X_, mask)
 
     return basis_left_col_sum_2
 
@@ -63,7 +63,7 @@ def sweep5_step_on_tile(
     num_tensors,
     COMPUTE_T: tl.constexpr,
     BASIS_LEFT_T: tl.constexpr,
-    X_T: tl.constexpr,
+    X__T: tl.constexpr,
     VECTOR: tl.constexpr,
     DEPTH: tl.constexpr,
     HEIGHT: tl.constexpr,
@@ -88,7 +88,7 @@ def sweep5_step_on_tile(
     all_columns = depth * width
     values += tl.load(shape + VALUES * num_tensors)
     basis_lefts = tl.load(entry + STREAMS * num_tensors)
-    Xs = tl.load(entry + (STREAMS + 1) * num_tensors)
+    X_s = tl.load(entry + (STREAMS + 1) * num_tensors)
     full = is_whole(
         remaining_matrices,
         remaining_rows,
@@ -101,11 +101,11 @@ def sweep5_step_on_tile(
         WIDTH,
     )
     height, width = height.to(tl.int32), width.to(tl.int32)
-    if full & ((basis_lefts | Xs) & 15 == 0):
+    if full & ((basis_lefts | X_s) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
         basis_left_col_sum_2 = sweep5_step_on_elements(
             at(basis_lefts, start, BASIS_LEFT_T, VECTOR),
-            at(Xs, start, X_T, VECTOR),
+            at(X_s, start, X__T, VECTOR),
             lanes,
             None,
             COMPUTE_T,
@@ -114,7 +114,7 @@ def sweep5_step_on_tile(
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
         mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
         basis_left_col_sum_2 = sweep5_step_on_elements(
-            at(basis_lefts, start, BASIS_LEFT_T, 1), at(Xs, start, X_T, 1), lanes, mask, COMPUTE_T
+            at(basis_lefts, start, BASIS_LEFT_T, 1), at(X_s, start, X__T, 1), lanes, mask, COMPUTE_T
         )
     partials += tl.load(shape + PARTIALS * num_tensors)
     if DEPTH > 1:
@@ -134,7 +134,7 @@ def sweep5_step(
     num_tensors,
     COMPUTE_T: tl.constexpr,
     BASIS_LEFT_T: tl.constexpr,
-    X_T: tl.constexpr,
+    X__T: tl.constexpr,
     VECTOR: tl.constexpr,
     TILES: tl.constexpr,
 ):
@@ -157,7 +157,7 @@ def sweep5_step(
                 num_tensors,
                 COMPUTE_T,
                 BASIS_LEFT_T,
-                X_T,
+                X__T,
                 VECTOR,
                 TILES[k][0],
                 TILES[k][1],

@@ -68,8 +68,6 @@ class OwnerStep:
 
         If an owner fails, no rank writes anything.
         """
-        lists = in_one_dtype(self.rule, list(columns), self.seen_param)
-        """Update parameters, each on its owner; every rank advances all step counts."""
         lists = in_one_dtype(self.rule, list(columns), self.keywords, self.seen_param)
         tensors = lists.columns[: len(self.layouts)]
         step_counts = [column for column in lists.columns[len(self.layouts) :] if column]

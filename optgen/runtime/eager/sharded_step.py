@@ -86,8 +86,8 @@ def updates(
             part = [column[start : start + length] for column in columns]
             if shard_form:
                 keywords["collectives"] = Collectives(whole_param, sharded_axes)
-            yield update_bucket(update, in_one_dtype(rule, part, whole_param), {**keywords})
-        yield update_bucket(update, in_one_dtype(rule, columns, group, whole_param), keywords)
+            lists = in_one_dtype(rule, part, group, whole_param)
+            yield update_bucket(update, lists, {**keywords})
 
 
 def update_bucket(update: Function, lists: ListsInOneDtype, keywords: Mapping[str, Any]) -> Update:
