@@ -145,7 +145,7 @@ def _differences_on_mesh(name: str) -> dict[str, float]:
         starts = [param.detach().clone() for param in (*sharded, *alone)]
         with (
             # On three ranks, each update is a round of its own, and few travel at once.
-            mock.patch.object(driver, "ROUND_BYTES", 1 if name == "three" else 2**23),
+            mock.patch.object(driver, "ROUND_BYTES", 1 if name == "three" else 2**22),
             mock.patch.object(driver, "HELD_BYTES", 500 if name == "three" else 2**28),
             # Without batched calls, which round differently.
             mock.patch.object(tensor_lists, "BATCHED_ELEMENTS", 0),

@@ -42,7 +42,7 @@ class Transfer:
 
     @property
     def failed(self) -> bool:
-        """Whether an owner had no results to send; known after `matrices`."""
+        """True if an owner had no results to send; known after `matrices`."""
         return any(self._failures)
 
     def matrices(self) -> list[list[Tensor]]:
@@ -58,12 +58,13 @@ def start_gather(requests: Sequence[Gather]) -> Transfer:
     The requests must have owners.
     """
     held: list[HeldPieces] = [dict(enumerate(request.shards)) for request in requests]
+    dtypes = [request.shards[0].dtype for request in requests]
 
     def levels() -> Iterator[None]:
         for level in range(-1, -_depth(requests) - 1, -1):
             yield from _together(
-                _unshard(group, [(requests[index], held[index]) for index in indices], level)
-                for group, indices in _requests_by_group(requests, level)
+                _unshard(group, like, [(requests[i], held[i]) for i in indices], level)
+                for group, like, indices in _by_collective(requests, dtypes, level)
             )
 
     return Transfer(levels(), held)
@@ -75,6 +76,7 @@ def start_scatter(requests: Sequence[Scatter]) -> Transfer:
     If an owner failed, its results are not results, and the other ranks learn of it.
     """
     gathered = [request.gathered for request in requests]
+    dtypes = [request.dtype for request in requests]
     failures = [request.error is not None for request in requests]
     held: list[HeldPieces] = [
         dict(zip(request.gathered.owned_indices, request.results, strict=True))
@@ -84,8 +86,8 @@ def start_scatter(requests: Sequence[Scatter]) -> Transfer:
     def levels() -> Iterator[None]:
         for level in range(_depth(gathered)):
             yield from _together(
-                _reshard(group, [(gathered[i], held[i]) for i in indices], level, failures)
-                for group, indices in _requests_by_group(gathered, level)
+                _reshard(group, like, [(gathered[i], held[i]) for i in indices], level, failures)
+                for group, like, indices in _by_collective(gathered, dtypes, level)
             )
 
     return Transfer(levels(), held, failures)
@@ -106,24 +108,27 @@ def _depth(requests: Iterable[Gather]) -> int:
     return max((len(request.sharded_axes) for request in requests), default=0)
 
 
-def _requests_by_group(
-    requests: Sequence[Gather], level: int
-) -> Iterable[tuple[ProcessGroup, list[int]]]:
-    """Return the indices of the requests that one collective can answer, by group.
+def _by_collective(
+    requests: Sequence[Gather], dtypes: Sequence[torch.dtype], level: int
+) -> Iterable[tuple[ProcessGroup, Tensor, list[int]]]:
+    """Return the indices of the requests that one collective can answer, and an empty tensor of it.
 
-    Such requests are sharded over the same group at this level, and have one dtype. Level 0 is the
-    outermost sharding, level -1 the innermost.
+    Such requests are sharded over the same group at this level, and their tensors travel in one
+    dtype. Level 0 is the outermost sharding, level -1 the innermost.
     """
     indices_by_key: dict[tuple[ProcessGroup, torch.dtype], list[int]] = {}
-    for index, request in enumerate(requests):
+    for index, (request, dtype) in enumerate(zip(requests, dtypes, strict=True)):
         if -len(request.sharded_axes) <= level < len(request.sharded_axes):
-            key = (request.sharded_axes[level].group, request.shards[0].dtype)
+            key = (request.sharded_axes[level].group, dtype)
             indices_by_key.setdefault(key, []).append(index)
-    return [(group, indices) for (group, _), indices in indices_by_key.items()]
+    return [
+        (group, requests[indices[0]].shards[0].new_empty(0, dtype=dtype), indices)
+        for (group, dtype), indices in indices_by_key.items()
+    ]
 
 
 def _unshard(
-    group: ProcessGroup, pairs: list[tuple[Gather, HeldPieces]], level: int
+    group: ProcessGroup, like: Tensor, pairs: list[tuple[Gather, HeldPieces]], level: int
 ) -> Iterator[None]:
     """Undo one sharding: send the pieces of each matrix to its owner's rank in the group."""
     ranks = range(pairs[0][0].sharded_axes[level].shard_count)
@@ -136,7 +141,7 @@ def _unshard(
         stay_here = [index for index in held if request.owners[index][level] == axis.rank]
         for rank, size in enumerate(axis.sizes(outer_shape[axis.dim])):
             shapes[rank] += [resized(outer_shape, axis.dim, size)] * len(stay_here)
-    received = yield from _exchange(group, sent, shapes, pairs[0][0].shards[0])
+    received = yield from _exchange(group, sent, shapes, like)
     for request, held in pairs:
         axis = request.sharded_axes[level]
         stay_here = [index for index in held if request.owners[index][level] == axis.rank]
@@ -147,6 +152,7 @@ def _unshard(
 
 def _reshard(
     group: ProcessGroup,
+    like: Tensor,
     pairs: list[tuple[Gather, HeldPieces]],
     level: int,
     failures: list[bool],
@@ -156,7 +162,7 @@ def _reshard(
     On the CPU, each rank also tells the others whether it failed. On another device, the host would
     wait for the number.
     """
-    like, ranks = pairs[0][0].shards[0], range(pairs[0][0].sharded_axes[level].shard_count)
+    ranks = range(pairs[0][0].sharded_axes[level].shard_count)
     tells = pairs[0][0].tells_failures
     flag = like.new_full((1,), any(failures))
     sent: list[list[Tensor]] = [[flag] * tells for _ in ranks]
@@ -185,14 +191,14 @@ def _held_indices(request: Gather, level: int, rank: int) -> list[int]:
 
 
 def _exchange(
-    group: ProcessGroup, sent: list[list[Tensor]], shapes: list[list[Shape]], like: Tensor
+    group: ProcessGroup, sent: list[list[Tensor]], shapes: list[list[Shape]], empty: Tensor
 ) -> Generator[None, None, list[Iterator[Tensor]]]:
     """Send each rank of a group its tensors; after a pause, return those that each has sent here.
 
     `shapes` holds, for each rank, the shapes of the tensors that arrive from it.
     """
     flat = [tensor.reshape(-1) for tensors in sent for tensor in tensors]
-    outgoing = torch.cat([like.new_empty(0), *flat])
+    outgoing = torch.cat([empty, *flat])
     incoming_sizes = [[prod(shape) for shape in rank_shapes] for rank_shapes in shapes]
     incoming = outgoing.new_empty(sum(map(sum, incoming_sizes)))
     outgoing_sizes = [sum(tensor.numel() for tensor in tensors) for tensors in sent]
@@ -223,6 +229,8 @@ class Gather:
         cost: the work with one matrix, in any unit; by default its elements times its shorter side.
         batch: how many matrices the whole tensor has; by default as many as `shape` has. This rank
             may hold fewer: then `shape` differs between ranks, and `batch` does not.
+        any_dtype: whether results have the dtype that the computation gives them, instead of the
+            shards'. A rank that owns none then learns the dtype from a matrix without elements.
     """
 
     def __init__(
@@ -234,8 +242,10 @@ class Gather:
         *,
         cost: float | None = None,
         batch: int | None = None,
+        any_dtype: bool = False,
     ) -> None:
         self.shards, self.sharded_axes, self.leader = shards, sharded_axes, leader
+        self.any_dtype = any_dtype
         self.cost = prod(shape) * min((1, *shape)[-2:]) if cost is None else cost
         batch = prod(shape[:-2]) if batch is None else batch
         ranks = prod(axis.shard_count for axis in sharded_axes)
@@ -248,9 +258,13 @@ class Gather:
             self.shapes.append(shape)
         self.owners: list[Coordinates] = []  # one for each matrix
 
+    def stand_ins(self) -> list[Tensor]:
+        """Return the matrices that a rank gets if it owns none."""
+        return [self.shards[0].new_empty(0, 0)] * self.any_dtype
+
     @property
     def tells_failures(self) -> bool:
-        """Whether the owners of these matrices tell the other ranks if they fail."""
+        """True if the owners of these matrices tell the other ranks when they fail."""
         return bool(self.sharded_axes) and self.shards[0].device.type == "cpu"
 
     @property
@@ -273,8 +287,10 @@ class Scatter:
         self, results: Sequence[Tensor], gathered: Gather, error: Exception | None = None
     ) -> None:
         self.gathered, self.error = gathered, error
-        # Results travel in the shards' dtype, the only one that a rank without matrices knows.
-        self.results = [matrix.to(gathered.shards[0].dtype) for matrix in results]
+        as_computed = gathered.any_dtype and len(results) > 0
+        self.dtype = results[0].dtype if as_computed else gathered.shards[0].dtype
+        owned = results[: len(gathered.owned_indices)]
+        self.results = [matrix.to(self.dtype) for matrix in owned]
 
 
 def resized(shape: Shape, dim: int, size: int) -> Shape:

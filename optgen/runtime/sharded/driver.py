@@ -58,7 +58,7 @@ of matrices; a request for a reduction over several parameters, by its result; a
 by a list of answers.
 """
 
-ROUND_BYTES = 2**23
+ROUND_BYTES = 2**22
 """Bytes of whole matrices that a rank gets in a round, about; one update may have more."""
 HELD_BYTES = 2**28
 """Bytes of whole matrices on their way to a rank, about: no round begins while there are more.
@@ -158,20 +158,11 @@ class _Step:
             into.add(index, request)
 
     def _resume_oldest(self, into: _Round) -> None:
-        """Remove the oldest round from the queue; resume its updates when they have answers.
-
-        An owner that fails tells the other ranks, which wait for its results.
-        """
+        """Remove the oldest round from the queue; resume its updates when they have answers."""
         batched_all_reduce(each for one in self._rounds for each in one.take_reductions())
         oldest = self._rounds.popleft()
         for index, answer in oldest.answers().items():
-            try:
-                self._resume(index, answer, into)
-            except Exception as error:
-                request = oldest.requests[index]
-                if not isinstance(request, Gather) or not request.tells_failures:
-                    raise
-                into.add(index, Scatter(answer, request, error))
+            self._resume(index, answer, into)
 
 
 class _Round:
@@ -216,8 +207,10 @@ class _Round:
             _raise_first([each.error for each in self.all_of(Scatter)])
 
         def answer(request: Any) -> list[Tensor]:
-            # The tensor of a reduction is completed in place.
-            return next(arrived[type(request)]) if type(request) in arrived else []
+            if isinstance(request, PartialReduction):
+                return []  # its tensor is completed in place
+            tensors = next(arrived[type(request)])
+            return tensors or request.stand_ins() if isinstance(request, Gather) else tensors
 
         return {
             index: list(map(answer, request)) if isinstance(request, list) else answer(request)
@@ -275,13 +268,19 @@ class Collectives:
         """Request the whole matrices that this rank is to compute with.
 
         Args:
-            tensors: this rank's shards of tensors that have the parameters' shape.
+            tensors: this rank's shards of tensors that have the parameters' shape. A rank that
+                owns no matrix gets one without elements.
         """
         *batch, rows, cols = self.whole.shape
         local_batch = tensors[0].shape[:-2]
         cost = prod(local_batch) * newton_schulz.work(rows, cols)
         self._gathered = Gather(
-            tensors, (*local_batch, rows, cols), self._matrix_axes(), cost=cost, batch=prod(batch)
+            tensors,
+            (*local_batch, rows, cols),
+            self._matrix_axes(),
+            cost=cost,
+            batch=prod(batch),
+            any_dtype=True,
         )
         return self._gathered
 
