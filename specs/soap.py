@@ -1,6 +1,7 @@
 """SOAP: Adam in the slowly changing eigenbasis of Shampoo's preconditioners.
 
-The first step only finds the bases. A parameter without rows and columns gets Adam, which
+The first step only finds the bases. The mean of gradients is kept in the bases, as the authors keep it
+between steps; so a step turns one matrix into them, not two. A parameter without rows and columns gets Adam, which
 begins in the second step, too. A parameter with more than two axes is a batch of matrices, of any
 size.
 """
@@ -49,11 +50,13 @@ def SOAP(
         decay = beta2
 
     if k > 0:
-        m = beta1 * m + (1 - beta1) * g
         if factored(p):
-            v = beta2 * v + (1 - beta2) * (transpose(U) @ g @ W) ** 2
-            u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
+            x = transpose(U) @ g @ W
+            m = beta1 * m + (1 - beta1) * x
+            v = beta2 * v + (1 - beta2) * x**2
+            u = U @ (m / (sqrt(v) + eps)) @ transpose(W)
         else:
+            m = beta1 * m + (1 - beta1) * g
             v = beta2 * v + (1 - beta2) * g**2
             u = m / (sqrt(v) + eps)
         p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
@@ -71,5 +74,7 @@ def SOAP(
             S = descending(transpose(col_sum(U * X)))  # the diagonal of U.T @ L @ U
             T = descending(transpose(col_sum(W * Y)))
             v = S @ v @ transpose(T)
+            mean = U @ m @ transpose(W)
             U = qr(X @ transpose(S))
             W = qr(Y @ transpose(T))
+            m = transpose(U) @ mean @ W

@@ -20,16 +20,18 @@ class SOAP(GeneratedOptimizer):
             &\quad \text{decay} \leftarrow \text{shampoo beta} \\
             &\textbf{else}: \\
             &\quad \text{decay} \leftarrow \beta_2 \\
+            &m_t \leftarrow m_{t-1} \\
             &\theta_t \leftarrow \theta_{t-1} \\
             &v_t \leftarrow v_{t-1} \\
             &\textbf{if } k_t > 0: \\
-            &\quad m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
             &\quad \textbf{if } \dim \theta > 1: \\
-            &\quad \quad v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) (U_{t-1}^{\top} \, g_t \,
-                W_{t-1})^2 \\
-            &\quad \quad u_t \leftarrow U_{t-1} \, \frac{U_{t-1}^{\top} \, m_t \,
-                W_{t-1}}{\sqrt{v_t} + \epsilon} \, W_{t-1}^{\top} \\
+            &\quad \quad x_t \leftarrow U_{t-1}^{\top} \, g_t \, W_{t-1} \\
+            &\quad \quad m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) x_t \\
+            &\quad \quad v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) x_t^2 \\
+            &\quad \quad u_t \leftarrow U_{t-1} \, \frac{m_t}{\sqrt{v_t} + \epsilon} \,
+                W_{t-1}^{\top} \\
             &\quad \textbf{else}: \\
+            &\quad \quad m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
             &\quad \quad v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) g_t^2 \\
             &\quad \quad u_t \leftarrow \frac{m_t}{\sqrt{v_t} + \epsilon} \\
             &\quad \theta_t \leftarrow \theta_{t-1} - \frac{\gamma \sqrt{1 - \beta_2^{k_t}}}{1 -
@@ -51,8 +53,10 @@ class SOAP(GeneratedOptimizer):
             &\quad \quad T_t \leftarrow
                 \operatorname{descending}(\operatorname{sum}_{\downarrow}(W_{t-1} Y_t)^{\top}) \\
             &\quad \quad v_t \leftarrow S_t \, v_t \, T_t^{\top} \\
+            &\quad \quad \text{mean}_t \leftarrow U_{t-1} \, m_t \, W_{t-1}^{\top} \\
             &\quad \quad U_t \leftarrow \operatorname{qr}(X_t \, S_t^{\top}) \\
-            &\quad \quad W_t \leftarrow \operatorname{qr}(Y_t \, T_t^{\top})
+            &\quad \quad W_t \leftarrow \operatorname{qr}(Y_t \, T_t^{\top}) \\
+            &\quad \quad m_t \leftarrow U_t^{\top} \, \text{mean}_t \, W_t
         \end{aligned}
 
     Args:
@@ -121,7 +125,7 @@ class SOAP(GeneratedOptimizer):
         widens=True,
         why_uncut="the state gram_left is a square matrix",
         by_matrix=True,
-        sweeps=("sweep1", "sweep2", "sweep3", "sweep4", "sweep5", "sweep6"),
+        sweeps=("sweep1", "sweep2", "sweep3", "sweep4", "sweep5"),
         facts=("factored",),
         upper_bounds=(("betas", 1),),
     )

@@ -62,17 +62,16 @@ def update_factored(
             # g = -g
             grad = -grad
         if k > 0:
-            # m = beta1 * m + (1 - beta1) * g
-            exp_avg = beta1 * exp_avg + (1 - beta1) * grad
-            # v = beta2 * v + (1 - beta2) * (transpose(U) @ g @ W) ** 2
-            grad_product = transpose(basis_left) @ grad @ basis_right
-            exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad_product * grad_product
-            # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
+            # x = transpose(U) @ g @ W
+            x = transpose(basis_left) @ grad @ basis_right
+            # m = beta1 * m + (1 - beta1) * x
+            exp_avg = beta1 * exp_avg + (1 - beta1) * x
+            # v = beta2 * v + (1 - beta2) * x**2
+            exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
+            # u = U @ (m / (sqrt(v) + eps)) @ transpose(W)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             param = param - step_size * (
-                basis_left
-                @ (transpose(basis_left) @ exp_avg @ basis_right / (sqrt(exp_avg_sq) + eps))
-                @ transpose(basis_right)
+                basis_left @ (exp_avg / (sqrt(exp_avg_sq) + eps)) @ transpose(basis_right)
             )
             # p = p - lr * weight_decay * p
             param = (1 - lr * weight_decay) * param
@@ -87,21 +86,25 @@ def update_factored(
             basis_right = eigenvectors(gram_right)
         elif remainder(k, precondition_frequency) == 0:
             # X = L @ U
-            X = gram_left @ basis_left
+            X_ = gram_left @ basis_left
             # Y = R @ W
             Y = gram_right @ basis_right
             # S = descending(transpose(col_sum(U * X)))
-            basis_left_col_sum = col_sum(basis_left * X)
+            basis_left_col_sum = col_sum(basis_left * X_)
             S = descending_order(transpose(basis_left_col_sum))
             # T = descending(transpose(col_sum(W * Y)))
             basis_right_col_sum = col_sum(basis_right * Y)
             T = descending_order(transpose(basis_right_col_sum))
             # v = S @ v @ transpose(T)
             exp_avg_sq = permuted_columns(permuted_rows(exp_avg_sq, S), T)
+            # mean = U @ m @ transpose(W)
+            mean = basis_left @ exp_avg @ transpose(basis_right)
             # U = qr(X @ transpose(S))
-            basis_left = qr(permuted_columns(X, S))
+            basis_left = qr(permuted_columns(X_, S))
             # W = qr(Y @ transpose(T))
             basis_right = qr(permuted_columns(Y, T))
+            # m = transpose(U) @ mean @ W
+            exp_avg = transpose(basis_left) @ mean @ basis_right
         params[index].copy_(param)
         exp_avgs[index].copy_(exp_avg)
         exp_avg_sqs[index].copy_(exp_avg_sq)
@@ -157,22 +160,16 @@ def update_functional_factored(
             # g = -g
             grad = -grad
         if capturable:
-            # m = beta1 * m + (1 - beta1) * g
-            exp_avg_then = beta1 * exp_avg + (1 - beta1) * grad
-            # v = beta2 * v + (1 - beta2) * (transpose(U) @ g @ W) ** 2
-            grad_product = transpose(basis_left) @ grad @ basis_right
-            exp_avg_sq_then = beta2 * exp_avg_sq + (1 - beta2) * grad_product * grad_product
-            # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
+            # x = transpose(U) @ g @ W
+            x = transpose(basis_left) @ grad @ basis_right
+            # m = beta1 * m + (1 - beta1) * x
+            exp_avg_then = beta1 * exp_avg + (1 - beta1) * x
+            # v = beta2 * v + (1 - beta2) * x**2
+            exp_avg_sq_then = beta2 * exp_avg_sq + (1 - beta2) * x * x
+            # u = U @ (m / (sqrt(v) + eps)) @ transpose(W)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             param_then = param - step_size * (
-                basis_left
-                @ (
-                    transpose(basis_left)
-                    @ exp_avg_then
-                    @ basis_right
-                    / (sqrt(exp_avg_sq_then) + eps)
-                )
-                @ transpose(basis_right)
+                basis_left @ (exp_avg_then / (sqrt(exp_avg_sq_then) + eps)) @ transpose(basis_right)
             )
             # p = p - lr * weight_decay * p
             param_then = (1 - lr * weight_decay) * param_then
@@ -180,17 +177,16 @@ def update_functional_factored(
             exp_avg_sq = where(k > 0, exp_avg_sq_then, exp_avg_sq)
             param = where(k > 0, param_then, param)
         elif k > 0:
-            # m = beta1 * m + (1 - beta1) * g
-            exp_avg = beta1 * exp_avg + (1 - beta1) * grad
-            # v = beta2 * v + (1 - beta2) * (transpose(U) @ g @ W) ** 2
-            grad_product = transpose(basis_left) @ grad @ basis_right
-            exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad_product * grad_product
-            # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
+            # x = transpose(U) @ g @ W
+            x = transpose(basis_left) @ grad @ basis_right
+            # m = beta1 * m + (1 - beta1) * x
+            exp_avg = beta1 * exp_avg + (1 - beta1) * x
+            # v = beta2 * v + (1 - beta2) * x**2
+            exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
+            # u = U @ (m / (sqrt(v) + eps)) @ transpose(W)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             param = param - step_size * (
-                basis_left
-                @ (transpose(basis_left) @ exp_avg @ basis_right / (sqrt(exp_avg_sq) + eps))
-                @ transpose(basis_right)
+                basis_left @ (exp_avg / (sqrt(exp_avg_sq) + eps)) @ transpose(basis_right)
             )
             # p = p - lr * weight_decay * p
             param = (1 - lr * weight_decay) * param
@@ -204,32 +200,40 @@ def update_functional_factored(
             # W = eigenvectors(R)
             basis_right_then = eigenvectors(gram_right)
             # X = L @ U
-            X = gram_left @ basis_left
+            X_ = gram_left @ basis_left
             # Y = R @ W
             Y = gram_right @ basis_right
             # S = descending(transpose(col_sum(U * X)))
-            basis_left_col_sum = col_sum(basis_left * X)
+            basis_left_col_sum = col_sum(basis_left * X_)
             S = descending_order(transpose(basis_left_col_sum))
             # T = descending(transpose(col_sum(W * Y)))
             basis_right_col_sum = col_sum(basis_right * Y)
             T = descending_order(transpose(basis_right_col_sum))
             # v = S @ v @ transpose(T)
             exp_avg_sq_else_then = permuted_columns(permuted_rows(exp_avg_sq, S), T)
+            # mean = U @ m @ transpose(W)
+            mean = basis_left @ exp_avg @ transpose(basis_right)
             # U = qr(X @ transpose(S))
-            basis_left_else_then = qr(permuted_columns(X, S))
+            basis_left_else_then = qr(permuted_columns(X_, S))
             # W = qr(Y @ transpose(T))
             basis_right_else_then = qr(permuted_columns(Y, T))
+            # m = transpose(U) @ mean @ W
+            exp_avg_else_then = transpose(basis_left_else_then) @ mean @ basis_right_else_then
             basis_left_else = where(
                 remainder(k, precondition_frequency) == 0, basis_left_else_then, basis_left
             )
             basis_right_else = where(
                 remainder(k, precondition_frequency) == 0, basis_right_else_then, basis_right
             )
+            exp_avg_else = where(
+                remainder(k, precondition_frequency) == 0, exp_avg_else_then, exp_avg
+            )
             exp_avg_sq_else = where(
                 remainder(k, precondition_frequency) == 0, exp_avg_sq_else_then, exp_avg_sq
             )
             basis_left = where(k == 0, basis_left_then, basis_left_else)
             basis_right = where(k == 0, basis_right_then, basis_right_else)
+            exp_avg = where(k == 0, exp_avg, exp_avg_else)
             exp_avg_sq = where(k == 0, exp_avg_sq, exp_avg_sq_else)
         elif k == 0:
             # U = eigenvectors(L)
@@ -238,21 +242,25 @@ def update_functional_factored(
             basis_right = eigenvectors(gram_right)
         elif remainder(k, precondition_frequency) == 0:
             # X = L @ U
-            X = gram_left @ basis_left
+            X_ = gram_left @ basis_left
             # Y = R @ W
             Y = gram_right @ basis_right
             # S = descending(transpose(col_sum(U * X)))
-            basis_left_col_sum = col_sum(basis_left * X)
+            basis_left_col_sum = col_sum(basis_left * X_)
             S = descending_order(transpose(basis_left_col_sum))
             # T = descending(transpose(col_sum(W * Y)))
             basis_right_col_sum = col_sum(basis_right * Y)
             T = descending_order(transpose(basis_right_col_sum))
             # v = S @ v @ transpose(T)
             exp_avg_sq = permuted_columns(permuted_rows(exp_avg_sq, S), T)
+            # mean = U @ m @ transpose(W)
+            mean = basis_left @ exp_avg @ transpose(basis_right)
             # U = qr(X @ transpose(S))
-            basis_left = qr(permuted_columns(X, S))
+            basis_left = qr(permuted_columns(X_, S))
             # W = qr(Y @ transpose(T))
             basis_right = qr(permuted_columns(Y, T))
+            # m = transpose(U) @ mean @ W
+            exp_avg = transpose(basis_left) @ mean @ basis_right
 
         params[index].copy_(param)
         exp_avgs[index].copy_(exp_avg)

@@ -19,14 +19,13 @@ from optgen.runtime.eager.parts import same_shape_sublists
 from optgen.runtime.eager.reductions import col_sum
 from optgen.runtime.eager.scalars import advance, divide, remainder, sqrt
 from optgen.runtime.eager.tensor_lists import sweep_function
-from optgen.runtime.eager.working_copies import in_compute_dtype, write_back
+from optgen.runtime.eager.working_copies import empty_like, in_compute_dtype, write_back
 
 sweep1 = sweep_function(__package__, "sweep1")
 sweep2 = sweep_function(__package__, "sweep2")
 sweep3 = sweep_function(__package__, "sweep3")
 sweep4 = sweep_function(__package__, "sweep4")
 sweep5 = sweep_function(__package__, "sweep5")
-sweep6 = sweep_function(__package__, "sweep6")
 
 
 def update_factored(
@@ -82,41 +81,39 @@ def update_factored(
             # g = -g
             grad = -grad
         if k > 0:
-            # v = beta2 * v + (1 - beta2) * (transpose(U) @ g @ W) ** 2
-            grad_product = transpose(basis_left) @ grad @ basis_right
-            # m = beta1 * m + (1 - beta1) * g
-            sweep1(exp_avg, grad, beta1=beta1, one_minus_beta1=one_minus_beta1)
-            # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
+            # x = transpose(U) @ g @ W
+            x = transpose(basis_left) @ grad @ basis_right
+            # m = beta1 * m + (1 - beta1) * x
+            # v = beta2 * v + (1 - beta2) * x**2
+            # u = U @ (m / (sqrt(v) + eps)) @ transpose(W)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            exp_avg_product = transpose(basis_left) @ exp_avg @ basis_right
-            # sweep2 reads grad_product by the name exp_avg_product_quotient, and then overwrites it
-            exp_avg_product_quotient = grad_product
-            # v = beta2 * v + (1 - beta2) * (transpose(U) @ g @ W) ** 2
-            # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
-            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            sweep2(
+            exp_avg_quotient = empty_like(x)
+            sweep1(
+                exp_avg,
+                x,
                 exp_avg_sq,
-                exp_avg_product,
-                exp_avg_product_quotient,
+                exp_avg_quotient,
+                beta1=beta1,
+                one_minus_beta1=one_minus_beta1,
                 beta2=beta2,
                 one_minus_beta2=one_minus_beta2,
                 eps=eps,
             )
-            # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
+            # u = U @ (m / (sqrt(v) + eps)) @ transpose(W)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            exp_avg_product_2 = basis_left @ exp_avg_product_quotient @ transpose(basis_right)
-            # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
+            exp_avg_product = basis_left @ exp_avg_quotient @ transpose(basis_right)
+            # u = U @ (m / (sqrt(v) + eps)) @ transpose(W)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             # p = p - lr * weight_decay * p
-            sweep3(param, exp_avg_product_2, step_size=step_size, decay_factor=decay_factor)
+            sweep2(param, exp_avg_product, step_size=step_size, decay_factor=decay_factor)
         # L = lerp(L, g @ transpose(g), 1 - decay)
         grad_row_gram = grad @ transpose(grad)
         # R = lerp(R, transpose(g) @ g, 1 - decay)
         grad_col_gram = transpose(grad) @ grad
         # L = lerp(L, g @ transpose(g), 1 - decay)
-        sweep4(gram_left, grad_row_gram, one_minus_decay=one_minus_decay)
+        sweep3(gram_left, grad_row_gram, one_minus_decay=one_minus_decay)
         # R = lerp(R, transpose(g) @ g, 1 - decay)
-        sweep5(gram_right, grad_col_gram, one_minus_decay=one_minus_decay)
+        sweep4(gram_right, grad_col_gram, one_minus_decay=one_minus_decay)
         if k == 0:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)
@@ -124,11 +121,11 @@ def update_factored(
             basis_right = eigenvectors(gram_right)
         elif remainder(k, precondition_frequency) == 0:
             # X = L @ U
-            X = gram_left @ basis_left
+            X_ = gram_left @ basis_left
             # Y = R @ W
             Y = gram_right @ basis_right
             # S = descending(transpose(col_sum(U * X)))
-            basis_left_product = basis_left * X
+            basis_left_product = basis_left * X_
             basis_left_col_sum = col_sum(basis_left_product)
             S = descending_order(transpose(basis_left_col_sum))
             # T = descending(transpose(col_sum(W * Y)))
@@ -137,10 +134,14 @@ def update_factored(
             T = descending_order(transpose(basis_right_col_sum))
             # v = S @ v @ transpose(T)
             exp_avg_sq = permuted_columns(permuted_rows(exp_avg_sq, S), T)
+            # mean = U @ m @ transpose(W)
+            mean = basis_left @ exp_avg @ transpose(basis_right)
             # U = qr(X @ transpose(S))
-            basis_left = qr(permuted_columns(X, S))
+            basis_left = qr(permuted_columns(X_, S))
             # W = qr(Y @ transpose(T))
             basis_right = qr(permuted_columns(Y, T))
+            # m = transpose(U) @ mean @ W
+            exp_avg = transpose(basis_left) @ mean @ basis_right
         write_back(params, param)
         write_back(exp_avgs, exp_avg)
         write_back(exp_avg_sqs, exp_avg_sq)
@@ -191,7 +192,7 @@ def update_not_factored(
             # u = m / (sqrt(v) + eps)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             # p = p - lr * weight_decay * p
-            sweep6(
+            sweep5(
                 exp_avg,
                 grad,
                 exp_avg_sq,

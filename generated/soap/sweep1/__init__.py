@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from optgen.runtime.elementwise import Elementwise
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import Rule, State
 
 _update = Elementwise(
     Rule(
         name="sweep1",
-        states=(),
-        hypers=("beta1", "one_minus_beta1"),
+        states=(State("exp_avg_sq"), State("exp_avg_quotient")),
+        hypers=("beta1", "one_minus_beta1", "beta2", "one_minus_beta2", "eps"),
         step=None,
         tensor_hypers=(),
     ),
@@ -23,10 +23,25 @@ _update = Elementwise(
 
 def sweep1(
     exp_avgs: Sequence[Tensor],
-    grads: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    exp_avg_sqs: Sequence[Tensor],
+    exp_avg_quotients: Sequence[Tensor],
     *,
     beta1: float = 0.0,
     one_minus_beta1: float = 0.0,
+    beta2: float = 0.0,
+    one_minus_beta2: float = 0.0,
+    eps: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of SOAP, which outlined.py calls."""
-    _update(exp_avgs, grads, beta1=beta1, one_minus_beta1=one_minus_beta1)
+    _update(
+        exp_avgs,
+        xs,
+        exp_avg_sqs,
+        exp_avg_quotients,
+        beta1=beta1,
+        one_minus_beta1=one_minus_beta1,
+        beta2=beta2,
+        one_minus_beta2=one_minus_beta2,
+        eps=eps,
+    )

@@ -12,14 +12,28 @@ from optgen.runtime.eager.rounding import scale_
 
 def update(
     exp_avgs: list[Tensor],
-    grads: list[Tensor],
+    xs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    exp_avg_quotients: list[Tensor],
     *,
     beta1: float,
     one_minus_beta1: float,
+    beta2: float,
+    one_minus_beta2: float,
+    eps: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(exp_avgs, grads):
-        exp_avgs, grads = chunk
-        # m = beta1 * m + (1 - beta1) * g
+    for chunk in chunks(exp_avgs, xs, exp_avg_sqs, exp_avg_quotients):
+        exp_avgs, xs, exp_avg_sqs, exp_avg_quotients = chunk
+        # m = beta1 * m + (1 - beta1) * x
         scale_(exp_avgs, beta1)
-        torch._foreach_add_(exp_avgs, grads, alpha=one_minus_beta1)
+        torch._foreach_add_(exp_avgs, xs, alpha=one_minus_beta1)
+        # v = beta2 * v + (1 - beta2) * x**2
+        scale_(exp_avg_sqs, beta2)
+        torch._foreach_addcmul_(exp_avg_sqs, xs, xs, one_minus_beta2)
+        # u = U @ (m / (sqrt(v) + eps)) @ transpose(W)
+        # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+        denoms = torch._foreach_sqrt(exp_avg_sqs)
+        torch._foreach_add_(denoms, eps)
+        updates = torch._foreach_div(exp_avgs, denoms)
+        torch._foreach_copy_(exp_avg_quotients, updates)

@@ -10,12 +10,26 @@ from optgen.runtime.eager.parts import zip_slices
 
 def update(
     exp_avgs: list[Tensor],
-    grads: list[Tensor],
+    xs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    exp_avg_quotients: list[Tensor],
     *,
     beta1: float,
     one_minus_beta1: float,
+    beta2: float,
+    one_minus_beta2: float,
+    eps: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for exp_avg, grad in zip_slices(exp_avgs, grads):
-        # m = beta1 * m + (1 - beta1) * g
-        exp_avg.mul_(beta1).add_(grad, alpha=one_minus_beta1)
+    for exp_avg, x, exp_avg_sq, exp_avg_quotient in zip_slices(
+        exp_avgs, xs, exp_avg_sqs, exp_avg_quotients
+    ):
+        # m = beta1 * m + (1 - beta1) * x
+        exp_avg.mul_(beta1).add_(x, alpha=one_minus_beta1)
+        # v = beta2 * v + (1 - beta2) * x**2
+        exp_avg_sq.mul_(beta2).addcmul_(x, x, value=one_minus_beta2)
+        # u = U @ (m / (sqrt(v) + eps)) @ transpose(W)
+        # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+        denom = exp_avg_sq.sqrt().add_(eps)
+        update = exp_avg.div(denom)
+        exp_avg_quotient.copy_(update)

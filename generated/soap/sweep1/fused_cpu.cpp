@@ -9,13 +9,13 @@ namespace {
 // Elementwise part of a step of SOAP, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { EXP_AVG, GRAD, STREAMS };
+    enum { EXP_AVG, X, EXP_AVG_SQ, EXP_AVG_QUOTIENT, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
     struct Hypers {
-        double beta1, one_minus_beta1;
+        double beta1, one_minus_beta1, beta2, one_minus_beta2, eps;
     };
 
     static bool applies(const Sizes&) { return true; }
@@ -33,26 +33,42 @@ struct Rule : RuleDefaults {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, i64 n, Stream<S> exp_avgs, Stream<const S> grads) {
+        const Hypers& hypers, i64 n, Stream<S> exp_avgs, Stream<const S> xs, Stream<S> exp_avg_sqs,
+        Stream<S> exp_avg_quotients) {
         using C = ComputeType<S>;
         const C beta1 = C(hypers.beta1);
         const C one_minus_beta1 = C(hypers.one_minus_beta1);
+        const C beta2 = C(hypers.beta2);
+        const C one_minus_beta2 = C(hypers.one_minus_beta2);
+        const C eps = C(hypers.eps);
         const i64 ahead = prefetch_distance<S>(n);
+        struct { DelayedStore<S> exp_avg, exp_avg_sq, exp_avg_quotient; } delayed;
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C exp_avg = load(exp_avgs + i, ahead);
-            C grad = load(grads + i, ahead);
+            C x = load(xs + i, ahead);
+            C exp_avg_sq = load(exp_avg_sqs + i, ahead);
+            C exp_avg_quotient = load(exp_avg_quotients + i, ahead);
 
-            // m = beta1 * m + (1 - beta1) * g
-            exp_avg = beta1 * exp_avg + one_minus_beta1 * grad;
+            // m = beta1 * m + (1 - beta1) * x
+            exp_avg = beta1 * exp_avg + one_minus_beta1 * x;
+            // v = beta2 * v + (1 - beta2) * x**2
+            exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * x * x;
+            // u = U @ (m / (sqrt(v) + eps)) @ transpose(W)
+            // p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+            exp_avg_quotient = exp_avg / (sqrt(exp_avg_sq) + eps);
 
-            store(exp_avgs + i, exp_avg);
+            delayed.exp_avg.store(exp_avgs + i, exp_avg);
+            delayed.exp_avg_sq.store(exp_avg_sqs + i, exp_avg_sq);
+            delayed.exp_avg_quotient.store(exp_avg_quotients + i, exp_avg_quotient);
         }
     }
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
-        return sweep<S>(inputs.hypers, n, streams[EXP_AVG], streams[GRAD]);
+        return sweep<S>(
+            inputs.hypers, n, streams[EXP_AVG], streams[X], streams[EXP_AVG_SQ],
+            streams[EXP_AVG_QUOTIENT]);
     }
 };
 

@@ -13,10 +13,12 @@ from optgen.runtime.fused_triton.device_functions import (
     PARAM_GROUP,
     STREAMS,
     at,
+    div,
+    sqrt,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(2)
+SCALARS = tl.constexpr(5)
 WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(scalars=SCALARS.value),
 }
@@ -26,27 +28,49 @@ WORKSPACES = {  # by the facts of a plan
 def sweep1_scalars(table, hypers, scalars, num_tensors):
     """Store the hyperparameters of one tensor's group as its scalars."""
     entry = table + tl.program_id(0)
-    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 2
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 5
     scalars += tl.program_id(0) * SCALARS
     beta1 = tl.load(hyper)
     one_minus_beta1 = tl.load(hyper + 1)
+    beta2 = tl.load(hyper + 2)
+    one_minus_beta2 = tl.load(hyper + 3)
+    eps = tl.load(hyper + 4)
 
     tl.store(scalars, beta1)
     tl.store(scalars + 1, one_minus_beta1)
+    tl.store(scalars + 2, beta2)
+    tl.store(scalars + 3, one_minus_beta2)
+    tl.store(scalars + 4, eps)
 
 
 @triton.jit
-def sweep1_step_on_elements(exp_avgs, grads, lanes, mask, scalars, dtype: tl.constexpr):
+def sweep1_step_on_elements(
+    exp_avgs, xs, exp_avg_sqs, exp_avg_quotients, lanes, mask, scalars, dtype: tl.constexpr
+):
     """Update the elements `lanes` of one tensor."""
     exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
-    grad = tl.load(grads + lanes, mask).to(dtype)
+    x = tl.load(xs + lanes, mask).to(dtype)
+    exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)
+    exp_avg_quotient = tl.load(exp_avg_quotients + lanes, mask).to(dtype)
     beta1 = tl.load(scalars)
     one_minus_beta1 = tl.load(scalars + 1)
+    beta2 = tl.load(scalars + 2)
+    one_minus_beta2 = tl.load(scalars + 3)
+    eps = tl.load(scalars + 4)
 
-    # m = beta1 * m + (1 - beta1) * g
-    exp_avg = beta1 * exp_avg + one_minus_beta1 * grad
+    # m = beta1 * m + (1 - beta1) * x
+    exp_avg = beta1 * exp_avg + one_minus_beta1 * x
+    # v = beta2 * v + (1 - beta2) * x**2
+    exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * x * x
+    # u = U @ (m / (sqrt(v) + eps)) @ transpose(W)
+    # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+    exp_avg_quotient = div(exp_avg, sqrt(exp_avg_sq) + eps)
 
     tl.store(exp_avgs + lanes, exp_avg.to(exp_avgs.dtype.element_ty), mask)
+    tl.store(exp_avg_sqs + lanes, exp_avg_sq.to(exp_avg_sqs.dtype.element_ty), mask)
+    tl.store(
+        exp_avg_quotients + lanes, exp_avg_quotient.to(exp_avg_quotients.dtype.element_ty), mask
+    )
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -57,7 +81,9 @@ def sweep1_step(
     num_tensors,
     COMPUTE_T: tl.constexpr,
     EXP_AVG_T: tl.constexpr,
-    GRAD_T: tl.constexpr,
+    X_T: tl.constexpr,
+    EXP_AVG_SQ_T: tl.constexpr,
+    EXP_AVG_QUOTIENT_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -70,11 +96,15 @@ def sweep1_step(
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     exp_avgs = tl.load(entry + STREAMS * num_tensors)
-    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
-    if (count == BLOCK) & ((exp_avgs | grads) & 15 == 0):
+    xs = tl.load(entry + (STREAMS + 1) * num_tensors)
+    exp_avg_sqs = tl.load(entry + (STREAMS + 2) * num_tensors)
+    exp_avg_quotients = tl.load(entry + (STREAMS + 3) * num_tensors)
+    if (count == BLOCK) & ((exp_avgs | xs | exp_avg_sqs | exp_avg_quotients) & 15 == 0):
         sweep1_step_on_elements(
             at(exp_avgs, start, EXP_AVG_T, VECTOR),
-            at(grads, start, GRAD_T, VECTOR),
+            at(xs, start, X_T, VECTOR),
+            at(exp_avg_sqs, start, EXP_AVG_SQ_T, VECTOR),
+            at(exp_avg_quotients, start, EXP_AVG_QUOTIENT_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -85,7 +115,9 @@ def sweep1_step(
             lanes = first + tl.arange(0, TAIL)
             sweep1_step_on_elements(
                 at(exp_avgs, start, EXP_AVG_T, 1),
-                at(grads, start, GRAD_T, 1),
+                at(xs, start, X_T, 1),
+                at(exp_avg_sqs, start, EXP_AVG_SQ_T, 1),
+                at(exp_avg_quotients, start, EXP_AVG_QUOTIENT_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

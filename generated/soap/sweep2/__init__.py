@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from optgen.runtime.elementwise import Elementwise
-from optgen.runtime.rule import Rule, State
+from optgen.runtime.rule import Rule
 
 _update = Elementwise(
     Rule(
         name="sweep2",
-        states=(State("exp_avg_product_quotient"),),
-        hypers=("beta2", "one_minus_beta2", "eps"),
+        states=(),
+        hypers=("step_size", "decay_factor"),
         step=None,
         tensor_hypers=(),
     ),
@@ -22,20 +22,11 @@ _update = Elementwise(
 
 
 def sweep2(
-    exp_avg_sqs: Sequence[Tensor],
+    params: Sequence[Tensor],
     exp_avg_products: Sequence[Tensor],
-    exp_avg_product_quotients: Sequence[Tensor],
     *,
-    beta2: float = 0.0,
-    one_minus_beta2: float = 0.0,
-    eps: float = 0.0,
+    step_size: float = 0.0,
+    decay_factor: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of SOAP, which outlined.py calls."""
-    _update(
-        exp_avg_sqs,
-        exp_avg_products,
-        exp_avg_product_quotients,
-        beta2=beta2,
-        one_minus_beta2=one_minus_beta2,
-        eps=eps,
-    )
+    _update(params, exp_avg_products, step_size=step_size, decay_factor=decay_factor)

@@ -9,16 +9,12 @@ from optgen.runtime.eager.parts import zip_slices
 
 
 def update(
-    params: list[Tensor],
-    exp_avg_product_2s: list[Tensor],
+    gram_lefts: list[Tensor],
+    grad_row_grams: list[Tensor],
     *,
-    step_size: float,
-    decay_factor: float,
+    one_minus_decay: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, exp_avg_product_2 in zip_slices(params, exp_avg_product_2s):
-        # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
-        # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-        param.add_(exp_avg_product_2, alpha=-step_size)
-        # p = p - lr * weight_decay * p
-        param.mul_(decay_factor)
+    for gram_left, grad_row_gram in zip_slices(gram_lefts, grad_row_grams):
+        # L = lerp(L, g @ transpose(g), 1 - decay)
+        gram_left.lerp_(grad_row_gram, one_minus_decay)

@@ -22,10 +22,10 @@ _update = Elementwise(
 
 
 def sweep4(
-    gram_lefts: Sequence[Tensor],
-    grad_row_grams: Sequence[Tensor],
+    gram_rights: Sequence[Tensor],
+    grad_col_grams: Sequence[Tensor],
     *,
     one_minus_decay: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of SOAP, which outlined.py calls."""
-    _update(gram_lefts, grad_row_grams, one_minus_decay=one_minus_decay)
+    _update(gram_rights, grad_col_grams, one_minus_decay=one_minus_decay)

@@ -10,13 +10,13 @@ from optgen.runtime.eager.parts import chunks
 
 
 def update(
-    gram_lefts: list[Tensor],
-    grad_row_grams: list[Tensor],
+    gram_rights: list[Tensor],
+    grad_col_grams: list[Tensor],
     *,
     one_minus_decay: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(gram_lefts, grad_row_grams):
-        gram_lefts, grad_row_grams = chunk
-        # L = lerp(L, g @ transpose(g), 1 - decay)
-        torch._foreach_lerp_(gram_lefts, grad_row_grams, one_minus_decay)
+    for chunk in chunks(gram_rights, grad_col_grams):
+        gram_rights, grad_col_grams = chunk
+        # R = lerp(R, transpose(g) @ g, 1 - decay)
+        torch._foreach_lerp_(gram_rights, grad_col_grams, one_minus_decay)

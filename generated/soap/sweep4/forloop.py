@@ -9,12 +9,12 @@ from optgen.runtime.eager.parts import zip_slices
 
 
 def update(
-    gram_lefts: list[Tensor],
-    grad_row_grams: list[Tensor],
+    gram_rights: list[Tensor],
+    grad_col_grams: list[Tensor],
     *,
     one_minus_decay: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for gram_left, grad_row_gram in zip_slices(gram_lefts, grad_row_grams):
-        # L = lerp(L, g @ transpose(g), 1 - decay)
-        gram_left.lerp_(grad_row_gram, one_minus_decay)
+    for gram_right, grad_col_gram in zip_slices(gram_rights, grad_col_grams):
+        # R = lerp(R, transpose(g) @ g, 1 - decay)
+        gram_right.lerp_(grad_col_gram, one_minus_decay)

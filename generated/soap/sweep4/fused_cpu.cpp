@@ -9,7 +9,7 @@ namespace {
 // Elementwise part of a step of SOAP, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { GRAM_LEFT, GRAD_ROW_GRAM, STREAMS };
+    enum { GRAM_RIGHT, GRAD_COL_GRAM, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -33,25 +33,25 @@ struct Rule : RuleDefaults {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, i64 n, Stream<S> gram_lefts, Stream<const S> grad_row_grams) {
+        const Hypers& hypers, i64 n, Stream<S> gram_rights, Stream<const S> grad_col_grams) {
         using C = ComputeType<S>;
         const C one_minus_decay = C(hypers.one_minus_decay);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C gram_left = load(gram_lefts + i, ahead);
-            C grad_row_gram = load(grad_row_grams + i, ahead);
+            C gram_right = load(gram_rights + i, ahead);
+            C grad_col_gram = load(grad_col_grams + i, ahead);
 
-            // L = lerp(L, g @ transpose(g), 1 - decay)
-            gram_left = lerp(gram_left, grad_row_gram, one_minus_decay);
+            // R = lerp(R, transpose(g) @ g, 1 - decay)
+            gram_right = lerp(gram_right, grad_col_gram, one_minus_decay);
 
-            store(gram_lefts + i, gram_left);
+            store(gram_rights + i, gram_right);
         }
     }
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
-        return sweep<S>(inputs.hypers, n, streams[GRAM_LEFT], streams[GRAD_ROW_GRAM]);
+        return sweep<S>(inputs.hypers, n, streams[GRAM_RIGHT], streams[GRAD_COL_GRAM]);
     }
 };
 

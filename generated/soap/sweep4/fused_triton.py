@@ -35,16 +35,16 @@ def sweep4_scalars(table, hypers, scalars, num_tensors):
 
 
 @triton.jit
-def sweep4_step_on_elements(gram_lefts, grad_row_grams, lanes, mask, scalars, dtype: tl.constexpr):
+def sweep4_step_on_elements(gram_rights, grad_col_grams, lanes, mask, scalars, dtype: tl.constexpr):
     """Update the elements `lanes` of one tensor."""
-    gram_left = tl.load(gram_lefts + lanes, mask).to(dtype)
-    grad_row_gram = tl.load(grad_row_grams + lanes, mask).to(dtype)
+    gram_right = tl.load(gram_rights + lanes, mask).to(dtype)
+    grad_col_gram = tl.load(grad_col_grams + lanes, mask).to(dtype)
     one_minus_decay = tl.load(scalars)
 
-    # L = lerp(L, g @ transpose(g), 1 - decay)
-    gram_left = lerp(gram_left, grad_row_gram, one_minus_decay)
+    # R = lerp(R, transpose(g) @ g, 1 - decay)
+    gram_right = lerp(gram_right, grad_col_gram, one_minus_decay)
 
-    tl.store(gram_lefts + lanes, gram_left.to(gram_lefts.dtype.element_ty), mask)
+    tl.store(gram_rights + lanes, gram_right.to(gram_rights.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -54,8 +54,8 @@ def sweep4_step(
     scalars,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    GRAM_LEFT_T: tl.constexpr,
-    GRAD_ROW_GRAM_T: tl.constexpr,
+    GRAM_RIGHT_T: tl.constexpr,
+    GRAD_COL_GRAM_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -67,12 +67,12 @@ def sweep4_step(
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    gram_lefts = tl.load(entry + STREAMS * num_tensors)
-    grad_row_grams = tl.load(entry + (STREAMS + 1) * num_tensors)
-    if (count == BLOCK) & ((gram_lefts | grad_row_grams) & 15 == 0):
+    gram_rights = tl.load(entry + STREAMS * num_tensors)
+    grad_col_grams = tl.load(entry + (STREAMS + 1) * num_tensors)
+    if (count == BLOCK) & ((gram_rights | grad_col_grams) & 15 == 0):
         sweep4_step_on_elements(
-            at(gram_lefts, start, GRAM_LEFT_T, VECTOR),
-            at(grad_row_grams, start, GRAD_ROW_GRAM_T, VECTOR),
+            at(gram_rights, start, GRAM_RIGHT_T, VECTOR),
+            at(grad_col_grams, start, GRAD_COL_GRAM_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -82,8 +82,8 @@ def sweep4_step(
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             sweep4_step_on_elements(
-                at(gram_lefts, start, GRAM_LEFT_T, 1),
-                at(grad_row_grams, start, GRAD_ROW_GRAM_T, 1),
+                at(gram_rights, start, GRAM_RIGHT_T, 1),
+                at(grad_col_grams, start, GRAD_COL_GRAM_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

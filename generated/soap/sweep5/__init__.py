@@ -7,13 +7,21 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from optgen.runtime.elementwise import Elementwise
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import Rule, State
 
 _update = Elementwise(
     Rule(
         name="sweep5",
-        states=(),
-        hypers=("one_minus_decay",),
+        states=(State("exp_avg_sq"), State("param")),
+        hypers=(
+            "beta1",
+            "one_minus_beta1",
+            "beta2",
+            "one_minus_beta2",
+            "step_size",
+            "eps",
+            "decay_factor",
+        ),
         step=None,
         tensor_hypers=(),
     ),
@@ -22,10 +30,30 @@ _update = Elementwise(
 
 
 def sweep5(
-    gram_rights: Sequence[Tensor],
-    grad_col_grams: Sequence[Tensor],
+    exp_avgs: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    exp_avg_sqs: Sequence[Tensor],
+    params: Sequence[Tensor],
     *,
-    one_minus_decay: float = 0.0,
+    beta1: float = 0.0,
+    one_minus_beta1: float = 0.0,
+    beta2: float = 0.0,
+    one_minus_beta2: float = 0.0,
+    step_size: float = 0.0,
+    eps: float = 0.0,
+    decay_factor: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of SOAP, which outlined.py calls."""
-    _update(gram_rights, grad_col_grams, one_minus_decay=one_minus_decay)
+    _update(
+        exp_avgs,
+        grads,
+        exp_avg_sqs,
+        params,
+        beta1=beta1,
+        one_minus_beta1=one_minus_beta1,
+        beta2=beta2,
+        one_minus_beta2=one_minus_beta2,
+        step_size=step_size,
+        eps=eps,
+        decay_factor=decay_factor,
+    )

@@ -7,16 +7,36 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.parts import chunks
+from optgen.runtime.eager.rounding import scale_
 
 
 def update(
-    gram_rights: list[Tensor],
-    grad_col_grams: list[Tensor],
+    exp_avgs: list[Tensor],
+    grads: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    params: list[Tensor],
     *,
-    one_minus_decay: float,
+    beta1: float,
+    one_minus_beta1: float,
+    beta2: float,
+    one_minus_beta2: float,
+    step_size: float,
+    eps: float,
+    decay_factor: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(gram_rights, grad_col_grams):
-        gram_rights, grad_col_grams = chunk
-        # R = lerp(R, transpose(g) @ g, 1 - decay)
-        torch._foreach_lerp_(gram_rights, grad_col_grams, one_minus_decay)
+    for chunk in chunks(exp_avgs, grads, exp_avg_sqs, params):
+        exp_avgs, grads, exp_avg_sqs, params = chunk
+        # m = beta1 * m + (1 - beta1) * g
+        scale_(exp_avgs, beta1)
+        torch._foreach_add_(exp_avgs, grads, alpha=one_minus_beta1)
+        # v = beta2 * v + (1 - beta2) * g**2
+        scale_(exp_avg_sqs, beta2)
+        torch._foreach_addcmul_(exp_avg_sqs, grads, grads, one_minus_beta2)
+        # u = m / (sqrt(v) + eps)
+        # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+        denoms = torch._foreach_sqrt(exp_avg_sqs)
+        torch._foreach_add_(denoms, eps)
+        torch._foreach_addcdiv_(params, exp_avgs, denoms, -step_size)
+        # p = p - lr * weight_decay * p
+        scale_(params, decay_factor)

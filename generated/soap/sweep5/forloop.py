@@ -9,12 +9,28 @@ from optgen.runtime.eager.parts import zip_slices
 
 
 def update(
-    gram_rights: list[Tensor],
-    grad_col_grams: list[Tensor],
+    exp_avgs: list[Tensor],
+    grads: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    params: list[Tensor],
     *,
-    one_minus_decay: float,
+    beta1: float,
+    one_minus_beta1: float,
+    beta2: float,
+    one_minus_beta2: float,
+    step_size: float,
+    eps: float,
+    decay_factor: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for gram_right, grad_col_gram in zip_slices(gram_rights, grad_col_grams):
-        # R = lerp(R, transpose(g) @ g, 1 - decay)
-        gram_right.lerp_(grad_col_gram, one_minus_decay)
+    for exp_avg, grad, exp_avg_sq, param in zip_slices(exp_avgs, grads, exp_avg_sqs, params):
+        # m = beta1 * m + (1 - beta1) * g
+        exp_avg.mul_(beta1).add_(grad, alpha=one_minus_beta1)
+        # v = beta2 * v + (1 - beta2) * g**2
+        exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=one_minus_beta2)
+        # u = m / (sqrt(v) + eps)
+        # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+        denom = exp_avg_sq.sqrt().add_(eps)
+        param.addcdiv_(exp_avg, denom, value=-step_size)
+        # p = p - lr * weight_decay * p
+        param.mul_(decay_factor)

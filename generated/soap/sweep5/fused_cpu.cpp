@@ -9,13 +9,13 @@ namespace {
 // Elementwise part of a step of SOAP, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { GRAM_RIGHT, GRAD_COL_GRAM, STREAMS };
+    enum { EXP_AVG, GRAD, EXP_AVG_SQ, PARAM, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
     struct Hypers {
-        double one_minus_decay;
+        double beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, eps, decay_factor;
     };
 
     static bool applies(const Sizes&) { return true; }
@@ -33,25 +33,45 @@ struct Rule : RuleDefaults {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, i64 n, Stream<S> gram_rights, Stream<const S> grad_col_grams) {
+        const Hypers& hypers, i64 n, Stream<S> exp_avgs, Stream<const S> grads,
+        Stream<S> exp_avg_sqs, Stream<S> params) {
         using C = ComputeType<S>;
-        const C one_minus_decay = C(hypers.one_minus_decay);
+        const C beta1 = C(hypers.beta1);
+        const C one_minus_beta1 = C(hypers.one_minus_beta1);
+        const C beta2 = C(hypers.beta2);
+        const C one_minus_beta2 = C(hypers.one_minus_beta2);
+        const C step_size = C(hypers.step_size);
+        const C eps = C(hypers.eps);
+        const C decay_factor = C(hypers.decay_factor);
         const i64 ahead = prefetch_distance<S>(n);
+        struct { DelayedStore<S> exp_avg, exp_avg_sq, param; } delayed;
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C gram_right = load(gram_rights + i, ahead);
-            C grad_col_gram = load(grad_col_grams + i, ahead);
+            C exp_avg = load(exp_avgs + i, ahead);
+            C grad = load(grads + i, ahead);
+            C exp_avg_sq = load(exp_avg_sqs + i, ahead);
+            C param = load(params + i, ahead);
 
-            // R = lerp(R, transpose(g) @ g, 1 - decay)
-            gram_right = lerp(gram_right, grad_col_gram, one_minus_decay);
+            // m = beta1 * m + (1 - beta1) * g
+            exp_avg = beta1 * exp_avg + one_minus_beta1 * grad;
+            // v = beta2 * v + (1 - beta2) * g**2
+            exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad;
+            // u = m / (sqrt(v) + eps)
+            // p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+            param = param - step_size * exp_avg / (sqrt(exp_avg_sq) + eps);
+            // p = p - lr * weight_decay * p
+            param = decay_factor * param;
 
-            store(gram_rights + i, gram_right);
+            delayed.exp_avg.store(exp_avgs + i, exp_avg);
+            delayed.exp_avg_sq.store(exp_avg_sqs + i, exp_avg_sq);
+            delayed.param.store(params + i, param);
         }
     }
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
-        return sweep<S>(inputs.hypers, n, streams[GRAM_RIGHT], streams[GRAD_COL_GRAM]);
+        return sweep<S>(
+            inputs.hypers, n, streams[EXP_AVG], streams[GRAD], streams[EXP_AVG_SQ], streams[PARAM]);
     }
 };
 

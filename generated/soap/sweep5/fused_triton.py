@@ -13,11 +13,12 @@ from optgen.runtime.fused_triton.device_functions import (
     PARAM_GROUP,
     STREAMS,
     at,
-    lerp,
+    div,
+    sqrt,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(1)
+SCALARS = tl.constexpr(7)
 WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(scalars=SCALARS.value),
 }
@@ -27,24 +28,55 @@ WORKSPACES = {  # by the facts of a plan
 def sweep5_scalars(table, hypers, scalars, num_tensors):
     """Store the hyperparameters of one tensor's group as its scalars."""
     entry = table + tl.program_id(0)
-    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 7
     scalars += tl.program_id(0) * SCALARS
-    one_minus_decay = tl.load(hyper)
+    beta1 = tl.load(hyper)
+    one_minus_beta1 = tl.load(hyper + 1)
+    beta2 = tl.load(hyper + 2)
+    one_minus_beta2 = tl.load(hyper + 3)
+    step_size = tl.load(hyper + 4)
+    eps = tl.load(hyper + 5)
+    decay_factor = tl.load(hyper + 6)
 
-    tl.store(scalars, one_minus_decay)
+    tl.store(scalars, beta1)
+    tl.store(scalars + 1, one_minus_beta1)
+    tl.store(scalars + 2, beta2)
+    tl.store(scalars + 3, one_minus_beta2)
+    tl.store(scalars + 4, step_size)
+    tl.store(scalars + 5, eps)
+    tl.store(scalars + 6, decay_factor)
 
 
 @triton.jit
-def sweep5_step_on_elements(gram_rights, grad_col_grams, lanes, mask, scalars, dtype: tl.constexpr):
+def sweep5_step_on_elements(
+    exp_avgs, grads, exp_avg_sqs, params, lanes, mask, scalars, dtype: tl.constexpr
+):
     """Update the elements `lanes` of one tensor."""
-    gram_right = tl.load(gram_rights + lanes, mask).to(dtype)
-    grad_col_gram = tl.load(grad_col_grams + lanes, mask).to(dtype)
-    one_minus_decay = tl.load(scalars)
+    exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
+    grad = tl.load(grads + lanes, mask).to(dtype)
+    exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)
+    param = tl.load(params + lanes, mask).to(dtype)
+    beta1 = tl.load(scalars)
+    one_minus_beta1 = tl.load(scalars + 1)
+    beta2 = tl.load(scalars + 2)
+    one_minus_beta2 = tl.load(scalars + 3)
+    step_size = tl.load(scalars + 4)
+    eps = tl.load(scalars + 5)
+    decay_factor = tl.load(scalars + 6)
 
-    # R = lerp(R, transpose(g) @ g, 1 - decay)
-    gram_right = lerp(gram_right, grad_col_gram, one_minus_decay)
+    # m = beta1 * m + (1 - beta1) * g
+    exp_avg = beta1 * exp_avg + one_minus_beta1 * grad
+    # v = beta2 * v + (1 - beta2) * g**2
+    exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad
+    # u = m / (sqrt(v) + eps)
+    # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+    param = param - step_size * div(exp_avg, sqrt(exp_avg_sq) + eps)
+    # p = p - lr * weight_decay * p
+    param = decay_factor * param
 
-    tl.store(gram_rights + lanes, gram_right.to(gram_rights.dtype.element_ty), mask)
+    tl.store(exp_avgs + lanes, exp_avg.to(exp_avgs.dtype.element_ty), mask)
+    tl.store(exp_avg_sqs + lanes, exp_avg_sq.to(exp_avg_sqs.dtype.element_ty), mask)
+    tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -54,8 +86,10 @@ def sweep5_step(
     scalars,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    GRAM_RIGHT_T: tl.constexpr,
-    GRAD_COL_GRAM_T: tl.constexpr,
+    EXP_AVG_T: tl.constexpr,
+    GRAD_T: tl.constexpr,
+    EXP_AVG_SQ_T: tl.constexpr,
+    PARAM_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -67,12 +101,16 @@ def sweep5_step(
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    gram_rights = tl.load(entry + STREAMS * num_tensors)
-    grad_col_grams = tl.load(entry + (STREAMS + 1) * num_tensors)
-    if (count == BLOCK) & ((gram_rights | grad_col_grams) & 15 == 0):
+    exp_avgs = tl.load(entry + STREAMS * num_tensors)
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    exp_avg_sqs = tl.load(entry + (STREAMS + 2) * num_tensors)
+    params = tl.load(entry + (STREAMS + 3) * num_tensors)
+    if (count == BLOCK) & ((exp_avgs | grads | exp_avg_sqs | params) & 15 == 0):
         sweep5_step_on_elements(
-            at(gram_rights, start, GRAM_RIGHT_T, VECTOR),
-            at(grad_col_grams, start, GRAD_COL_GRAM_T, VECTOR),
+            at(exp_avgs, start, EXP_AVG_T, VECTOR),
+            at(grads, start, GRAD_T, VECTOR),
+            at(exp_avg_sqs, start, EXP_AVG_SQ_T, VECTOR),
+            at(params, start, PARAM_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -82,8 +120,10 @@ def sweep5_step(
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             sweep5_step_on_elements(
-                at(gram_rights, start, GRAM_RIGHT_T, 1),
-                at(grad_col_grams, start, GRAD_COL_GRAM_T, 1),
+                at(exp_avgs, start, EXP_AVG_T, 1),
+                at(grads, start, GRAD_T, 1),
+                at(exp_avg_sqs, start, EXP_AVG_SQ_T, 1),
+                at(params, start, PARAM_T, 1),
                 lanes,
                 lanes < count,
                 scalars,
