@@ -10,6 +10,8 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from optgen.importer.branches import merged, with_joined_ifs, with_wheres
+from optgen.importer.counts import MATRIX, VECTOR
 from optgen.importer.kinds import with_kinds
 from optgen.importer.recording import KeptError, NotImportedError, ReadTwiceError, Record, failed
 from optgen.importer.run import Path, Run, Subject, kept_word
@@ -23,14 +25,12 @@ from optgen.importer.statements import (
     assigned,
     events_of,
     folded,
-    merged,
     names_read,
-    with_wheres,
     with_wide_reductions_first,
     without_copies,
     without_dead,
 )
-from optgen.importer.states import MATRIX, VECTOR, FoundState, find_states, with_first_step
+from optgen.importer.states import FoundState, find_states, with_first_step
 from optgen.importer.values import Value, text
 
 MAX_RUNS = 200
@@ -63,6 +63,8 @@ class Rule:
     """The arguments that the steps read as the constructor got them, and not in the groups."""
     left_out: frozenset[str] = frozenset()
     """The keys of states that no step reads. The rule has none of them."""
+    has_totals: bool = False
+    """There are sums that begin with 0: over several parameters, or over this one."""
 
 
 class RefusedRunError(Exception):
@@ -111,7 +113,7 @@ class Explorer:
                 raise refused
         if len(self.paths) >= MAX_RUNS:
             raise NotImportedError(f"more than {MAX_RUNS} paths", hint="--set some arguments")
-        record = Record(forced, self.nonnegative)
+        record = Record(forced, self.nonnegative, totals=self.subject.totals)
         run = Run(self.subject, record, self.shape, self.owned, computed=self.computed)
         try:
             path = run.take(is_fresh=self.is_fresh)
@@ -388,9 +390,10 @@ def find_rule(subject: Subject) -> Rule:
     bounds = _bounds(subject)
     positive = {each.name for each in bounds if each.kind in ("ge", "gt") and each.number >= 0}
     nonnegative = frozenset(positive | {kept_word(name) for name in positive & subject.own})
+    shapes = (MATRIX,) if subject.is_for_matrices else (MATRIX, VECTOR)
     explorers: dict[tuple[tuple[int, ...], bool], Explorer] = {
         (shape, fresh): Explorer(subject, shape, fresh, nonnegative)
-        for shape in (MATRIX, VECTOR)
+        for shape in shapes
         for fresh in (True, False)
     }
     computed: set[str] = set()
@@ -404,18 +407,18 @@ def find_rule(subject: Subject) -> Rule:
     runs = {key: [path for _, path, _ in each.paths] for key, each in explorers.items()}
     states = find_states(subject, runs)
     by_shape = []
-    for shape in (MATRIX, VECTOR):
+    for shape in shapes:
         first, later = codes[shape, True], codes[shape, False]
         by_shape.append(with_first_step(subject, states, shape, first, later))
     items: Sequence[Item] = by_shape[0]
-    if by_shape[0] != by_shape[1]:
+    if by_shape[0] != by_shape[-1]:
         items = merged("factored(p)", by_shape[0], by_shape[1])
     all_states = states
     items, states = _without_unread(subject, items, all_states)
     left_out = frozenset(each.key for each in all_states if each not in states)
     live = {"p", *(subject.letter(each.key) for each in states)}
-    items = with_wide_reductions_first(with_kinds(items, live))
-    items = without_copies(folded(with_wheres(items)), {a.name for a in subject.arguments})
+    items = with_wide_reductions_first(with_kinds(with_joined_ifs(items), live))
+    items = without_copies(folded(with_wheres(items)), {a.word for a in subject.arguments})
     aliases: dict[str, str] = {}
     for path in itertools.chain(*runs.values()):
         aliases |= path.aliases
@@ -427,8 +430,18 @@ def find_rule(subject: Subject) -> Rule:
     records = [record for each in explorers.values() for record, _, _ in each.paths]
     lost = frozenset[str]().union(*(each.lost for each in records))
     reduces_all = any(each.reduces_all for each in records)
-    kept = _kept(records)
-    return Rule(items, states, bounds, aliases, len(records), lost, reduces_all, kept, left_out)
+    return Rule(
+        items,
+        states,
+        bounds,
+        aliases,
+        len(records),
+        lost,
+        reduces_all,
+        _kept(records),
+        left_out,
+        has_totals=any(each.has_totals for each in records),
+    )
 
 
 def _without_unread(
@@ -465,9 +478,9 @@ def _bounds(subject: Subject) -> tuple[Bound, ...]:
     explorer = Explorer(subject, MATRIX, True)
     events = explorer.first_run()
     found: list[Bound] = []
-    names = {f"{a.name}" for a in subject.arguments if not isinstance(a.default, tuple)}
+    names = {a.word for a in subject.arguments if not isinstance(a.default, tuple)}
     names |= {
-        f"{a.name}[{i}]"
+        f"{a.word}[{i}]"
         for a in subject.arguments
         if isinstance(a.default, tuple)
         for i in range(len(a.default))

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from optgen.importer.parameters import begun
 from optgen.importer.recording import NotImportedError, as_value, author_line, current
 from optgen.importer.values import Value, apply
 
@@ -141,6 +142,9 @@ def _arithmetic(name: str, left: Any, right: Any) -> Any:
     if isinstance(result, complex):
         result = math.nan
     a, b = as_value(left), as_value(right)
+    record = current()
+    if name == "add" and record is not None and (made := begun(record, a, b)) is not None:
+        return note(result, made)
     if name == "floordiv":
         return note(result, apply("floor", note(result, apply("div", a, b)).value))
     return note(result, apply({"truediv": "div"}.get(name, name), a, b))
@@ -195,6 +199,10 @@ def _math_function(name: str) -> Callable[..., Any]:
     return function
 
 
+def _power(x: Any, y: Any) -> Any:
+    return (x.item() if isinstance(x, Tensor) else x) ** y
+
+
 def _extremum(name: str, word: str, bound: str) -> Callable[..., Any]:
     real = getattr(builtins, name)
 
@@ -246,7 +254,7 @@ def _finfo(*dtypes: torch.dtype) -> Any:
 def recording_functions() -> Iterator[None]:
     """Let `math`'s functions, `min`, `max` and `torch.finfo` record."""
     changes = [(math, name, _math_function(name)) for name in _FUNCTIONS]
-    changes += [(math, "pow", lambda x, y: x**y)]
+    changes += [(math, "pow", _power)]
     changes += [(torch, "finfo", _finfo)]
     changes += [(builtins, "max", _extremum("max", "maximum", "min"))]
     changes += [(builtins, "min", _extremum("min", "minimum", "max"))]

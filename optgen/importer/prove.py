@@ -80,7 +80,7 @@ def settings_of(subject: Subject, rule: Rule) -> tuple[list[dict[str, Any]], int
     compared. There are more mixtures than that, for settings that the original refuses.
     """
     asked = asked_names(rule.items)
-    choices = {a.name: _choices(a, is_asked=a.name in asked) for a in subject.arguments}
+    choices = {a.name: _choices(a, is_asked=a.word in asked) for a in subject.arguments}
     found: list[dict[str, Any]] = [{}]
     for name, values in choices.items():
         found += [{name: value} for value in values]
@@ -428,7 +428,7 @@ def _error(a: Tensor, b: Tensor) -> float:
 def _with_all_states(subject: Subject, rule: Rule) -> dict[str, Any]:
     """Return a setting with which states exist that do not with the defaults."""
     flags = {state.when for state in rule.states}
-    off = [a for a in subject.arguments if a.name in flags and not a.default]
+    off = [a for a in subject.arguments if a.word in flags and not a.default]
     return {a.name: _choices(a, is_asked=False)[0] for a in off}
 
 
@@ -448,7 +448,10 @@ def _exchange(
     for number in range(1, 4):
         for side in (theirs, mine):
             side.step(number)
-    if {*subject.counters, *subject.group_numbers} & set(theirs.optimizer.param_groups[0]):
+    if {*subject.counters, *subject.group_numbers} & {
+        *theirs.optimizer.param_groups[0],
+        *(key for key in theirs.optimizer.state if not isinstance(key, Tensor)),
+    }:
         return False
     saved = copy.deepcopy(theirs.optimizer.state_dict())
     mine_saved = copy.deepcopy(mine.optimizer.state_dict())

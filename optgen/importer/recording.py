@@ -65,6 +65,12 @@ class Record:
     reduces_all: bool = False
     """A reduction goes over all parameters."""
 
+    totals: str = ""
+    """What sums that begin with 0 go over: "all", "group", or "", this parameter alone."""
+
+    has_totals: bool = False
+    """There are such sums."""
+
     scheduled: frozenset[str] = frozenset()
     """The arguments whose numbers the groups have. Empty while the constructor runs."""
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.importer.counts import count, groups_of, takes_split_groups
+from optgen.importer.counts import MATRIX, VECTOR, count, groups_of, takes_split_groups
 from optgen.importer.holders import Group, States
 from optgen.importer.numbers import Flag, Float, Int, Size, plain, recorded, recording_functions
 from optgen.importer.precision import precision
@@ -33,6 +33,8 @@ from optgen.spec.reserved_names import ADDED_ARGUMENTS, why_taken
 
 LETTERS = {"exp_avg": "m", "exp_avg_sq": "v", "max_exp_avg_sq": "v_max", "momentum_buffer": "m"}
 """Letters of papers for common keys of states."""
+LETTERS_OF_STEP = {"p": "w", "g": "grad", "t": "step"}
+"""The names of what training hands over. Where an argument has one of them, the other one."""
 OTHER_NAMES = ("atom", "constant", "copy", *PROPERTIES)
 """Values that a variable is only another name of."""
 
@@ -43,6 +45,11 @@ class Argument:
 
     name: str
     default: Any
+
+    @property
+    def word(self) -> str:
+        """Return the rule's name for it: p, g and t are others' names there."""
+        return f"{self.name}_argument" if self.name in LETTERS_OF_STEP else self.name
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,10 @@ class Subject:
     """The arguments that the steps read both ways. The constructor's number is one of its own."""
     left_out: frozenset[str] = frozenset()
     """The keys of states that no step reads, as the runs have shown."""
+    is_for_matrices: bool = False
+    """The class is imported for matrices alone."""
+    totals: str = ""
+    """What sums that begin with 0 go over: "all", "group", or "", this parameter alone."""
     is_split: bool = False
     """The class takes groups that say `use_muon`; an import gives it matrices in such a group."""
 
@@ -82,7 +93,7 @@ class Subject:
 
     def letter(self, key: str) -> str:
         """Return the name of a state in the rule."""
-        name, arguments = letter(key), {each.name for each in self.arguments}
+        name, arguments = letter(key), {each.word for each in self.arguments}
         if name in arguments or any(
             other != key and LETTERS.get(other) == name for other in self.state_keys
         ):
@@ -103,10 +114,13 @@ class Path:
     numbers: dict[tuple[str, str], list[str]]
 
 
-def find_subject(cls: Any, settings: Mapping[str, Any], *, is_wide: bool = False) -> Subject:
+def find_subject(
+    cls: Any, settings: Mapping[str, Any], *, is_wide: bool = False, is_for_matrices: bool = False
+) -> Subject:
     """Look at the constructor, and take some steps to see what counts them.
 
-    `is_wide`: the class runs without its roundings to shorter dtypes.
+    `is_wide`: the class runs without its roundings to shorter dtypes. `is_for_matrices`: it gets no
+    parameters but matrices.
     """
     if not (isinstance(cls, type) and hasattr(cls, "step")):
         raise NotImportedError(f"{cls!r} is no class with a step")
@@ -125,18 +139,14 @@ def find_subject(cls: Any, settings: Mapping[str, Any], *, is_wide: bool = False
                 f"the argument `{each.name}` has no default", hint=f"--set {each.name}=…"
             )
         if _is_number_like(each.default):
-            if each.name in ("p", "g", "t"):
-                raise NotImportedError(
-                    f"the argument `{each.name}` has a name that a spec gives to something else",
-                    hint="rename it, or fix it by --set",
-                )
             arguments.append(Argument(each.name, each.default))
     names = {each.name for each in arguments}
     try:
         with precision(is_wide=is_wide) as replaced:
             is_split = takes_split_groups(cls, fixed)
             numeric = {a.name: a.default for a in arguments}
-            counts = count(cls, numeric, fixed, is_split=is_split)
+            shapes = (MATRIX,) if is_for_matrices else (MATRIX, VECTOR)
+            counts = count(cls, numeric, fixed, shapes, is_split=is_split)
     except NotImportedError:
         raise
     except Exception as error:
@@ -154,6 +164,7 @@ def find_subject(cls: Any, settings: Mapping[str, Any], *, is_wide: bool = False
         counts.changed,
         counts.kind,
         is_wide=is_wide,
+        is_for_matrices=is_for_matrices,
         has_roundings=bool(replaced),
         state_keys=counts.state_keys,
         is_split=is_split,
@@ -210,7 +221,7 @@ class Run:
 
     def take(self, *, is_fresh: bool) -> Path:
         """Run the constructor and a step: the first, or a later one."""
-        self.words = {"p", "g", "t", *(a.name for a in self.subject.arguments)}
+        self.words = {"p", "g", "t", *(a.word for a in self.subject.arguments)}
         self.words |= {kept_word(name) for name in self.subject.own}
         keys = self.subject.state_keys - self.subject.counters.keys()
         self.words |= {self.subject.letter(key) for key in keys}
@@ -285,7 +296,7 @@ class Run:
         self.recorder = TensorRecorder(self.record, self.shape)
         self.recorder.declare(self.param, "p")
         self.recorder.declare(self.param.grad, "g")
-        for holder in (*optimizer.param_groups, *optimizer.state.values()):
+        for holder in (*optimizer.param_groups, optimizer.state):
             holder.declare()
         step = inspect.unwrap(self.subject.cls.step)
         with torch.no_grad(), self._naming(), self.recorder:
@@ -362,11 +373,11 @@ def _argument(argument: Argument, *, is_first: bool = True) -> Any:
         return tuple(
             recorded(
                 float(x) if x == 0 else x,
-                Value("atom", name=f"{argument.name}[{i}]", origins=origins),
+                Value("atom", name=f"{argument.word}[{i}]", origins=origins),
             )
             for i, x in enumerate(default)
         )
-    return recorded(default, Value("atom", name=argument.name, origins=origins))
+    return recorded(default, Value("atom", name=argument.word, origins=origins))
 
 
 def _has_atoms(x: Any, argument: Any) -> bool:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 Constant = int | float | bool | str | None
 
+HUGE = 1.7976931348623157e308
+"""The largest finite float64. The language has no infinity; in float32 it is one."""
 BINARY: dict[str, type[ast.operator]] = {
     "add": ast.Add,
     "sub": ast.Sub,
@@ -70,7 +73,9 @@ class Value:
 
 
 def constant(value: Constant) -> Value:
-    """Return a constant as a value. A whole float is written as an int."""
+    """Return a constant as a value. A whole float is written as an int, infinity as HUGE."""
+    if isinstance(value, float) and math.isinf(value):
+        value = math.copysign(HUGE, value)
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         value = int(value)
     return Value("constant", constant=value)
@@ -144,6 +149,11 @@ def expression(value: Value, *, is_definition: bool = False) -> ast.expr:
     if value.op in ("and", "or"):
         return ast.BoolOp(ast.And() if value.op == "and" else ast.Or(), args)
     word, _, over = value.op.partition("@")
+    if word == "count":
+        word, args = (
+            "sum",
+            [ast.parse(f"where({ast.unparse(args[0])} > 0, 1, 1)", mode="eval").body],
+        )
     keywords = [ast.keyword("over", ast.Constant(over))] if over else []
     return ast.Call(ast.Name(word), args, keywords)
 

@@ -144,6 +144,54 @@ class Clipped(Base):
                     p.add_(p.grad * scale, alpha=-group["lr"])
 
 
+class SummedInLoop(Base):
+    """A mean of squares over all parameters, which a loop adds up."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        with torch.no_grad():
+            total, size = torch.zeros((), dtype=torch.float64), 0
+            for group in self.param_groups:
+                for p in group["params"]:
+                    total += p.grad.norm() ** 2 * 2.0
+                    size += p.numel()
+            mean = total / size
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.sub_(p.grad / (1.0 + mean), alpha=group["lr"])
+
+
+class SummedInGroup(Base):
+    """A sum over the parameters of a group."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        with torch.no_grad():
+            for group in self.param_groups:
+                total = sum(p.grad.abs().sum() for p in group["params"])
+                for p in group["params"]:
+                    p.sub_(p.grad / (1.0 + total), alpha=group["lr"])
+
+
+class SummedAlone(Base):
+    """A sum that begins with 0, over one parameter."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        total = 0.0
+        total += grad.abs().sum()
+        p.sub_(grad / (1.0 + total), alpha=group["lr"])
+
+
+@pytest.mark.parametrize(
+    ("cls", "words"),
+    [
+        (SummedInLoop, 'mean(2 * g**2, over="all")'),
+        (SummedInGroup, 'sum(abs(g), over="group")'),
+        (SummedAlone, "total = sum(abs(g))"),
+    ],
+)
+def test_the_proof_decides_what_a_sum_that_begins_with_0_goes_over(cls: type, words: str) -> None:
+    assert words in import_optimizer(cls).text
+
+
 class ClippedByGroup(Base):
     """The norm of the gradients of one group, which the import takes for the norm of all."""
 
