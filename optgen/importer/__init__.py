@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from optgen import jit
 from optgen.importer.explore import Rule, find_rule
 from optgen.importer.parameters import TOTALS
+from optgen.importer.precision import SIXTEEN_BITS
 from optgen.importer.prove import SHAPES, DiffersError, Proof, prove
 from optgen.importer.recording import (
     NotImportedError,
@@ -95,41 +96,58 @@ def import_optimizer(
 def _imported(cls: type, settings: Mapping[str, Any]) -> Imported:
     """Return the import for all parameters, or for matrices alone.
 
-    The second is tried if the rule cannot be said of vectors, and not if it differs there.
+    The second is tried if the rule cannot be said of vectors, or if the class asks its groups which
+    parameters are matrices. It is not tried for another class whose rule differs.
     """
     began = time.perf_counter()
     first: NotImportedError | None = None
-    for is_for_matrices, is_wide in ((False, False), (False, True), (True, False), (True, True)):
+    for is_for_matrices in (False, True):
+        is_split = False
         try:
-            text, optimizer, proof, runs = _proven(cls, settings, is_for_matrices, is_wide)
-            return Imported(text, optimizer, proof, runs, time.perf_counter() - began)
+            for subject in _subjects(cls, settings, is_for_matrices):
+                is_split = subject.is_split
+                try:
+                    text, optimizer, proof, runs = _proven(subject)
+                except NotImportedError as refusal:
+                    first = first or refusal
+                else:
+                    return Imported(text, optimizer, proof, runs, time.perf_counter() - began)
         except NotImportedError as refusal:
             first = first or refusal
         except Exception:
             if first is None:
                 raise
-        if is_wide and isinstance(first, DiffersError):
+        if isinstance(first, DiffersError) and not is_split:
             break
     assert first is not None
     raise first
 
 
-def _proven(
-    cls: type, settings: Mapping[str, Any], is_for_matrices: bool, is_wide: bool
-) -> tuple[str, type[LoadedOptimizer], Proof, int]:
-    """Return the spec, the class and the proof. `is_wide`: without the original's roundings.
+def _subjects(cls: type, settings: Mapping[str, Any], is_for_matrices: bool) -> Iterator[Subject]:
+    """Yield the class with its roundings, and without them if it has some.
+
+    With roundings to 16 bits no proof in float64 can hold.
+    """
+    wide = find_subject(cls, settings, is_wide=True, is_for_matrices=is_for_matrices)
+    if not wide.rounded.isdisjoint(SIXTEEN_BITS):
+        yield wide
+        return
+    yield find_subject(cls, settings, is_for_matrices=is_for_matrices)
+    if wide.rounded:
+        yield wide
+
+
+def _proven(subject: Subject) -> tuple[str, type[LoadedOptimizer], Proof, int]:
+    """Return the spec, the class and the proof.
 
     Sums that begin with 0 are taken for sums over all parameters first, then over a group's, then
     over this parameter alone: the first one that is proven holds.
     """
     first: NotImportedError | None = None
     for totals in TOTALS:
-        subject = find_subject(cls, settings, is_wide=is_wide, is_for_matrices=is_for_matrices)
-        if is_wide and not subject.has_roundings:
-            raise NotImportedError("the class rounds to no shorter dtype")
         found = _write(replace(subject, totals=totals))
         try:
-            return _compared(cls, *found)
+            return _compared(*found)
         except NotImportedError as refusal:
             first = first or refusal
             if not found[1].has_totals:
@@ -139,10 +157,10 @@ def _proven(
 
 
 def _compared(
-    cls: type, text: str, rule: Rule, subject: Subject
+    text: str, rule: Rule, subject: Subject
 ) -> tuple[str, type[LoadedOptimizer], Proof, int]:
     """Return the spec, the class and the proof. A rule may be one for matrices and vectors only."""
-    ours = _loaded(cls, text)
+    ours = _loaded(subject.cls, text)
     shapes = tuple(s for s in SHAPES if len(s) == 2) if subject.is_for_matrices else SHAPES
     try:
         proof = prove(subject, rule, ours, shapes)
@@ -150,7 +168,7 @@ def _compared(
         if error.num_axes < 3:
             raise
         text = spec_text(subject, rule, max_axes=2)
-        ours = _loaded(cls, text)
+        ours = _loaded(subject.cls, text)
         proof = prove(subject, rule, ours, tuple(s for s in shapes if len(s) < 3))
     return text, ours, proof, rule.num_runs
 

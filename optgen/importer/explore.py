@@ -499,7 +499,9 @@ def _bounds(subject: Subject) -> tuple[Bound, ...]:
             explorer.run({**forced, event.key: not event.outcome})
         except NotImportedError:
             continue
-        except RefusedRunError:
+        except RefusedRunError as refused:
+            if refused.is_constructed:
+                continue
             opposite = {"lt": "ge", "gt": "le"}[condition.op]
             kind = condition.op if event.outcome else opposite
             bound = Bound(str(condition.args[0].name), kind, number)

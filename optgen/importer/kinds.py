@@ -61,9 +61,7 @@ def _split(
         if isinstance(item, If):
             is_needed = is_read_later or name in _read_before_set(rest, name)
             then, other = (
-                tuple(
-                    _split(side, name, is_read_later=is_needed, numbers=numbers, lasting=lasting)
-                )
+                tuple(_split(side, name, is_read_later=is_needed, numbers=numbers, lasting=lasting))
                 for side in (item.then, item.other)
             )
             made.append(If(item.condition, then, other, item.is_tensor))

@@ -61,7 +61,7 @@ class Int(float):
         """Return the number for `range` and indices. The record notes that it is lost there."""
         record = current()
         if record is not None:
-            record.lost |= set(self.value.atoms())
+            record.lost |= self.value.atoms
         return int(float.__float__(self))
 
     def __repr__(self) -> str:
@@ -220,6 +220,41 @@ def _extremum(name: str, word: str, bound: str) -> Callable[..., Any]:
         return real(*args, **options)
 
     return function
+
+
+class _FloatType(type(float)):  # type: ignore[misc]
+    """The class of `float` in the author's modules: a call keeps the record of a number."""
+
+    def __instancecheck__(cls, x: object) -> bool:
+        return isinstance(x, float)
+
+    def __call__(cls, x: Any = 0.0) -> float:
+        x = x.item() if isinstance(x, Tensor) else x
+        number = float(plain(x))
+        return (
+            recorded(number, x.value) if isinstance(x, Float | Size) or type(x) is Int else number
+        )
+
+
+class _Float(float, metaclass=_FloatType):
+    """What the name `float` means in the author's modules while a step is recorded."""
+
+
+@contextmanager
+def recording_floats(package: str) -> Iterator[None]:
+    """Let `float(x)` record in the modules of a package. torch's own stay as they are."""
+    modules = [
+        vars(each)
+        for name, each in list(sys.modules.items())
+        if name.partition(".")[0] == package != "torch" and "float" not in vars(each)
+    ]
+    for names in modules:
+        names["float"] = _Float
+    try:
+        yield
+    finally:
+        for names in modules:
+            del names["float"]
 
 
 class _ParameterInfo:

@@ -23,6 +23,8 @@ def one_for_each(value: Value) -> Value:
 
 def each_in(value: Value) -> Value | None:
     """Return the number that a value has for each parameter; None if it has none."""
+    if "each" not in value.ops:
+        return None
     if value.op == "each":
         return value.args[0]
     return next((found for a in value.args if (found := each_in(a)) is not None), None)
@@ -99,9 +101,7 @@ def total(value: Value, over: str) -> Value | None:
 
 def is_of_elements(value: Value) -> bool:
     """Tell if a number is computed from a sum over this parameter's elements."""
-    if value.op in ("numel", "sum", "mean", "norm"):
-        return True
-    return value.op != "atom" and any(map(is_of_elements, value.args))
+    return not value.ops.isdisjoint(("numel", "sum", "mean", "norm"))
 
 
 def divided(total: Value, by: Value) -> Value | None:

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-SHORT = (torch.float32, torch.float16, torch.bfloat16)
+SIXTEEN_BITS = (torch.float16, torch.bfloat16)
+SHORT = (torch.float32, *SIXTEEN_BITS)
 CASTS = {"float": torch.float32, "half": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -46,11 +47,7 @@ class WithoutRounding(TorchFunctionMode):
         else:
             wide = tuple(self._wide(each) for each in args)
             result = func(*wide, **{k: self._wide(v) for k, v in (kwargs or {}).items()})
-        is_short = any(
-            each in (torch.float16, torch.bfloat16)
-            for each in asked
-            if isinstance(each, torch.dtype)
-        )
+        is_short = any(x in SIXTEEN_BITS for x in asked if isinstance(x, torch.dtype))
         return result.clone() if is_short and args and result is args[0] else result
 
     def _wide(self, x: Any) -> Any:

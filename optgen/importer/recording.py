@@ -97,7 +97,7 @@ class Record:
         natural = outcome != is_negated
         if self.is_silent:
             taken = natural
-            if "t" not in set(truth.atoms()) and not truth.reads_tensors:
+            if "t" not in truth.atoms and not truth.reads_tensors:
                 taken = self.decided.get(truth.key, self.forced.get(truth.key, natural))
                 self.answers.setdefault(truth.key, (taken, natural))
             return taken != is_negated

@@ -15,7 +15,16 @@ from torch import Tensor
 
 from optgen.importer.counts import MATRIX, VECTOR, count, groups_of, takes_split_groups
 from optgen.importer.holders import Group, States
-from optgen.importer.numbers import Flag, Float, Int, Size, plain, recorded, recording_functions
+from optgen.importer.numbers import (
+    Flag,
+    Float,
+    Int,
+    Size,
+    plain,
+    recorded,
+    recording_floats,
+    recording_functions,
+)
 from optgen.importer.precision import precision
 from optgen.importer.recording import (
     Branch,
@@ -68,8 +77,8 @@ class Subject:
     dict has it even if no rule reads it."""
     is_wide: bool = False
     """The class runs without its roundings to shorter dtypes."""
-    has_roundings: bool = False
-    """There are such roundings. Known of a subject that runs without them."""
+    rounded: frozenset[torch.dtype] = frozenset()
+    """The dtypes of such roundings. Known of a subject that runs without them."""
     state_keys: frozenset[str] = frozenset()
     reduces_all: bool = False
     """A reduction goes over all parameters, as the runs have shown."""
@@ -165,7 +174,7 @@ def find_subject(
         counts.kind,
         is_wide=is_wide,
         is_for_matrices=is_for_matrices,
-        has_roundings=bool(replaced),
+        rounded=frozenset(replaced),
         state_keys=counts.state_keys,
         is_split=is_split,
     )
@@ -231,7 +240,9 @@ class Run:
         )
         set_current(self.record)
         try:
-            with recording_functions(), precision(is_wide=self.subject.is_wide):
+            package = self.subject.cls.__module__.partition(".")[0]
+            wide = precision(is_wide=self.subject.is_wide)
+            with recording_functions(), recording_floats(package), wide:
                 optimizer = self._construct()
                 self.is_constructed = True
                 for self.number in (1,) if is_fresh else (1, 2, 3, 4):

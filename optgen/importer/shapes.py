@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
@@ -180,6 +181,15 @@ def variance(value: Value, x: Tensor, axes: set[int], correction: float, param: 
 
 def is_nonnegative(value: Value) -> bool:
     """Tell if a value is 0 or more wherever states are. A state's sign is the proof's business."""
+    if value not in _nonnegative:
+        _nonnegative[value] = _is_nonnegative(value)
+    return _nonnegative[value]
+
+
+_nonnegative: WeakKeyDictionary[Value, bool] = WeakKeyDictionary()
+
+
+def _is_nonnegative(value: Value) -> bool:
     op, args = value.op, value.args
     if op == "constant":
         return isinstance(value.constant, int | float) and value.constant >= 0

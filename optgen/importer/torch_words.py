@@ -52,6 +52,8 @@ PLAIN = frozenset(
         "dim",
         "stride",
         "is_complex",
+        "_record_function_enter_new",
+        "_record_function_exit",
         "is_floating_point",
         "is_contiguous",
         "element_size",
