@@ -100,6 +100,10 @@ class Subject:
         is_fraction = any(a.name == name and type(a.default) is float for a in self.arguments)
         return is_fraction and name not in self.own
 
+    def key(self, key: str) -> str:
+        """Return the key of a state in the imported class: no argument has it as a name."""
+        return f"{key}_state" if any(a.name == key for a in self.arguments) else key
+
     def letter(self, key: str) -> str:
         """Return the name of a state in the rule."""
         name, arguments = letter(key), {each.word for each in self.arguments}

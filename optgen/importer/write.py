@@ -131,7 +131,7 @@ def _states(subject: Subject, states: list[FoundState], moments: set[str]) -> It
     is_alone = len(moments & {subject.letter(each.key) for each in states}) == 1
     for each in states:
         name = subject.letter(each.key)
-        options = [f'"{each.key}"']
+        options = [f'"{subject.key(each.key)}"']
         if each.init != "0":
             options.append(
                 f'init="{each.init}"' if each.init.isidentifier() else f"init={each.init}"
