@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optgen import jit
-from optgen.importer.explore import Rule, find_rule
 from optgen.importer.parameters import TOTALS
 from optgen.importer.precision import SIXTEEN_BITS
 from optgen.importer.prove import SHAPES, DiffersError, Proof, prove
@@ -27,6 +26,7 @@ from optgen.importer.recording import (
     failed,
     is_author_file,
 )
+from optgen.importer.rules import Rule, find_rule
 from optgen.importer.run import Subject, find_subject
 from optgen.importer.write import spec_text
 from optgen.spec.declare import Spec

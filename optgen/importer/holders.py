@@ -8,7 +8,7 @@ from torch import Tensor
 
 from optgen.importer.numbers import Flag, Float, Int, plain, recorded
 from optgen.importer.recording import NotImportedError
-from optgen.importer.values import Value, constant, is_constant
+from optgen.importer.values import Value, apply, constant, is_constant
 
 if TYPE_CHECKING:
     from optgen.importer.run import Run
@@ -99,6 +99,9 @@ class Holder(dict[Any, Any]):
             return
         if key not in self:
             run.inits[key] = constant(0)
+            if x.numel() > 1 and not value.reads_tensors:  # a number for each element
+                value = apply("add", _state_atom(word, x), value)
+                run.record.add(value)
         if value.name is None or value.op == "atom":
             copy = Value("copy", (value,)) if value.op in ("atom", "constant") else value
             if copy is not value:

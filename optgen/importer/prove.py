@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.importer.explore import Rule
 from optgen.importer.recording import NotImportedError, failed
+from optgen.importer.rules import Rule
 from optgen.importer.run import Argument, Subject
 from optgen.importer.sides import Side, error_between, original_of, ours_of, with_first
 from optgen.importer.statements import asked_names, line_of

@@ -108,7 +108,7 @@ class Subject:
         """Return the name of a state in the rule."""
         name, arguments = letter(key), {each.word for each in self.arguments}
         if name in arguments or any(
-            other != key and LETTERS.get(other) == name for other in self.state_keys
+            other != key and LETTERS.get(other, other) == name for other in self.state_keys
         ):
             name = key
         return f"{name}_state" if name in arguments else name

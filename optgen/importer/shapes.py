@@ -15,7 +15,7 @@ from torch import Tensor
 
 from optgen.importer.numbers import Size
 from optgen.importer.recording import NotImportedError, author_line
-from optgen.importer.values import Value, apply, constant
+from optgen.importer.values import Value, apply, constant, is_constant
 
 Shape = tuple[int, ...]
 
@@ -199,6 +199,8 @@ def _is_nonnegative(value: Value) -> bool:
         return True
     if op == "pow":
         return args[1].constant == 2 or is_nonnegative(args[0])
+    if op == "sub" and is_constant(args[0], 1) and not value.reads_tensors:
+        return True  # a decay is at most 1, else the proof finds it
     if op == "maximum":
         return any(map(is_nonnegative, args))
     if op in ("where", "lerp"):

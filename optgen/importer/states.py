@@ -12,6 +12,7 @@ from optgen.importer.branches import given, merged, without_impossible
 from optgen.importer.counts import MATRIX
 from optgen.importer.recording import NotImportedError
 from optgen.importer.run import Path, Subject
+from optgen.importer.shapes import size_of
 from optgen.importer.statements import Item
 
 Runs = Mapping[tuple[tuple[int, ...], bool], Sequence[Path]]
@@ -71,7 +72,7 @@ def _flag_of(present: Sequence[tuple[bool, dict[str, bool]]], key: str, names: s
 
 
 def _shape_word(key: str, shapes: Mapping[tuple[int, ...], tuple[int, ...]]) -> str:
-    if all(shape == mine for shape, mine in shapes.items()):
+    if all(mine in (shape, (size_of(shape),)) for shape, mine in shapes.items()):
         return "like"
     if all(mine in ((), (1,)) for mine in shapes.values()):
         return "scalar"

@@ -6,8 +6,8 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 
-from optgen.importer.explore import Bound, Rule
 from optgen.importer.layout import number
+from optgen.importer.rules import Bound, Rule
 from optgen.importer.run import LETTERS_OF_STEP, Argument, Subject, first_argument, kept_word
 from optgen.importer.source_of import paper_of, provenance
 from optgen.importer.statements import Item, assigned, names_read, printed, renamed
