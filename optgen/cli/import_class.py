@@ -216,7 +216,8 @@ def _report(name: str, made: Imported) -> str:
     exchange = (
         "are exchanged in both directions"
         if proof.keys
-        else "are not exchanged: the original keeps its count or a number in the param group"
+        else "are not exchanged: the original keeps its count or a number in the param group, or a "
+        "state under the name of an argument"
     )
     return "\n".join(
         [

@@ -65,6 +65,12 @@ class Record:
     reduces_all: bool = False
     """A reduction goes over all parameters."""
 
+    totals: str = ""
+    """What sums that begin with 0 go over: "all", "group", or "", this parameter alone."""
+
+    has_totals: bool = False
+    """There are such sums."""
+
     scheduled: frozenset[str] = frozenset()
     """The arguments whose numbers the groups have. Empty while the constructor runs."""
 
@@ -91,7 +97,7 @@ class Record:
         natural = outcome != is_negated
         if self.is_silent:
             taken = natural
-            if "t" not in set(truth.atoms()) and not truth.reads_tensors:
+            if "t" not in truth.atoms and not truth.reads_tensors:
                 taken = self.decided.get(truth.key, self.forced.get(truth.key, natural))
                 self.answers.setdefault(truth.key, (taken, natural))
             return taken != is_negated
