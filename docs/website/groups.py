@@ -50,11 +50,7 @@ def _has_little_memory(entry: Entry) -> bool:
     algorithm = entry.algorithm
     has_projection = any(state.shape == ("rows", "rank") for state in algorithm.states)
     has_row_means = any(state.shape in ("row", "col") for state in algorithm.states)
-    return (
-        algorithm.has_codes
-        or has_projection
-        or (has_row_means and not algorithm.has_matrix_ops)
-    )
+    return algorithm.has_codes or has_projection or (has_row_means and not algorithm.has_matrix_ops)
 
 
 def _follows_signs(entry: Entry) -> bool:
