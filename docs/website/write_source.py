@@ -24,7 +24,7 @@ from website.optimizer_links import LINKED_PAGES, with_links
 
 HERE = Path(__file__).parent
 DOCS = ROOT / "docs"
-_NARROW_COLUMNS = 7  # a table of more columns is wide
+_NARROW_COLUMNS = 6  # a table of more columns is wide
 _SEARCH_WEIGHTS = {"tutorials": 3, "optimizers": 2, "modifiers": 1.5, "decisions": 0.3}
 """Weights of folders in the search. Other folders have 1."""
 _PAGE_WEIGHTS = {"train.md": 3, "choose.md": 3}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from website.phone_tables import with_labels
 
-HEAD = "<table>\n<thead>\n<tr>\n<th>a &amp; b</th>\n<th><code>c</code></th>\n<th></th>\n</tr>\n</thead>"
+HEAD = "<table>\n<thead>\n<tr>\n<th>a &amp; b</th>\n<th><code>c</code></th>\n<th></th></tr></thead>"
 ROW = "<tr>\n<td>1</td>\n<td style='text-align: left;'>2</td>\n<td>3</td>\n</tr>"
 
 
