@@ -45,8 +45,10 @@ def test_the_lines_to_write_can_be_pasted() -> None:
     assert old(find_entry("rmsprop")).startswith("torch.optim.RMSprop(")
     assert 'optimizer = create_optimizer(model, "normuon", lr=' in adopted(find_entry("normuon"))
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+    table = torch.nn.Embedding(4, 2, sparse=True)
     for entry in entries():
-        names = {"model": model}
+        needs = needs_of(entry)
+        names = {"model": table if needs.embeddings_only or needs.sparse_only else model}
         exec(adopted(entry), names)
         assert isinstance(names["optimizer"], torch.optim.Optimizer), entry.name
 
