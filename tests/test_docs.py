@@ -9,10 +9,14 @@ import shlex
 from pathlib import Path
 
 import pytest
+import torch
 from spec_files import TORCH_SPECS, spec_file
 from typer.testing import CliRunner
 
+import optgen
 from optgen import __version__, emit
+from optgen.bench.results import Cell, load
+from optgen.bench.variants import DEFAULT, LIMIT, OURS
 from optgen.cli.app import app
 from optgen.ir.ops import CALLABLE_OPS
 from optgen.lowerings.forloop import FORLOOP
@@ -146,6 +150,33 @@ def line_counts() -> dict[str, int]:
 def test_the_pages_say_how_many_lines_the_longest_rule_has(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     assert re.findall(r"at most (\S+) lines", text) == [str(max(line_counts().values()))]
+
+
+def test_the_rule_of_the_readme_is_adamw() -> None:
+    """It has twelve lines, and takes the steps of torch's class."""
+    source, *_ = blocks(README, "python")
+    assert len([line for line in source.splitlines() if line.strip()]) == 12
+    ours, theirs = (torch.linspace(-1, 1, 7, dtype=torch.float64).requires_grad_() for _ in "ab")
+    optimizer = optgen.load(Spec("AdamW", source, "README.md", 1))([ours], lr=1e-2)
+    reference = torch.optim.AdamW([theirs], lr=1e-2)
+    with optgen.use_lowering("forloop"):
+        for _ in range(5):
+            for param, each in ((ours, optimizer), (theirs, reference)):
+                param.grad = param.detach().sin() + 0.5
+                each.step()
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=0)
+
+
+def test_the_first_figures_of_the_readme_are_those_of_the_results() -> None:
+    results = load(ROOT / "benchmarks" / "results" / "cpu.json")
+    rows = re.findall(r"^\| (\w+) \| (\S+) ms \| (\S+) ms \| (\S+) ms \|$", README, re.MULTILINE)
+
+    assert len(rows) == 4
+    for name, *shown in rows:
+        figures = results[Cell("step", name, "resnet50", "float32", 1)]
+        ours, default = figures[OURS]["median"], figures[DEFAULT]["median"]
+        fastest = min(value["median"] for key, value in figures.items() if key not in (OURS, LIMIT))
+        assert shown == [f"{each:.3g}" for each in (ours, fastest, default)]
 
 
 def test_the_readme_installs_the_wheel_of_this_version() -> None:

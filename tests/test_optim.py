@@ -15,7 +15,7 @@ from setuptools.config.pyprojecttoml import read_configuration
 
 import optgen.optim
 
-OWN = {"Optimizer", "ChainedOptimizer"}
+OWN = {"Optimizer", "ChainedOptimizer", "SAM"}
 CLASSES = [name for name in optgen.optim.__all__ if name[0].isupper() and name not in OWN]
 
 

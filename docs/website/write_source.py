@@ -24,7 +24,7 @@ from website.optimizer_links import LINKED_PAGES, with_links
 
 HERE = Path(__file__).parent
 DOCS = ROOT / "docs"
-_NARROW_COLUMNS = 8  # a table of more columns is wide
+_NARROW_COLUMNS = 6  # a table of more columns is wide
 _SEARCH_WEIGHTS = {"tutorials": 3, "optimizers": 2, "modifiers": 1.5, "decisions": 0.3}
 """Weights of folders in the search. Other folders have 1."""
 _PAGE_WEIGHTS = {"train.md": 3, "choose.md": 3}
@@ -42,7 +42,10 @@ _SEARCH_WORDS = {
     "schedulers.md": "learning-rate schedule, warmup, cosine",
     "distributed.md": "FSDP, DDP, checkpoint",
 }
-"""Words for which the search shows a page first, beside the name of each optimizer."""
+"""Words for which the search shows a page first, beside the name of each optimizer.
+
+Names are in small letters: the search takes MuonClip for two words, and `muon` means Muon.
+"""
 
 
 def write(target: Path, modules: Path) -> int:
@@ -85,13 +88,14 @@ def _front_matter(path: str, text: str) -> str:
 
 @functools.cache
 def _search_words() -> dict[str, str]:
-    return {each.page: each.title for each in entries()} | _SEARCH_WORDS
+    return {each.page: each.title.lower() for each in entries()} | _SEARCH_WORDS
 
 
 def _has_wide_table(text: str) -> bool:
     """Tell whether a table needs the room of the table of contents."""
-    rows = (line for line in text.splitlines() if line.startswith("|"))
-    return max((row.count("|") - row.count(r"\|") for row in rows), default=0) > _NARROW_COLUMNS
+    rows = (line for line in text.splitlines() if line.lstrip().startswith("|"))
+    bars = (row.count("|") - row.count(r"\|") for row in rows)
+    return max(bars, default=0) - 1 > _NARROW_COLUMNS
 
 
 def pages_of_docs() -> Iterator[tuple[str, str]]:

@@ -21,6 +21,7 @@ from optgen.optim._create_optimizer import (
     param_groups,
 )
 from optgen.optim._muon import Muon
+from optgen.optim._sam import SAM
 from optgen.optim.adadelta import Adadelta
 from optgen.optim.adagrad import Adagrad
 from optgen.optim.adam import Adam
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ASGD",
     "LBFGS",
+    "SAM",
     "SGD",
     "Adadelta",
     "Adafactor",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 
 import optgen
-from website.adoption import diff, needs_of, script
+from website.adoption import adopted, needs_of, old, script
 from website.entries import Entry, entries
 
 
@@ -36,14 +37,20 @@ def test_the_script_of_soap_runs_in_fused_cpp(capsys: pytest.CaptureFixture[str]
     assert "group 0: fused C++" in capsys.readouterr().out
 
 
-def test_the_diff_is_one_line_beside_the_import() -> None:
-    assert diff(find_entry("soap")) == (
-        "+import optgen\n"
-        "-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)\n"
-        "+optimizer = optgen.optim.SOAP(model.parameters(), lr=3e-3)\n"
+def test_the_lines_to_write_can_be_pasted() -> None:
+    assert adopted(find_entry("soap")) == (
+        "import optgen\n\noptimizer = optgen.optim.SOAP(model.parameters(), lr=3e-3)"
     )
-    assert "-optimizer = torch.optim.RMSprop(" in diff(find_entry("rmsprop"))
-    assert '+optimizer = create_optimizer(model, "normuon", lr=' in diff(find_entry("normuon"))
+    assert old(find_entry("soap")) == "torch.optim.AdamW(model.parameters(), lr=1e-3)"
+    assert old(find_entry("rmsprop")).startswith("torch.optim.RMSprop(")
+    assert 'optimizer = create_optimizer(model, "normuon", lr=' in adopted(find_entry("normuon"))
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+    table = torch.nn.Embedding(4, 2, sparse=True)
+    for entry in entries():
+        needs = needs_of(entry)
+        names = {"model": table if needs.embeddings_only or needs.sparse_only else model}
+        exec(adopted(entry), names)
+        assert isinstance(names["optimizer"], torch.optim.Optimizer), entry.name
 
 
 def test_needs_are_those_of_the_rule() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from website import gallery, optimizer_page
 from website.entries import entries
 from website.evidence import FILES
 from website.generated_pages import pages
+from website.groups import group, grouped
 from website.navigation import navigation
 from website.write_source import pages_of_docs
 
@@ -46,15 +48,77 @@ def test_every_optimizer_has_a_page(site: dict[str, str]) -> None:
         assert '=== "For-loop"' in site[each.page]
 
 
-def test_the_front_page_leads_to_every_optimizer(site: dict[str, str]) -> None:
-    for each in entries():
-        assert f"[{each.title}]({each.page})" in site["index.md"]
+def test_the_front_page_leads_to_every_group(site: dict[str, str]) -> None:
+    for each, members in grouped():
+        assert f"* **{each.title}**: [{members[0].title}]({members[0].page})" in site["index.md"]
+        assert f"## {each.title}\n" in site["optimizers/index.md"]
+        if len(members) > 6:
+            assert f"(optimizers/index.md#{each.anchor})" in site["index.md"]
+
+
+def test_every_optimizer_is_in_one_group() -> None:
+    titles = {each.name: group(each).title for each in entries()}
+
+    assert sorted(e.name for _, members in grouped() for e in members) == sorted(titles)
+    assert titles["adamw"] == "Adam and its like"
+    assert titles["sgd"] == "SGD, for convolutions"
+    assert titles["lion"] == "Sign"
+    assert titles["muon"] == "Orthogonal steps"
+    assert titles["adafactor"] == titles["adamw_8bit"] == titles["galore"] == "Low memory"
+    assert titles["soap"] == titles["sophia"] == "Second order"
+    assert titles["prodigy"] == "Learning-rate-free"
+    assert titles["schedule_free_sgd"] == "Schedule-free"
+    assert titles["lamb"] == "Large batches"
+    assert titles["row_wise_adagrad"] == "For embeddings"
+
+
+def test_a_page_has_one_name(site: dict[str, str]) -> None:
+    """The navigation gives no page a name, and names a section as its first page is called."""
+    names = list(named_pages(navigation()))
+
+    assert names == [("Home", "index.md")]
+    for title, page in sections(navigation()):
+        if page.endswith(("index.md", "README.md")) or title in ("Offloaded optimizers",):
+            assert site[page].partition("\n# ")[2].startswith(title) or site[page].startswith(
+                f"# {title}\n"
+            )
+    heads = Counter(re.findall(r"^# (.*)", text, re.MULTILINE)[0] for text in site.values())
+    assert {head: count for head, count in heads.items() if count > 1} == {"optgen": 2}
+
+
+def named_pages(nav: Any) -> Iterator[tuple[str, str]]:
+    """Yield the pages to which a navigation gives a name of their own."""
+    for each in nav:
+        for title, value in each.items() if isinstance(each, dict) else ():
+            if isinstance(value, str):
+                yield title, value
+            else:
+                yield from named_pages(value)
+
+
+def sections(nav: Any) -> Iterator[tuple[str, str]]:
+    """Yield the sections of a navigation with their first pages."""
+    for each in nav:
+        for title, value in each.items() if isinstance(each, dict) else ():
+            if isinstance(value, list):
+                if isinstance(value[0], str):
+                    yield title, value[0]
+                yield from sections(value)
+
+
+def test_formulas_have_the_names_of_arguments(site: dict[str, str]) -> None:
+    page = site["optimizers/soap.md"]
+
+    assert r"k_t \bmod \texttt{precondition\_frequency} = 0" in page
+    assert r"\textbf{if } \texttt{maximize}" in page
+    assert r"\text{precondition frequency}" not in page.partition("## Arguments")[0]
+    assert r"\gamma" in page
 
 
 def test_the_page_of_soap_shows_its_facts(site: dict[str, str]) -> None:
     page = site["optimizers/soap.md"]
 
-    assert "+optimizer = optgen.optim.SOAP(model.parameters(), lr=3e-3)" in page
+    assert "\noptimizer = optgen.optim.SOAP(model.parameters(), lr=3e-3)\n" in page
     assert r"\operatorname{eigenvectors}(L_t)" in page
     assert r"8\,m^2 + 8\,mn + 8\,n^2 + 4" in page
     cells = "in Triton's interpreter: matrices by torch | elementwise parts emulated, not run"
@@ -212,6 +276,8 @@ def test_the_api_reference_has_signatures(site: dict[str, str]) -> None:
     assert "| `warmup_steps` | `int` |" in site["api/schedulers.md"]
     assert "## bench" in site["api/commands.md"]
     assert "0x" not in site["api/optim.md"]  # no addresses of objects
+    assert headings(site["api/optim.md"])[0] == "create_optimizer"
+    assert "SAM" in headings(site["api/optim.md"])
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,8 @@ def run(page: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    "page", ["choose.md", "tutorials/write-your-own.md", "tutorials/compose.md"]
+    "page",
+    ["choose.md", "train.md", "sam.md", "tutorials/write-your-own.md", "tutorials/compose.md"],
 )
 def test_the_code_of_a_page_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
