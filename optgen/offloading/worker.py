@@ -146,7 +146,7 @@ class Worker:
                 if left <= 0:
                     self._failure = self._too_late()
                     break
-                self._changed.wait(left)
+                self._changed.wait(min(left, threading.TIMEOUT_MAX))
         self._check_failure()
 
     def finish(self) -> None:
