@@ -77,6 +77,20 @@ class Collector:
             if param.requires_grad
         ]
 
+    def take_from_hook(self, param: Tensor) -> None:
+        """Take a gradient that the backward pass has just made.
+
+        Raises:
+            RuntimeError: Another hook has taken it, and for the other reasons of `take`.
+        """
+        if param.grad is None:
+            raise RuntimeError(
+                f"the gradient of {self._owners[param].name} was taken by another hook, such as "
+                "that of another optimizer which takes gradients away: close() that one, or let "
+                "one optimizer step the parameter"
+            )
+        self.take(param)
+
     def take(self, param: Tensor) -> None:
         """Start the copy of a parameter's gradient, and free it.
 
@@ -177,6 +191,6 @@ def _weak_hook(collector: Collector) -> Any:
     def hook(param: Tensor) -> None:
         found = reference()
         if found is not None and not found.is_over:
-            found.take(param)
+            found.take_from_hook(param)
 
     return hook

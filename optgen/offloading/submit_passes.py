@@ -11,9 +11,11 @@ import weakref
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from torch import Tensor, nn
 from torch.autograd.graph import increment_version
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from optgen.offloading.bucket_pipeline import BucketWork, Pass, Pipeline
 from optgen.offloading.buckets import Bucket, HostParam
@@ -21,7 +23,17 @@ from optgen.offloading.forward_waits import ForwardWaits
 from optgen.offloading.host_side import HostSide
 from optgen.offloading.worker import OffloadError, Worker
 from optgen.runtime.tensors.dtensor import memory_version, to_local
-from optgen.runtime.torch_private import fsdp_gathers_with
+from optgen.runtime.torch_private import data_ptr, fsdp_gathers_with
+
+_Version = tuple[int, int]
+_UNKNOWN: _Version = (-1, 0)
+_last_steppers: Any = WeakTensorKeyDictionary()
+"""The stepper that stepped a parameter last, weakly referenced."""
+
+
+def _version(param: Tensor) -> _Version:
+    """Return the number of changes of a parameter's memory, and its address."""
+    return memory_version(param), data_ptr(to_local(param.detach()))
 
 
 class Stepper:
@@ -35,7 +47,8 @@ class Stepper:
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
-        self._versions: dict[Tensor, int] = {}  # of the parameters, as the last step left them
+        self._reference = weakref.ref(self)
+        self._versions: dict[Tensor, _Version] = {}  # as the last step left the parameters
         self._pass_number = 0
         self._needed_pass: dict[Tensor, int] = {}  # the last pass that steps each parameter
         self._is_hidden = False  # whether nobody has waited for the end of the last step
@@ -53,15 +66,15 @@ class Stepper:
     def note_weights(self, param: Tensor) -> None:
         """Note that a parameter's float32 weights round to it now."""
         if param not in self._versions:
-            self._versions[param] = memory_version(param)
+            self._versions[param] = _version(param)
 
     def doubt_weights(self, param: Tensor) -> None:
         """Let the float32 weights of a parameter follow it by value in the next step."""
-        self._versions[param] = -1
+        self._versions[param] = _UNKNOWN
 
     def has_changed(self, param: Tensor) -> bool:
         """Tell whether a parameter may have changed since the last step."""
-        return memory_version(param) != self._versions[param]
+        return _version(param) != self._versions[param]
 
     def works(
         self, grads: Mapping[Tensor, Tensor], on_host: Mapping[Tensor, int]
@@ -124,6 +137,7 @@ class Stepper:
     ) -> None:
         """Queue a pass; unless it `is_hidden`, wait for its end."""
         works = [work for work in works if work.stepped or work.refreshed]
+        self._wait_for_others(works)
         for device in dict.fromkeys(work.bucket.device for work in works):
             self.host.ring.copies_wait(device)
         self._pass_number += 1
@@ -135,7 +149,7 @@ class Stepper:
         }
         increment_version([to_local(param) for param in stepped])
         for param in touched:
-            self._versions[param] = memory_version(param)
+            self._versions[param] = _version(param)
             self._needed_pass[param] = self._pass_number
         current = Pass(self._pass_number, works, hypers, versions)
         self.worker.submit(partial(self._run, self.host.pipeline, current))
@@ -144,6 +158,16 @@ class Stepper:
         self._is_hidden = True
         if not is_hidden:
             self.synchronize()
+
+    def _wait_for_others(self, works: Iterable[BucketWork]) -> None:
+        """Wait for steps of other optimizers over these parameters."""
+        params = {piece.owner.param for work in works for piece in work.bucket.pieces}
+        found = {_last_steppers[param]() for param in params if param in _last_steppers}
+        for other in found - {self, None}:
+            if not other.worker.is_closed:
+                other.synchronize()
+        for param in params:
+            _last_steppers[param] = self._reference
 
     def _run(self, pipeline: Pipeline, current: Pass) -> None:
         """Run a pass: a job that keeps the stepper, so modules wait even without the optimizer."""
