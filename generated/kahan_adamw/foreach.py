@@ -34,7 +34,7 @@ def update(
     exp_avg_weight = lr * bias_correction2_sqrt / bias_correction1
     machine_eps = torch.finfo(params[0].dtype).eps
 
-    for chunk in widened(chunks(params, grads, exp_avgs, exp_avg_sqs, compensations, live_lists=8)):
+    for chunk in widened(chunks(params, grads, exp_avgs, exp_avg_sqs, compensations, live_lists=9)):
         params, grads, exp_avgs, exp_avg_sqs, compensations = chunk
         if maximize:
             # g = -g
@@ -52,11 +52,9 @@ def update(
         scale_(step_s, exp_avg_weight)
         torch._foreach_add_(step_s, params, alpha=lr * weight_decay)
         # c = where(rounded(p + 0.5 * c) == p, c, 0) - step
-        conditions = torch._foreach_add(params, compensations, alpha=0.5)
-        conditions = [rounded(condition, machine_eps) for condition in conditions]
-        conditions = [
-            condition.eq(param) for condition, param in zip(conditions, params, strict=True)
-        ]
+        values = torch._foreach_add(params, compensations, alpha=0.5)
+        values = [rounded(value, machine_eps) for value in values]
+        conditions = [value.eq(param) for value, param in zip(values, params, strict=True)]
         updates = [
             torch.where(condition, compensation, 0)
             for condition, compensation in zip(conditions, compensations, strict=True)

@@ -49,9 +49,9 @@ def update(
         denom = exp_avg_sq.sqrt().div_(bias_correction2_sqrt).add_(eps)
         step_ = exp_avg.div(denom).mul_(exp_avg_weight).add_(param, alpha=lr * weight_decay)
         # c = where(rounded(p + 0.5 * c) == p, c, 0) - step
-        condition = param.add(compensation, alpha=0.5)
-        condition = rounded(condition, machine_eps)
-        condition = condition.eq(param)
+        value = param.add(compensation, alpha=0.5)
+        value = rounded(value, machine_eps)
+        condition = value.eq(param)
         update = torch.where(condition, compensation, 0).sub_(step_)
         compensation.copy_(update)
         # rounded_sum = rounded(p + c)

@@ -60,7 +60,7 @@ def update(
         one_minus_c = 1 - c
         step_size = rate * (1 - beta1 * one_minus_c)
 
-    for chunk in widened(chunks(params, grads, zs, exp_avg_sqs, rests, live_lists=8)):
+    for chunk in widened(chunks(params, grads, zs, exp_avg_sqs, rests, live_lists=9)):
         params, grads, zs, exp_avg_sqs, rests = chunk
         if maximize:
             # g = -g
@@ -78,11 +78,9 @@ def update(
             torch._foreach_add_(us, params, alpha=weight_decay)
         if compensate:
             # rest = where(rounded(p + rest) == p, rest, 0)
-            conditions = torch._foreach_add(params, rests)
-            conditions = [rounded(condition, machine_eps) for condition in conditions]
-            conditions = [
-                condition.eq(param) for condition, param in zip(conditions, params, strict=True)
-            ]
+            values = torch._foreach_add(params, rests)
+            values = [rounded(value, machine_eps) for value in values]
+            conditions = [value.eq(param) for value, param in zip(values, params, strict=True)]
             rests = [
                 rest.masked_fill_(~condition, 0)
                 for rest, condition in zip(rests, conditions, strict=True)

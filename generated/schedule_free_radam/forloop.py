@@ -99,9 +99,9 @@ def update(
             u = u.add(param, alpha=weight_decay)
         if compensate:
             # rest = where(rounded(p + rest) == p, rest, 0)
-            condition = param.add(rest)
-            condition = rounded(condition, machine_eps)
-            condition = condition.eq(param)
+            value = param.add(rest)
+            value = rounded(value, machine_eps)
+            condition = value.eq(param)
             rest.masked_fill_(~condition, 0)
             # step = rate * (1 - beta1 * (1 - c)) * u
             # y = lerp(p + rest, z, c) - step

@@ -55,7 +55,7 @@ def update(
         one_minus_c = 1 - c
         step_size = rate * (1 - momentum * one_minus_c)
 
-    for chunk in widened(chunks(params, grads, zs, rests, live_lists=6)):
+    for chunk in widened(chunks(params, grads, zs, rests, live_lists=7)):
         params, grads, zs, rests = chunk
         if maximize:
             # g = -g
@@ -65,11 +65,9 @@ def update(
             grads = torch._foreach_add(grads, params, alpha=weight_decay)
         if compensate:
             # rest = where(rounded(p + rest) == p, rest, 0)
-            conditions = torch._foreach_add(params, rests)
-            conditions = [rounded(condition, machine_eps) for condition in conditions]
-            conditions = [
-                condition.eq(param) for condition, param in zip(conditions, params, strict=True)
-            ]
+            values = torch._foreach_add(params, rests)
+            values = [rounded(value, machine_eps) for value in values]
+            conditions = [value.eq(param) for value, param in zip(values, params, strict=True)]
             rests = [
                 rest.masked_fill_(~condition, 0)
                 for rest, condition in zip(rests, conditions, strict=True)

@@ -17,9 +17,9 @@ from optgen.ir.reserved_in_python import is_free, numbered
 from optgen.passes.linear_forms import ONE, is_number, lerp_terms, negate
 from optgen.passes.torch_ops import Op, Operand, Operation
 
-ALWAYS_NEW = ("<", "<=", ">", ">=", "==", "!=", "where", "clone", "full_like", *STORAGE_OPS)
+_COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
+ALWAYS_NEW = (*_COMPARISONS, "where", "clone", "full_like", *STORAGE_OPS)
 """Ops that never run in place: the result has another dtype, or is meant to be a new tensor."""
-
 _MIRRORED = dict(zip(("<", "<=", ">", ">="), (">", ">=", "<", "<="), strict=True)) | {
     word: word for word in ("==", "!=", "and", "or")
 }
@@ -189,10 +189,13 @@ class TorchOpBuilder:
             case "lerp" if not all(map(self._is_tensor, call.args[:2])):
                 start, end = (e if self._is_tensor(e) else _as_tensor(e) for e in call.args[:2])
                 self._build_opaque_op(Call("lerp", (start, end, call.args[2])), name)
-            case _:
+            case word if word in _COMPARISONS and self._is_tensor(first):
+                source = self._operand(first, "value")  # the result is no number
+                self._emit(word, name, source, self._tensors_or_scalars(others))
+            case word:
                 is_tensor = self._is_tensor(first)
-                source: Operand = self._first_operand(first, name) if is_tensor else first
-                self._emit(call.op, name, source, self._tensors_or_scalars(others))
+                operand: Operand = self._first_operand(first, name) if is_tensor else first
+                self._emit(word, name, operand, self._tensors_or_scalars(others))
 
     def _build_atan2(self, name: str, y: Expr, x: Expr) -> None:
         """Build an `atan2` of a tensor and a number. torch takes the number only as a tensor."""

@@ -176,17 +176,17 @@ def test_a_state_with_an_alias_is_not_changed_in_place(change: str) -> None:
 def test_nested_conditions_have_different_names() -> None:
     assert lines("m = where(where(g > c, lr, -g) > beta, g, -g); p = p - lr * m")[:4] == [
         "condition_2 = > grad #",
-        "condition = neg grad",
-        "fill_where_ condition condition_2 #",
-        "condition = > condition #",
+        "value = neg grad",
+        "fill_where_ value condition_2 #",
+        "condition = > value #",
     ]
 
 
 def test_a_repeated_expression_is_computed_once() -> None:
     written = lines("m = where(sqrt(g**2 + eps) > c, sqrt(g**2 + eps), g); p = p - lr * m")
 
-    assert [line for line in written if "sqrt" in line] == ["sqrt_ operand"]
-    assert "condition = > operand #" in written
+    assert [line for line in written if "sqrt" in line] == ["sqrt_ value"]
+    assert "condition = > value #" in written
 
 
 def test_a_state_keeps_its_value_until_its_alias_is_read() -> None:
