@@ -19,9 +19,8 @@ unexport PYTHONDONTWRITEBYTECODE # dozens of processes load the same modules, fr
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
-demo: $(VENV)/installed ## train a small network with generated optimizers; table and plot
-	$(BIN)/optgen build
-	$(BIN)/python examples/demo.py
+demo: $(VENV)/installed ## train a small network beside torch's classes; table and plot; ALL=1: every optimizer
+	$(BIN)/python examples/demo.py $(if $(ALL),--all)
 
 test: check ## everything that a change needs, in minutes
 	$(MAKE) tests CHECKED="$(CHECKED_TESTS)"

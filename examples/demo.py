@@ -1,6 +1,7 @@
 """Train a small network on scikit-learn's digits with generated optimizers, in every lowering.
 
-    python examples/demo.py [--epochs 20] [--plot demo.png] [--only SGD AdamW ...]
+    python examples/demo.py [--epochs 20] [--plot demo.png] [--only SGD AdamW ...] [--triton]
+    python examples/demo.py --all  # twelve optimizers, and Triton: many minutes
 
 The script prints and draws loss, accuracy and time per step beside those of torch.optim. The Triton
 lowering runs in Triton's interpreter. The interpreter is slow, and must be enabled before kernels
@@ -43,6 +44,8 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "ASGD": {"lr": 0.1},
     "Rprop": {"lr": 1e-3},
 }
+FIRST = ("AdamW", "RAdam", "Adafactor")
+"""The optimizers that train without `--all`: one that torch fuses, and two that it does not."""
 FUSED_IN_TORCH = ("SGD", "Adam", "AdamW", "Adagrad")
 LOWERINGS = ("forloop", "foreach", "fused_cpu")
 INTERPRETED_STEPS = 5  # of each optimizer, in Triton's interpreter
@@ -86,6 +89,33 @@ def network() -> torch.nn.Module:
         torch.nn.GELU(),
         torch.nn.Linear(256, 10),
     )
+
+
+class Progress:
+    """A bar on the terminal; where stderr is no terminal, a line whenever the work changes."""
+
+    WIDTH = 30
+
+    def __init__(self, total: int) -> None:
+        self._total, self._done, self._work = total, 0, ""
+        self._redraws = sys.stderr.isatty()
+
+    def show(self, work: str, done: int = 0) -> None:
+        """Say what is under way, after `done` more units of work."""
+        self._done += done
+        share = min(self._done / self._total, 1.0)
+        if self._redraws:
+            filled = round(share * self.WIDTH)
+            bar = "#" * filled + "." * (self.WIDTH - filled)
+            print(f"\r\033[K[{bar}] {share:4.0%}  {work}", end="", file=sys.stderr, flush=True)
+        elif work != self._work:
+            print(f"{share:4.0%}  {work}", file=sys.stderr, flush=True)
+        self._work = work
+
+    def clear(self) -> None:
+        """Take the bar away, so that a line of results can be printed."""
+        if self._redraws:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 class Run:
@@ -153,13 +183,18 @@ def train_all(digits: Digits, epochs: int) -> list[Run]:
     """Train every optimizer. Its runs alternate by epochs, so that their times are comparable."""
     print(f"{'optimizer':<10} {'lowering':<13} {'loss':>9} {'accuracy':>9} {'ms/step':>8}  speed")
     all_runs: list[Run] = []
+    progress = Progress(len(OPTIMIZERS) * (epochs + 1))
     for name in OPTIMIZERS:
+        progress.show(f"{name}: a first step of each kind, which builds the kernel once")
         runs = possible_runs(digits, name)
         for batches in digits.batches(epochs):
+            progress.show(f"{name}: {epochs} epochs of training", done=1)
             for run in runs:
                 for images, labels in batches:
                     run.step(images, labels)
                 run.losses.append(run.loss(digits))
+        progress.show(f"{name}: done", done=1)
+        progress.clear()
         for run in runs:
             print(
                 f"{name:<10} {run.variant:<13} {run.losses[-1]:9.5f} {run.accuracy(digits):9.1%} "
@@ -183,15 +218,20 @@ def train_interpreted(digits: Digits) -> None:
 
     Beside them stand the losses of torch's optimizers after the same number of steps.
     """
-    print(f"\nTriton, interpreted: loss after {INTERPRETED_STEPS} steps")
+    print(f"\nTriton, interpreted: loss after {INTERPRETED_STEPS} steps", flush=True)
+    progress = Progress(len(OPTIMIZERS))
+    progress.show("each optimizer takes up to a minute")
     command = [sys.executable, __file__, "--interpreted", "--only", *OPTIMIZERS]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
             name, loss = json.loads(line)
+            progress.clear()
             torch_loss = loss_after_few_steps(digits, name, "torch")
             print(f"{name:<10} fused_triton  {loss:9.5f}   torch {torch_loss:9.5f}", flush=True)
+            progress.show(f"after {name}", done=1)
+        progress.clear()
     if process.returncode:
         raise SystemExit(f"the interpreter's process ended with {process.returncode}")
 
@@ -211,13 +251,13 @@ def draw(runs: list[Run], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure = pyplot.figure(figsize=(12, 10), layout="constrained")
-    above, below = figure.subfigures(2, 1, height_ratios=(5, 3))
     rows = -(-len(OPTIMIZERS) // COLUMNS)
+    figure = pyplot.figure(figsize=(12, 5 + 5 * rows / 3), layout="constrained")
+    above, below = figure.subfigures(2, 1, height_ratios=(5 * rows, 9))
     panels = above.subplots(rows, COLUMNS, sharex=True, sharey=True, squeeze=False)
     draw_losses(runs, panels)
     handles, labels = panels[0][0].get_legend_handles_labels()
-    above.suptitle("Training loss on digits, by epoch: every curve of optgen lies on torch's")
+    above.suptitle("Training loss on digits, by epoch: optgen's curves lie on torch's")
     above.legend(handles, labels, loc="outside lower center", ncols=len(labels))
     times = below.subplots()
     draw_times(runs, times)
@@ -260,17 +300,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train on digits with generated optimizers.")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--plot", type=Path, default=Path("demo.png"))
-    parser.add_argument("--only", nargs="+", choices=OPTIMIZERS, default=list(OPTIMIZERS))
+    parser.add_argument("--only", nargs="+", choices=OPTIMIZERS, default=list(FIRST))
+    parser.add_argument("--triton", action="store_true", help="also in Triton's interpreter")
+    parser.add_argument("--all", action="store_true", help="every optimizer, also in Triton")
     parser.add_argument("--interpreted", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    for name in OPTIMIZERS.keys() - set(arguments.only):
+    chosen = OPTIMIZERS if arguments.all else arguments.only
+    for name in OPTIMIZERS.keys() - set(chosen):
         del OPTIMIZERS[name]
     if arguments.interpreted:
         print_interpreted_losses()
         return
+    torch.set_num_threads(1)  # threads that wait for one another on a busy machine are slow
     digits = Digits.load()
     runs = train_all(digits, arguments.epochs)
-    train_interpreted(digits)
+    if arguments.all or arguments.triton:
+        train_interpreted(digits)
     draw(runs, arguments.plot)
 
 

@@ -173,7 +173,7 @@ def _check_ops(expr: Expr) -> None:
             op = OPS.get(node.op)
             if op is None:
                 fail("an unknown op", node)
-            if len(node.args) != op.arity:
+            if len(node.args) not in (op.arity, op.arity + op.options):
                 fail(f"`{node.op}` takes {op.arity} operands", node)
 
 

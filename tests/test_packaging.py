@@ -205,7 +205,7 @@ for cls in (mine.my_rule.MyRule, optgen.load("my_rule.py"), composed):
 def test_wheel_runs_the_demo(generating_python: Path, tmp_path: Path) -> None:
     shutil.copy(ROOT / "examples" / "demo.py", tmp_path)
 
-    options = ("--epochs", "1", "--only", "SGD")
+    options = ("--epochs", "1", "--only", "SGD", "--triton")
     printed = run(generating_python, "demo.py", *options, "--plot", "demo.png", cwd=tmp_path)
 
     assert "fused_cpu" in printed

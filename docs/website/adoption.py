@@ -94,19 +94,23 @@ def _short(value: float) -> str:
     return f"{digits}e{int(exponent)}" if 0 < value < 0.01 else f"{value:g}"
 
 
-def diff(entry: Entry) -> str:
-    """Return the change in a training script, as a diff."""
+def old(entry: Entry) -> str:
+    """Return the call of torch that the optimizer replaces in a training script."""
     needs = needs_of(entry)
-    old = "torch.optim.AdamW(model.parameters(), lr=1e-3)"
-    if needs.matrices_only and not entry.in_torch:
-        new = f"+optimizer = {_with_others(entry)}\n"
-        return f"+from optgen.optim import create_optimizer\n-optimizer = {old}\n{new}"
-    call = _call(entry, "matrices" if needs.matrices_only else "model.parameters()")
     if entry.in_torch:
-        old = f"torch.{call.removeprefix('optgen.')}"
-    if needs.sparse_only:
-        old = old.replace("AdamW", "SparseAdam")
-    return f"+import optgen\n-optimizer = {old}\n+optimizer = {call}\n"
+        params = "matrices" if needs.matrices_only else "model.parameters()"
+        return f"torch.{_call(entry, params).removeprefix('optgen.')}"
+    name = "SparseAdam" if needs.sparse_only else "AdamW"
+    return f"torch.optim.{name}(model.parameters(), lr=1e-3)"
+
+
+def adopted(entry: Entry) -> str:
+    """Return the lines of a training script that make the optimizer."""
+    needs = needs_of(entry)
+    if needs.matrices_only:
+        imported = "from optgen.optim import create_optimizer"
+        return f"{imported}\n\noptimizer = {_with_others(entry)}"
+    return f"import optgen\n\noptimizer = {_call(entry, 'model.parameters()')}"
 
 
 def _with_others(entry: Entry) -> str:

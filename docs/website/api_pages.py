@@ -57,7 +57,9 @@ def references() -> tuple[Reference, ...]:
     own_names = tuple(
         name for name in optgen.__all__ if not inspect.ismodule(getattr(optgen, name))
     )
-    optim_names = _names("optgen.optim", lambda value: not inspect.ismodule(value))
+    optim_names = _functions_first(
+        _names("optgen.optim", lambda value: not inspect.ismodule(value))
+    )
     keyed_names = _names("optgen.keyed", lambda value: value.__name__ not in _pages())
     average_names = _names("optgen.optim.swa_utils", _is_ours)
     return (
@@ -84,6 +86,12 @@ def _names(module: str, keep: Callable[[Any], bool] = lambda value: True) -> tup
     imported = importlib.import_module(module)
     names = (name for name in imported.__all__ if keep(getattr(imported, name)))
     return tuple(name for name in names if name not in _pages() and name != "Optimizer")
+
+
+def _functions_first(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of optgen.optim, those that start with `create_optimizer` first."""
+    module = importlib.import_module("optgen.optim")
+    return tuple(sorted(names, key=lambda name: inspect.isclass(getattr(module, name))))
 
 
 def _pages() -> dict[str, str]:

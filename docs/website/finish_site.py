@@ -1,4 +1,4 @@
-"""Finish a built site: render its formulas, then check its links.
+"""Finish a built site: render its formulas, label the cells of its tables, then check its links.
 
 PYTHONPATH=docs python -m website.finish_site build/docs/site build/docs/node_modules
 """
@@ -10,16 +10,21 @@ from pathlib import Path
 
 from website.formulas import FormulaError, Renderer
 from website.links import check_links
+from website.phone_tables import with_labels
 
 
 def render(site: Path, modules: Path) -> tuple[int, list[str]]:
-    """Render the formulas of all pages; return their number, and a line for each failure."""
+    """Render the formulas and label the tables of all pages.
+
+    Returns:
+        The number of formulas, and a line for each failure.
+    """
     renderer, problems = Renderer(modules), []
     try:
         for path in sorted(site.rglob("*.html")):
             text = path.read_text(encoding="utf-8")
             try:
-                path.write_text(renderer.render_page(text), encoding="utf-8")
+                path.write_text(with_labels(renderer.render_page(text)), encoding="utf-8")
             except FormulaError as error:
                 problems.append(f"{path.relative_to(site)}: {error}")
     finally:

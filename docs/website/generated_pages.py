@@ -8,11 +8,14 @@ from pathlib import Path
 
 from website import api_pages, benchmark_pages, decisions, gallery, optimizer_page
 from website.entries import ROOT, entries
+from website.groups import grouped
 from website.included_sections import for_site, with_sections
 from website.markdown_sections import PAGES, linked_files, relink, site_path
 
 FRONT = Path(__file__).with_name("front_page.txt")
 _OPTIMIZERS = "<!-- optimizers -->"
+_SHOWN_MEMBERS = 6
+"""Members of a group that the front page names."""
 
 
 def pages() -> Iterator[tuple[str, str]]:
@@ -40,10 +43,18 @@ def pages() -> Iterator[tuple[str, str]]:
 
 
 def front_page() -> str:
-    """Return the front page: sections of the README, and a link to every optimizer."""
+    """Return the front page: sections of the README, and the groups of optimizers."""
     text = with_sections(FRONT.read_text(encoding="utf-8"), "index.md")
-    links = " · ".join(f"[{each.title}]({each.page})" for each in entries())
-    return text.replace(_OPTIMIZERS, links)
+    return text.replace(_OPTIMIZERS, "\n".join(_group_lines()))
+
+
+def _group_lines() -> Iterator[str]:
+    """Yield a line for each group of optimizers, with its first members."""
+    for group, members in grouped():
+        links = [f"[{each.title}]({each.page})" for each in members[:_SHOWN_MEMBERS]]
+        if more := len(members) - len(links):
+            links.append(f"[{more} more](optimizers/index.md#{group.anchor})")
+        yield f"* **{group.title}**: {', '.join(links)}"
 
 
 @functools.cache

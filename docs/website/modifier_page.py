@@ -21,7 +21,7 @@ from website.code_section import code_block, tab_block
 from website.docstrings import Docstring, display_formula, parse
 from website.entries import SPECS
 from website.precisions import PRECISIONS
-from website.rule_section import items_table
+from website.rule_section import items_table, typewriter
 from website.state_bytes import size_of
 from website.state_section import state_description
 from website.tables import table
@@ -52,8 +52,8 @@ def sections(name: str) -> str:
 
 def _parts(name: str, base: str, algorithm: Algorithm, doc: Docstring) -> Iterator[tuple[str, str]]:
     title = _CLASSES[base]
-    yield "Turn it on", _diff(name, title)
-    yield f"The rule with {title}", display_formula(to_latex(algorithm))
+    yield "Turn it on", _adopted(name, title)
+    yield f"The rule with {title}", display_formula(typewriter(algorithm, to_latex(algorithm)))
     if table_of_arguments := _arguments(name, doc):
         yield "Arguments", table_of_arguments
     yield "State and bytes", _states(base, algorithm, doc)
@@ -75,17 +75,17 @@ def compose_with_base(name: str) -> tuple[str, Algorithm]:
     raise ValueError(f"the modifier {name} goes with none of {', '.join(_BASES)}")
 
 
-def _diff(name: str, title: str) -> str:
+def _adopted(name: str, title: str) -> str:
+    """Return the lines that compose a class and make its optimizer."""
     lines = [
-        "+import optgen",
-        "+from optgen import modifiers",
-        f"-from torch.optim import {title}",
-        f"+from optgen.optim import {title}",
-        f"+Mine = optgen.compose({title}, modifiers.{name})",
-        f"-optimizer = {title}(model.parameters(), lr=1e-3)",
-        "+optimizer = Mine(model.parameters(), lr=1e-3)",
+        "import optgen",
+        "from optgen import modifiers",
+        f"from optgen.optim import {title}",
+        "",
+        f"Mine = optgen.compose({title}, modifiers.{name})",
+        "optimizer = Mine(model.parameters(), lr=1e-3)",
     ]
-    return "\n".join(["```diff", *lines, "```"])
+    return code_block("\n".join(lines), ".py")
 
 
 def _docstring_of(algorithm: Algorithm) -> Docstring:

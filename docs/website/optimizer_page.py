@@ -20,17 +20,10 @@ from website import (
 from website.docstrings import markdown, table_cell
 from website.entries import Entry, entries
 from website.evidence import evidence, hint, recorded_comparisons
+from website.groups import grouped
 from website.precisions import refusal
 from website.state_bytes import TALL, element_bytes_text, total_size
 from website.tables import table
-
-GROUPS = (
-    ("As in torch.optim", "The same arguments, checkpoints and numbers as torch's classes."),
-    ("Published, element by element", "Rules that update each element by itself, as Adam does."),
-    ("Published, with sums", "Rules with norms or sums of a parameter, its rows or its columns."),
-    ("Published, on matrices", "Rules that multiply, factor or orthogonalize whole matrices."),
-    ("For embeddings", "Rules for tables with sparse gradients."),
-)
 
 _EXAMPLE_MODIFIERS = ("clip_norm", "ema")
 """Modifiers for the example of a composition, which takes the first that fits the optimizer."""
@@ -89,8 +82,8 @@ def _adoption(entry: Entry) -> str:
     script = code_section.code_block(adoption.script(entry), ".py")
     return "\n\n".join(
         [
-            "[Install optgen](../index.md#install), and change one line of your script:",
-            f"```diff\n{adoption.diff(entry)}```",
+            f"[Install optgen](../index.md#install), and write this for `{adoption.old(entry)}`:",
+            code_section.code_block(adoption.adopted(entry), ".py"),
             *notes,
             *cautions.cautions(entry),
             f"This script runs as it stands. {_build_note(entry)}Its last line says which code "
@@ -132,18 +125,6 @@ def _composition(entry: Entry) -> str:
     )
 
 
-def group(entry: Entry) -> str:
-    """Return the title of the group that lists an optimizer."""
-    algorithm = entry.algorithm
-    if algorithm.gradient == "sparse_only" or entry.package == "optgen.keyed":
-        return "For embeddings"
-    if entry.in_torch:
-        return "As in torch.optim"
-    if why_uncut(algorithm) or algorithm.has_matrix_ops:
-        return "Published, on matrices"
-    return "Published, element by element" if algorithm.elementwise else "Published, with sums"
-
-
 def index() -> str:
     """Return the page that lists all optimizers, in groups."""
     parts = [
@@ -154,9 +135,9 @@ def index() -> str:
         "The column of bytes counts the state of a matrix of 4096 × 1024 in float32, for each "
         "element. AdamW has 8.",
     ]
-    for title, description in GROUPS:
-        rows = [_row(each) for each in entries() if group(each) == title]
-        parts += [f"## {title}", description, table(("optimizer", "", "bytes"), rows)]
+    for group, members in grouped():
+        rows = [_row(each) for each in members]
+        parts += [f"## {group.title}", group.text, table(("optimizer", "rule", "bytes"), rows)]
     return "\n\n".join(parts) + "\n"
 
 

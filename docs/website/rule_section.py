@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+import re
+
+from optgen.ir.algorithm import Algorithm
 from website.docstrings import Docstring, Item, display_formula, parse, table_cell
 from website.entries import Entry
 from website.tables import table
+
+_NAME_IN_RULE = re.compile(r";\s+:math:`\\text\{[^}]*\}`\s+in\s+the\s+rule")
+"""A remark that says nothing, because formulas of the site have the names of arguments."""
 
 
 def rule(entry: Entry) -> str:
     """Return the rule as formulas, from the docstring of the class."""
     doc = parse(entry.cls.__doc__)
-    return "\n\n".join(display_formula(each) for each in doc.formulas)
+    formulas = (typewriter(entry.algorithm, each) for each in doc.formulas)
+    return "\n\n".join(display_formula(each) for each in formulas)
+
+
+def typewriter(algorithm: Algorithm, formula: str) -> str:
+    """Return a formula in which hyperparameters without a letter have the names of arguments."""
+    formula = formula.replace(r"\textit{", r"\texttt{")  # flags
+    for hyper in algorithm.hypers:
+        name = hyper.name.replace("_", r"\_")
+        shown = re.escape(hyper.name).replace("_", r"\s+")
+        formula = re.sub(
+            rf"\\text\{{{shown}\}}", lambda _, name=name: rf"\texttt{{{name}}}", formula
+        )
+    return formula
 
 
 def arguments(entry: Entry) -> str:
     """Return the arguments of the constructor as a table, and the extra inputs of `step`."""
-    doc = parse(entry.cls.__doc__)
+    doc = parse(_NAME_IN_RULE.sub("", entry.cls.__doc__))
     parts = [items_table(doc, "Args", "argument")]
     if inputs := doc.items("Inputs of `step`"):
         rows = [(f"`{each.name}`", table_cell(each.text)) for each in inputs]

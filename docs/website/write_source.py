@@ -8,6 +8,7 @@ replace MkDocs.
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import sys
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from website import generated_pages, modifier_page
-from website.entries import ROOT
+from website.entries import ROOT, entries
 from website.included_sections import for_site
 from website.markdown_sections import PAGES, relink, site_path
 from website.navigation import navigation
@@ -23,8 +24,25 @@ from website.optimizer_links import LINKED_PAGES, with_links
 
 HERE = Path(__file__).parent
 DOCS = ROOT / "docs"
+_NARROW_COLUMNS = 8  # a table of more columns is wide
 _SEARCH_WEIGHTS = {"tutorials": 3, "optimizers": 2, "modifiers": 1.5, "decisions": 0.3}
 """Weights of folders in the search. Other folders have 1."""
+_PAGE_WEIGHTS = {"train.md": 3, "choose.md": 3}
+_SEARCH_WORDS = {
+    "modifiers/accumulate.md": "gradient accumulation",
+    "modifiers/clip_norm.md": "gradient clipping",
+    "modifiers/decoupled_decay.md": "weight decay",
+    "modifiers/ema.md": "exponential moving average of weights",
+    "modifiers/master.md": "master weights",
+    "modifiers/quantized.md": "8-bit states",
+    "modifiers/schedule_free.md": "schedule-free",
+    "modifiers/skip_nonfinite.md": "skip infinite gradients",
+    "tutorials/low-precision.md": "mixed precision, bfloat16",
+    "sam.md": "sharpness-aware minimization",
+    "schedulers.md": "learning-rate schedule, warmup, cosine",
+    "distributed.md": "FSDP, DDP, checkpoint",
+}
+"""Words for which the search shows a page first, beside the name of each optimizer."""
 
 
 def write(target: Path, modules: Path) -> int:
@@ -53,12 +71,27 @@ def write(target: Path, modules: Path) -> int:
 
 
 def _front_matter(path: str, text: str) -> str:
-    """Return the front matter of a page: its weight in the search, if that is not 1."""
-    folder = path.partition("/")[0]
-    weight = 3 if path == "choose.md" else _SEARCH_WEIGHTS.get(folder)
-    if weight is None or text.startswith("---"):
+    """Return the front matter of a page: its weight and its words in the search, if it has any."""
+    if text.startswith("---"):
         return ""
-    return f"---\nsearch: {{ boost: {weight} }}\n---\n\n"
+    weight = _PAGE_WEIGHTS.get(path) or _SEARCH_WEIGHTS.get(path.partition("/")[0])
+    lines = [f"search: {{ boost: {weight} }}"] if weight else []
+    if words := _search_words().get(path):
+        lines.append(f"tags: {json.dumps([words])}")
+    if _has_wide_table(text):
+        lines.append("hide: [toc]")
+    return "\n".join(["---", *lines, "---", "", ""]) if lines else ""
+
+
+@functools.cache
+def _search_words() -> dict[str, str]:
+    return {each.page: each.title for each in entries()} | _SEARCH_WORDS
+
+
+def _has_wide_table(text: str) -> bool:
+    """Tell whether a table needs the room of the table of contents."""
+    rows = (line for line in text.splitlines() if line.startswith("|"))
+    return max((row.count("|") - row.count(r"\|") for row in rows), default=0) > _NARROW_COLUMNS
 
 
 def pages_of_docs() -> Iterator[tuple[str, str]]:
@@ -88,7 +121,8 @@ def _files(modules: Path) -> Iterator[tuple[str, Path]]:
     yield "assets/katex/katex.min.css", katex / "katex.min.css"
     for font in sorted((katex / "fonts").glob("*.woff2")):
         yield f"assets/katex/fonts/{font.name}", font
-    yield "assets/style.css", HERE / "style.css"
+    for name in ("style.css", "search.js"):
+        yield f"assets/{name}", HERE / name
 
 
 if __name__ == "__main__":

@@ -176,7 +176,7 @@ def _optimizer_row(algorithm: Algorithm) -> tuple[str, ...]:
 
 
 def _state_text(state: State) -> str:
-    return f"{state.key} (if {state.when})" if state.when else state.key
+    return f"{state.key} (if {state.condition})" if state.condition else state.key
 
 
 def columns(rows: Iterable[tuple[str, ...]]) -> str:

@@ -226,5 +226,6 @@ def _report(name: str, made: Imported) -> str:
             f"refused by the original), {made.num_runs} recorded runs",
             f"  the largest difference of an element is {proof.largest:.1e}; the bound is 1e-12",
             f"  state dicts {exchange}",
+            *(f"  its state {key}, which no step reads, is left out" for key in proof.left_out),
         ]
     )

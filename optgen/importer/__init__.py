@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any
 from optgen import jit
 from optgen.importer.explore import find_rule
 from optgen.importer.prove import SHAPES, DiffersError, Proof, prove
-from optgen.importer.recording import NotImportedError, complete, defect, failed, is_author_file
+from optgen.importer.recording import (
+    NotImportedError,
+    ReadTwiceError,
+    complete,
+    defect,
+    failed,
+    is_author_file,
+)
 from optgen.importer.run import find_subject
 from optgen.importer.write import spec_text
 from optgen.spec.declare import Spec
@@ -124,12 +131,19 @@ def _loaded(cls: type, text: str) -> type[LoadedOptimizer]:
 
 def _write(cls: type, settings: Mapping[str, Any], *, is_wide: bool) -> tuple[str, Any, Any]:
     subject = find_subject(cls, settings, is_wide=is_wide)
-    rule = find_rule(subject)
+    while True:
+        try:
+            rule = find_rule(subject)
+            break
+        except ReadTwiceError as error:
+            if not subject.can_be_own(error.name):
+                raise
+            subject = replace(subject, own=subject.own | {error.name})
     if lost := {a.name: a.default for a in subject.arguments if a.name in rule.lost}:
         return _write(
             cls, {**settings, **lost}, is_wide=is_wide
         )  # the length of a loop keeps its default
-    subject = replace(subject, reduces_all=rule.reduces_all, kept=rule.kept)
+    subject = replace(subject, reduces_all=rule.reduces_all, kept=rule.kept, left_out=rule.left_out)
     return spec_text(subject, rule), rule, subject
 
 

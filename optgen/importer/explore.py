@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from optgen.importer.kinds import with_kinds
-from optgen.importer.recording import NotImportedError, Record, failed, stale
-from optgen.importer.run import Path, Run, Subject
+from optgen.importer.recording import KeptError, NotImportedError, ReadTwiceError, Record, failed
+from optgen.importer.run import Path, Run, Subject, kept_word
 from optgen.importer.statements import (
     Assign,
     Choice,
@@ -61,6 +61,8 @@ class Rule:
     """A reduction goes over all parameters."""
     kept: frozenset[str] = frozenset()
     """The arguments that the steps read as the constructor got them, and not in the groups."""
+    left_out: frozenset[str] = frozenset()
+    """The keys of states that no step reads. The rule has none of them."""
 
 
 class RefusedRunError(Exception):
@@ -384,9 +386,8 @@ def _sites(path: Path) -> Iterator[tuple[tuple[str, int, int], Value]]:
 def find_rule(subject: Subject) -> Rule:
     """Explore a class for matrices and vectors, in first and later steps, and merge the code."""
     bounds = _bounds(subject)
-    nonnegative = frozenset(
-        each.name for each in bounds if each.kind in ("ge", "gt") and each.number >= 0
-    )
+    positive = {each.name for each in bounds if each.kind in ("ge", "gt") and each.number >= 0}
+    nonnegative = frozenset(positive | {kept_word(name) for name in positive & subject.own})
     explorers: dict[tuple[tuple[int, ...], bool], Explorer] = {
         (shape, fresh): Explorer(subject, shape, fresh, nonnegative)
         for shape in (MATRIX, VECTOR)
@@ -409,8 +410,10 @@ def find_rule(subject: Subject) -> Rule:
     items: Sequence[Item] = by_shape[0]
     if by_shape[0] != by_shape[1]:
         items = merged("factored(p)", by_shape[0], by_shape[1])
+    all_states = states
+    items, states = _without_unread(subject, items, all_states)
+    left_out = frozenset(each.key for each in all_states if each not in states)
     live = {"p", *(subject.letter(each.key) for each in states)}
-    items = without_dead(items, set(live))
     items = with_wide_reductions_first(with_kinds(items, live))
     items = without_copies(folded(with_wheres(items)), {a.name for a in subject.arguments})
     aliases: dict[str, str] = {}
@@ -425,19 +428,35 @@ def find_rule(subject: Subject) -> Rule:
     lost = frozenset[str]().union(*(each.lost for each in records))
     reduces_all = any(each.reduces_all for each in records)
     kept = _kept(records)
-    return Rule(items, states, bounds, aliases, len(records), lost, reduces_all, kept)
+    return Rule(items, states, bounds, aliases, len(records), lost, reduces_all, kept, left_out)
+
+
+def _without_unread(
+    subject: Subject, items: Sequence[Item], states: tuple[FoundState, ...]
+) -> tuple[tuple[Item, ...], tuple[FoundState, ...]]:
+    """Return the code and the states without dead code, and without states that no step reads."""
+    while True:
+        live = {"p", *(subject.letter(each.key) for each in states)}
+        items = without_dead(items, live)
+        read = names_read(items)
+        kept = tuple(each for each in states if subject.letter(each.key) in read)
+        if kept == states:
+            return items, states
+        states = kept
 
 
 def _kept(records: Sequence[Record]) -> frozenset[str]:
     """Return the arguments that the steps read as the constructor got them.
 
     Raises:
-        NotImportedError: another place of the steps reads the group's number.
+        KeptError: it is the rate, or another place of the steps reads the group's number.
     """
     places = {name: place for each in records for name, place in each.kept.items()}
     renewed = set[str]().union(*(each.renewed for each in records))
     for name in sorted(renewed & places.keys()):
-        raise stale(name, places[name])
+        raise ReadTwiceError(name, places[name])
+    if "lr" in places:
+        raise KeptError("lr", places["lr"])
     return frozenset(places)
 
 

@@ -17,7 +17,7 @@ from optgen.importer.counts import groups_of
 from optgen.importer.explore import Rule
 from optgen.importer.precision import precision
 from optgen.importer.recording import NotImportedError, failed
-from optgen.importer.run import Argument, Subject
+from optgen.importer.run import Argument, Subject, first_argument
 from optgen.importer.statements import asked_names, line_of
 
 STEPS = 30
@@ -60,6 +60,8 @@ class Proof:
         num_refused: how many settings the original's constructor or step refused.
         rounding: the shortest dtype that the original rounds to inside a step, such as "bfloat16".
             The proof leaves this rounding out of the original. "" if there is none.
+        left_out: the keys of the original's states that no step reads. The imported class has none
+            of them.
     """
 
     num_settings: int
@@ -68,6 +70,7 @@ class Proof:
     keys: bool
     num_refused: int = 0
     rounding: str = ""
+    left_out: tuple[str, ...] = ()
 
 
 def settings_of(subject: Subject, rule: Rule) -> tuple[list[dict[str, Any]], int]:
@@ -156,7 +159,8 @@ def prove(
     keys = all(
         _exchange(subject, ours, each, shapes) for each in ({}, _with_all_states(subject, rule))
     )
-    return Proof(compared, shapes, largest, keys, refused, rounding)
+    left_out = tuple(sorted(subject.left_out))
+    return Proof(compared, shapes, largest, keys, refused, rounding, left_out)
 
 
 def _fails(refusal: NotImportedError, shapes: tuple[tuple[int, ...], ...]) -> DiffersError:
@@ -364,7 +368,12 @@ def _compare(
     except Exception as error:
         raise _OriginalFailsError(error, words) from error
     try:
-        mine = _Side(ours, _known(ours, setting), shapes, are_two=subject.reduces_all)
+        first = {
+            first_argument(a.name): a.default for a in subject.arguments if a.name in subject.own
+        }
+        first |= {first_argument(name): x for name, x in setting.items() if name in subject.own}
+        known = _known(ours, {**first, **setting})
+        mine = _Side(ours, known, shapes, are_two=subject.reduces_all)
     except Exception as error:
         raise _ours_fails(error, words) from error
     largest = Difference(setting, "", "nothing", 0, 0.0)
@@ -383,8 +392,8 @@ def _compare(
             raise _ours_fails(error, words) from error
         found = {what: x for _, what, x in mine.tensors()}
         for key, what, x in original.tensors():
-            if what not in found and key in subject.counters:
-                continue  # a rule that does not read the step count keeps none
+            if what not in found and key in (*subject.counters, *subject.left_out):
+                continue  # a rule keeps no step count and no state that it does not read
             if what not in found:
                 raise NotImportedError(f"the original has the {what}, which the rule lacks")
             error_of_x = _error(found[what], x)

@@ -107,10 +107,10 @@ class Record:
         for name, is_first in sorted(value.origins):
             if is_first and name in self.scheduled:
                 self.kept.setdefault(name, author_line())
-                if name == "lr":
-                    raise stale(name, self.kept[name])
             elif not is_first:
                 self.renewed.add(name)
+            if name in self.renewed and name in self.kept:
+                raise ReadTwiceError(name, self.kept[name])
 
     def equals_run_with(self, forced: Mapping[str, bool]) -> bool:
         """Tell if a run with these forced outcomes would be this one."""
@@ -133,14 +133,21 @@ class Record:
         return condition, False
 
 
-def stale(name: str, place: tuple[str, int]) -> NotImportedError:
-    """Return the refusal of a number that a schedule of the group's number does not change."""
-    return NotImportedError(
-        f"the step reads the `{name}` that the constructor got, which a schedule of the group's "
-        "number does not change",
-        place,
-        hint=f'read group["{name}"], or give the number an argument of its own',
-    )
+class KeptError(NotImportedError):
+    """The step reads a number as the constructor got it, which no schedule changes."""
+
+    def __init__(self, name: str, place: tuple[str, int]) -> None:
+        super().__init__(
+            f"the step reads the `{name}` that the constructor got, which a schedule of the "
+            "group's number does not change",
+            place,
+            hint=f'read group["{name}"], or give the number an argument of its own',
+        )
+        self.name = name
+
+
+class ReadTwiceError(KeptError):
+    """The step reads a number both as the constructor got it and in the group."""
 
 
 def complete(refusal: NotImportedError, cls: Any) -> None:

@@ -68,8 +68,17 @@ class Subject:
     """A reduction goes over all parameters, as the runs have shown."""
     kept: frozenset[str] = frozenset()
     """The arguments that the steps read as the constructor got them, and not in the groups."""
+    own: frozenset[str] = frozenset()
+    """The arguments that the steps read both ways. The constructor's number is one of its own."""
+    left_out: frozenset[str] = frozenset()
+    """The keys of states that no step reads, as the runs have shown."""
     is_split: bool = False
     """The class takes groups that say `use_muon`; an import gives it matrices in such a group."""
+
+    def can_be_own(self, name: str) -> bool:
+        """Tell if the constructor's number may have a word of its own: it is one fraction."""
+        is_fraction = any(a.name == name and type(a.default) is float for a in self.arguments)
+        return is_fraction and name not in self.own
 
     def letter(self, key: str) -> str:
         """Return the name of a state in the rule."""
@@ -157,6 +166,16 @@ def _is_number_like(default: Any) -> bool:
     return type(default) in (bool, int, float)
 
 
+def kept_word(name: str) -> str:
+    """Return the word for an argument as the constructor got it, where a group's is read too."""
+    return f"kept_{name}"
+
+
+def first_argument(name: str) -> str:
+    """Return the argument of the imported class that sets such a number."""
+    return f"first_{name}"
+
+
 def letter(key: str) -> str:
     """Return the name of a state in the rule."""
     name = LETTERS.get(key, key)
@@ -192,6 +211,9 @@ class Run:
     def take(self, *, is_fresh: bool) -> Path:
         """Run the constructor and a step: the first, or a later one."""
         self.words = {"p", "g", "t", *(a.name for a in self.subject.arguments)}
+        self.words |= {kept_word(name) for name in self.subject.own}
+        keys = self.subject.state_keys - self.subject.counters.keys()
+        self.words |= {self.subject.letter(key) for key in keys}
         generator = torch.Generator().manual_seed(1)
         self.param = torch.nn.Parameter(
             torch.randn(self.shape, dtype=torch.float64, generator=generator)
@@ -219,7 +241,7 @@ class Run:
         return Path(events, decided, states, self.inits, self.aliases, self.bindings, self.numbers)
 
     def _construct(self) -> Any:
-        arguments = {a.name: _argument(a) for a in self.subject.arguments}
+        arguments = {a.name: self._first(a) for a in self.subject.arguments}
         self.recorder = TensorRecorder(self.record, self.shape)
         self.recorder.declare(self.param, "p")
         with self._naming(), self.recorder:
@@ -246,11 +268,17 @@ class Run:
             The arguments whose numbers the groups have, so that a schedule can change them.
         """
         for argument in self.subject.arguments:
-            first = _argument(argument)
+            first = self._first(argument)
             for group in groups:
                 if _has_atoms(group.get(argument.name), first):
                     dict.__setitem__(group, argument.name, _argument(argument, is_first=False))
                     yield argument.name
+
+    def _first(self, argument: Argument) -> Any:
+        """Return an argument as the constructor gets it."""
+        if argument.name not in self.subject.own:
+            return _argument(argument)
+        return recorded(argument.default, Value("atom", name=kept_word(argument.name)))
 
     def _step(self, optimizer: Any) -> None:
         """Take one step with a new recorder, which knows p, g and the states."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from optgen.importer.explore import Bound, Rule
 from optgen.importer.layout import number
-from optgen.importer.run import Argument, Subject
+from optgen.importer.run import Argument, Subject, first_argument, kept_word
 from optgen.importer.source_of import paper_of, provenance
 from optgen.importer.statements import Item, assigned, names_read, printed, renamed
 from optgen.importer.states import FoundState
@@ -32,9 +32,11 @@ def spec_text(subject: Subject, rule: Rule, *, is_for_matrices: bool = False) ->
         "/,",
         *_states(subject, states, means_of_squares(items)),
         *_arguments(rule, arguments),
+        *_first_arguments(subject, used),
     ]
     words = {"optimizer"} | {w for w in used if w in OPS or w == "require"}
     words |= {re.split(r"[=(]", line)[1] for line in declared if "(" in line}
+    left_out = sorted(subject.left_out)
     paper = paper_of(subject.cls)
     options = [f'paper="{paper}"'] if paper else []
     options += ['step="int"'] if subject.step_state == "int" else []
@@ -49,6 +51,7 @@ def spec_text(subject: Subject, rule: Rule, *, is_for_matrices: bool = False) ->
         *(f"    {line}" for line in ("p,", "g,", *declared)),
         "):",
         f'    """{subject.cls.__name__}, as {subject.cls.__module__} has it."""',
+        *(f"    # The original also keeps {key}, which no step reads." for key in left_out),
         body,
         "",
     ]
@@ -70,6 +73,15 @@ def _code(subject: Subject, rule: Rule) -> tuple[list[str], list[Item]]:
             numbers |= set(names)
     if unpacked:
         unpacked.append("")
+    for name in sorted(subject.own):
+        unpacked += [
+            f"    if {first_argument(name)} is None:",
+            f"        {kept_word(name)} = {name}",
+            "    else:",
+            f"        {kept_word(name)} = {first_argument(name)}",
+            "",
+        ]
+    numbers |= {kept_word(name) for name in subject.own}
     lasting = {"p", *(subject.letter(each.key) for each in rule.states)}
     return unpacked, tidied(items, numbers, lasting)
 
@@ -129,6 +141,18 @@ def _arguments(rule: Rule, arguments: list[Argument]) -> Iterator[str]:
             continue
         options = [number(argument.default), *_bounds(argument, rule.bounds)]
         yield f"{argument.name}=hyper({', '.join(options)}),"
+
+
+def _first_arguments(subject: Subject, used: set[str]) -> Iterator[str]:
+    """Yield the declarations of numbers that the steps read as the constructor got them."""
+    for name in sorted(subject.own):
+        if kept_word(name) in used:
+            yield f"{first_argument(name)}=hyper("
+            yield "    None,"
+            yield "    optional=True,"
+            about = f"The {name} that the class was made with, if a schedule changes {name}."
+            yield f'    about="{about}",'
+            yield "),"
 
 
 def _bounds(argument: Argument, bounds: tuple[Bound, ...]) -> list[str]:

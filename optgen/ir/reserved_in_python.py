@@ -21,8 +21,8 @@ RUNTIME_NAMES: dict[str, tuple[str, ...]] = {
         *("solve_transposed", "solve_triangular", "trace", "transpose", "upper"),
     ),
     "eager.parts": (
-        *("blocks", "chunks", "list_blocks", "list_chunks", "needs_blocks", "one_block"),
-        *("one_list_block", "same_shape_sublists", "sublists", "zip_slices"),
+        *("blocks", "chunks", "list_blocks", "list_chunks", "narrowed", "needs_blocks"),
+        *("same_shape_sublists", "sublists", "zip_slices"),
     ),
     "eager.random_numbers": ("gaussian", "random", "random16"),
     "eager.reductions": (
@@ -34,7 +34,8 @@ RUNTIME_NAMES: dict[str, tuple[str, ...]] = {
     "eager.rounding": ("rounded", "rounded_at_random", "rounded_down", "rounded_up", "scale_"),
     "eager.scalars": (
         *("advance", "advance_one", "atan2", "both", "ceil", "clamp", "cos", "divide", "either"),
-        *("exp", "floor", "holds", "in_dtype_of", "lerp", "log", "maximum", "minimum"),
+        *("exp", "floor", "holds", "in_dtype_of", "key_of", "keys_of", "lerp", "log"),
+        *("maximum", "minimum"),
         *(
             "numbers_of",
             "opposite",
@@ -52,8 +53,8 @@ RUNTIME_NAMES: dict[str, tuple[str, ...]] = {
     ),
     "eager.tensor_lists": ("TensorList", "sweep_function"),
     "eager.working_copies": (
-        *("copy_in_compute_dtype", "empty_like", "in_compute_dtype", "in_wider_dtype"),
-        *("number_in_float64", "wider", "write_back", "write_number"),
+        *("WideCopies", "copy_in_compute_dtype", "empty_like", "in_compute_dtype"),
+        *("number_in_float64", "widened", "wider", "write_back", "write_number"),
     ),
     "matrix_ops": ("cols", "orthogonalize", "rows"),
     "sharded.driver": ("Collectives", "Update"),
@@ -64,7 +65,8 @@ RESERVED_IN_PYTHON = frozenset(
     (
         *(name for names in RUNTIME_NAMES.values() for name in names),
         *(*_BUILT_IN, "Tensor", "math", "replace", "torch"),
-        *("_update", "blocked", "capturable", "chunk", "index", "collectives", "sublist", "whole"),
+        *("_update", "blocked", "capturable", "chunk", "index", "collectives", "copies"),
+        *("sublist", "whole"),
     )
 ).difference(SHADOWABLE_FUNCTIONS)
 """Names that generated Python may use for any rule.
@@ -102,6 +104,7 @@ def derived_names(name: str) -> frozenset[str]:
     derived = (
         plural(name),
         f"old_{name}",
+        f"narrow_{name}",
         f"fresh_{name}",
         upper_case_name(name),
         f"{name.upper()}_T",

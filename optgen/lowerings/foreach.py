@@ -28,7 +28,7 @@ from optgen.lowerings.python.functions import (
     indented,
     keywords,
     list_names,
-    loop_iterable,
+    loop_in_wide_dtype,
     numbers_in_draws,
     python_file,
     scalar_lines,
@@ -58,7 +58,7 @@ def lower(algorithm: Algorithm) -> Context:
     for plan in target_plans(algorithm, all_passes.FOREACH):
         if not algorithm.is_wide:
             functions.append(bucket_function(plan, _loop))
-        if not algorithm.elementwise:
+        if not (algorithm.elementwise or algorithm.is_function):
             functions += _sharded_update(plan)
     return python_file(algorithm, functions)
 
@@ -108,21 +108,23 @@ def _loop(plan: Plan, syntax: Syntax = TENSOR_LISTS) -> Body:
     """Return the sweep over lists, or all phases."""
     if plan.is_cut:
         return phase_body(plan, syntax)
-    plan, draws = extract_draws(with_listed_streams(plan, syntax.stream))
+    plan, draws = extract_draws(with_listed_streams(plan, syntax.stream, syntax.stream_key))
     (sweep,) = plan.sweeps
-    names = [plural(name) for name in (*(s.name for s in sweep.streams), *draws)]
-    lists = ", ".join(names)
+    stream_lists = [plural(stream.name) for stream in sweep.streams]
+    names = [*stream_lists, *map(plural, draws)]
     instructions = select_torch_ops(plan, sweep)
     # A temporary that is overwritten exists twice for a moment, hence + 1.
     live_lists = len(set(new_tensors(instructions))) + 1
     live_argument = f", live_lists={live_lists}" if live_lists > _DEFAULT_LIVE_LISTS else ""
-    lines = [f"{unpacking_target(names)} = chunk", *foreach_lines(instructions)]
-    chunks = loop_iterable(
-        plan, f"chunks({lists}{live_argument})", (s.stored for s in sweep.streams)
+    chunks, lines = loop_in_wide_dtype(
+        plan,
+        f"chunks({', '.join(names)}{live_argument})",
+        stream_lists,
+        foreach_lines(instructions),
     )
-    header = f"for chunk in {chunks}:"
+    lines = indented([f"{unpacking_target(names)} = chunk", *lines], f"for chunk in {chunks}:")
     reads = numbers_in_draws(draws).union(numbers_read(instructions))
-    body = in_sublists(plan, syntax.draw_lines(draws), indented(lines, header))
+    body = in_sublists(plan, syntax.draw_lines(draws), lines)
     return Body(body, reads, defaults_before_draws(plan, draws))
 
 

@@ -30,7 +30,7 @@ from optgen.lowerings.python.functions import (
     indented,
     keywords,
     list_names,
-    loop_iterable,
+    loop_in_wide_dtype,
     numbers_in_draws,
     python_file,
     scalar_lines,
@@ -79,13 +79,20 @@ def _loop(plan: Plan) -> Body:
     """Return the in-place loop over the tensors of a bucket."""
     if plan.is_cut:
         return phase_body(plan, ONE_TENSOR)
-    plan, draws = extract_draws(with_listed_streams(plan, TENSOR_LISTS.stream))
+    plan, draws = extract_draws(
+        with_listed_streams(plan, TENSOR_LISTS.stream, TENSOR_LISTS.stream_key)
+    )
     (sweep,) = plan.sweeps
-    all_names = [*(s.name for s in sweep.streams), *draws]
-    names, lists = unpacking_target(all_names), ", ".join(map(plural, all_names))
+    stream_names = [stream.name for stream in sweep.streams]
+    names = [*stream_names, *draws]
     instructions = select_torch_ops(plan, sweep)
-    iterable = loop_iterable(plan, f"zip_slices({lists})", (s.stored for s in sweep.streams))
-    lines = indented(forloop_lines(instructions), f"for {names} in {iterable}:")
+    slices, lines = loop_in_wide_dtype(
+        plan,
+        f"zip_slices({', '.join(map(plural, names))})",
+        stream_names,
+        forloop_lines(instructions),
+    )
+    lines = indented(lines, f"for {unpacking_target(names)} in {slices}:")
     reads = numbers_in_draws(draws).union(numbers_read(instructions))
     body = in_sublists(plan, TENSOR_LISTS.draw_lines(draws), lines)
     return Body(body, reads, defaults_before_draws(plan, draws))
@@ -137,7 +144,9 @@ def _elementwise_read_lines(plan: Plan) -> Iterator[str]:
         if stream.state is not None and stream.state.on_device:
             value = f"number_in_float64({value})"
         elif widens_in_python(plan.algorithm):
-            value = f"wider({value}, {plural(plan.algorithm.param)}[index])"
+            is_param = stream.name == plan.algorithm.param
+            like = "" if is_param else f", like={plural(plan.algorithm.param)}[index]"
+            value = f"wider({value}{like})"
         elif stream.stored:
             value += ".clone()"
         yield from guarded_lines(stream, f"{stream.name} = {value}")

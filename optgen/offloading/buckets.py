@@ -71,9 +71,10 @@ class Kind(NamedTuple):
 class HostParam:
     """A parameter that is stepped on the host, and its states there.
 
-    `states` is the parameter's entry in the optimizer's state. States that no step has made yet,
-    such as SGD's momentum, wait in `unmade`. `order` has the keys in a checkpoint's order. `kind`
-    is that of the parameter when the optimizer was made.
+    `states` is the parameter's entry in the optimizer's state, after its first step. States that no
+    step has made yet, such as SGD's momentum, wait in `unmade`. `order` has the keys in a
+    checkpoint's order. `new` has the keys of states whose values no step has used. `kind` is that
+    of the parameter when the optimizer was made.
     """
 
     param: Tensor
@@ -82,6 +83,7 @@ class HostParam:
     states: dict[str, Tensor]
     unmade: dict[str, Tensor] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
+    new: set[str] = field(default_factory=set)
     kind: Kind | None = None
 
     @property
@@ -113,6 +115,7 @@ class HostParam:
         for key in keys:
             self.states.pop(key, None)
             self.unmade.pop(key, None)
+            self.new.discard(key)
             self.order.remove(key)
 
 

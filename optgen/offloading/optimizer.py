@@ -25,16 +25,10 @@ from optgen.offloading.checks import (
     check_states,
 )
 from optgen.offloading.clipping import clip_factor, gradient_norm
-from optgen.offloading.host_memory import (
-    begin_anew,
-    check_room,
-    create_states,
-    missing_file_bytes,
-    needed_bytes,
-    states_to_use,
-)
-from optgen.offloading.host_rule import FACTOR, MASTER, OffloadRule
+from optgen.offloading.host_memory import check_room, needed_bytes
+from optgen.offloading.host_rule import FACTOR, OffloadRule
 from optgen.offloading.host_side import HostSide
+from optgen.offloading.host_states import OwnedStates
 from optgen.offloading.options import Options
 from optgen.offloading.pinned_ring import pinned_slots
 from optgen.offloading.report import Report, group_lines, make_report
@@ -46,6 +40,7 @@ from optgen.runtime.batch.hyperparameters import HyperConverter
 from optgen.runtime.light_optimizer import LightOptimizer, with_step_hooks
 from optgen.runtime.state.checkpoint import portable_state_dict
 from optgen.runtime.tensors.dtensor import to_local
+from optgen.runtime.torch_private import called_to_init_state
 
 Group = dict[str, Any]
 
@@ -55,7 +50,7 @@ class OffloadedOptimizer(LightOptimizer):
 
     `optgen.offload` makes it. `state` and `param_groups` are those of the composition of the rule
     with float32 weights: the states of parameters on the host are CPU tensors, and each parameter
-    has a state "master". Read states after `synchronize()`.
+    has a state "master" after its first step. Read states after `synchronize()`.
     """
 
     grad_norm: float | None = None
@@ -66,13 +61,14 @@ class OffloadedOptimizer(LightOptimizer):
     ) -> None:
         self._rule, self._options, self._hyper = rule, options, hyper
         self.rule = rule.public.rule
-        self._host_params: dict[Tensor, HostParam] = {}
         self._is_built = False
-        self._files = StateFiles(options.state_dir) if options.state_dir is not None else None
         self._public_converter = HyperConverter(rule.public)
         self._host_converter = HyperConverter(rule.host)
         example = rule.public([nn.Parameter(torch.zeros(1))], **hyper)
         super().__init__(params, example.defaults)
+        files = StateFiles(options.state_dir) if options.state_dir is not None else None
+        self._states = OwnedStates(self.rule, self.param_groups, self.defaults, files)
+        self._host_params = self._states.owners
         all_params = [param for group in self.param_groups for param in group["params"]]
         check_any_on_device(all_params)
         for index in range(len(self.param_groups)):
@@ -156,25 +152,22 @@ class OffloadedOptimizer(LightOptimizer):
         for index, group in enumerate(self.param_groups):
             for param, name in zip(group["params"], self._names(index), strict=True):
                 if self._is_large(param) and param not in self._host_params:
-                    states = self.state[param] = HostStates(self.state.get(param, {}))
-                    owner = HostParam(param, name, index, states, kind=Kind.of(param))
+                    owner = HostParam(param, name, index, HostStates(), kind=Kind.of(param))
                     self._host_params[param] = owner
                     self._stepper.note_weights(param)
-        if self._files is not None:
-            owners = self._host_params.values()
-            self._files.reserve(missing_file_bytes(self.rule, owners, self.param_groups))
-        # The worker touches the memory first, so it is near the cores that step.
-        self._worker.attempt(self._create_states)
+        self._states.make(self._worker)
         self._small = SmallParams(
             self._rule.device,
             self.param_groups,
             lambda param: param not in self._host_params,
-            self.state,
             self._hyper,
         )
         for owner in self._host_params.values():
             check_states(self.rule, owner)
-        self._used_states = self._states_to_use()
+        self._used_states = self._states.to_use()
+        if not self._is_built and any(state.eager for state in self.rule.states):
+            self._states.show(self._host_params, self.state)  # as torch's Adagrad does
+            self._small.init_state(self.state)
         if self._is_built:
             self._stepper.host.remove()
         host = self._stepper.host = HostSide(
@@ -191,25 +184,11 @@ class OffloadedOptimizer(LightOptimizer):
             host.collector.begin = weakref.WeakMethod(self._begin_backward)
         self._is_built = True
 
-    def _create_states(self) -> None:
-        for owner in self._host_params.values():
-            self._worker.enter("creation of states", owner.name)
-            create_states(self.rule, owner, self.param_groups, self.defaults, self._files)
-
     def _build_if_changed(self) -> None:
         """Build anew if an option asks for another state, or a state has other memory."""
-        if self._states_to_use() != self._used_states:
+        if self._states.to_use() != self._used_states:
             self._stepper.synchronize()
             self._build()
-
-    def _states_to_use(self) -> tuple[list[bool], list[Any]]:
-        return states_to_use(self.rule, self.param_groups, self._host_params.values())
-
-    def _renew_states(self) -> None:
-        """Let states begin with the values that their parameters have at the first step."""
-        for owner in self._stepper.changed_before_first_step(self._host_params):
-            keys = owner.states.keys() - {MASTER}
-            begin_anew(self.rule, owner, keys, self.param_groups, self.defaults)
 
     # Steps.
 
@@ -237,7 +216,11 @@ class OffloadedOptimizer(LightOptimizer):
             with torch.enable_grad():
                 loss = closure()
         with torch.no_grad():
-            self._step()
+            if not self.state and called_to_init_state():
+                self._states.show(self._host_params, self.state, is_step=False)
+                self._small.init_state(self.state)
+            else:
+                self._step()
         return loss
 
     def _step(self) -> None:
@@ -259,12 +242,13 @@ class OffloadedOptimizer(LightOptimizer):
         factor = self._factor(grads, counts)
         hypers = self._packed_hypers(factor)
         self._build_if_changed()
-        self._renew_states()
+        self._states.renew(self.state, self._stepper.has_changed)
         works = self._stepper.works(grads, counts)
         sends_only = self._options.hide == "backward"
         if sends_only:
             self._stepper.refuse_changed(works)
-        self._small.step(self.param_groups, factor)
+        self._small.step(self.param_groups, factor, self.state)
+        self._states.show(stepped, self.state)
         if (collector := self._stepper.host.collector) is not None:
             collector.restart()
         self._stepper.submit(works, None if sends_only else hypers, is_hidden)
@@ -313,12 +297,12 @@ class OffloadedOptimizer(LightOptimizer):
     def _begin_backward(self) -> None:
         """Prepare steps during a backward pass, before its first gradient is taken."""
         self._check_may_step()
-        if self._states_to_use() != self._used_states:
+        if self._states.to_use() != self._used_states:
             raise RuntimeError(
                 "since the last step, an option of a group asks for other states, or a state was "
                 'replaced: with hide="backward", call synchronize() after such a change'
             )
-        self._renew_states()
+        self._states.renew(self.state, self._stepper.has_changed)
         self._stepper.follow_weights(only_changed=True)
         self._stepper.host.set_hypers(self._packed_hypers(1.0))
         self._backward_steps.begin()
@@ -347,6 +331,7 @@ class OffloadedOptimizer(LightOptimizer):
         """
         self.synchronize()
         with torch.no_grad():
+            self._states.renew(self.state, lambda _: True)
             self._stepper.follow_weights(only_changed=False)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -431,13 +416,12 @@ class OffloadedOptimizer(LightOptimizer):
         )
         for own, other in checkpoint.param_pairs(self.param_groups, loaded):
             states = loaded.state.get(other, {})
-            if own not in self._host_params:
-                self.state[own] = states
-                continue
-            owner = self._host_params[own]
-            if lacking := checkpoint.copy_loaded(owner, states, self.rule, self.param_groups):
-                begin_anew(self.rule, owner, lacking, self.param_groups, self.defaults)
-            self._stepper.doubt_weights(own, is_new=not states)  # they may have been loaded, too
+            if owner := self._host_params.get(own):
+                self._states.take(owner, states)
+                self._stepper.doubt_weights(own)  # they may have been loaded, too
+            self.state.pop(own, None)
+            if states:
+                self.state[own] = owner.states if owner else states
         self._build_if_changed()
         self._stepper.host.pipeline.copy_cells()
         collector = self._stepper.host.collector
@@ -459,8 +443,9 @@ class OffloadedOptimizer(LightOptimizer):
     def report(self) -> Report:
         """Return the bytes on each side, and what steps have taken, in milliseconds."""
         small, timings = set(self._small.params), self._stepper.host.ring.timings
-        in_files = self._files is not None
-        return make_report(self.state, small, self._options.ring_bytes, timings, in_files)
+        in_files = self._options.state_dir is not None
+        states = {**self.state, **self._states.in_memory()}
+        return make_report(states, small, self._options.ring_bytes, timings, in_files)
 
     def close(self) -> None:
         """End the threads when the last step has ended. States can still be read.

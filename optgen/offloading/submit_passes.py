@@ -36,7 +36,6 @@ class Stepper:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self._versions: dict[Tensor, int] = {}  # of the parameters, as the last step left them
-        self._unstepped: set[Tensor] = set()  # parameters whose states are those of the constructor
         self._pass_number = 0
         self._needed_pass: dict[Tensor, int] = {}  # the last pass that steps each parameter
         self._is_hidden = False  # whether nobody has waited for the end of the last step
@@ -55,23 +54,14 @@ class Stepper:
         """Note that a parameter's float32 weights round to it now."""
         if param not in self._versions:
             self._versions[param] = memory_version(param)
-            self._unstepped.add(param)
 
-    def doubt_weights(self, param: Tensor, is_new: bool = False) -> None:
-        """Let the float32 weights of a parameter follow it by value in the next step.
-
-        A parameter that `is_new` has no states of an earlier step.
-        """
+    def doubt_weights(self, param: Tensor) -> None:
+        """Let the float32 weights of a parameter follow it by value in the next step."""
         self._versions[param] = -1
-        (self._unstepped.add if is_new else self._unstepped.discard)(param)
 
-    def changed_before_first_step(self, owners: Mapping[Tensor, HostParam]) -> list[HostParam]:
-        """Return those of parameters that have changed since they were added, and never stepped."""
-        return [
-            owners[param]
-            for param in self._unstepped & owners.keys()
-            if memory_version(param) != self._versions[param]
-        ]
+    def has_changed(self, param: Tensor) -> bool:
+        """Tell whether a parameter may have changed since the last step."""
+        return memory_version(param) != self._versions[param]
 
     def works(
         self, grads: Mapping[Tensor, Tensor], on_host: Mapping[Tensor, int]
@@ -99,9 +89,7 @@ class Stepper:
     def _changed(self, bucket: Bucket) -> frozenset[int]:
         """Return the rows of a bucket whose parameters have changed since the last step."""
         return frozenset(
-            row
-            for row, piece in enumerate(bucket.pieces)
-            if memory_version(piece.owner.param) != self._versions[piece.owner.param]
+            row for row, piece in enumerate(bucket.pieces) if self.has_changed(piece.owner.param)
         )
 
     def _ordered_buckets(self) -> list[Bucket]:
@@ -145,7 +133,6 @@ class Stepper:
         stepped = {
             work.bucket.pieces[row].owner.param: None for work in works for row in work.stepped
         }
-        self._unstepped.difference_update(stepped)
         increment_version([to_local(param) for param in stepped])
         for param in touched:
             self._versions[param] = memory_version(param)

@@ -59,6 +59,8 @@ class OffloadedModeOptimizer(OffloadedOptimizer):
         for (own, other), changes in zip(pairs, changing, strict=True):
             other.update({key: each for key, each in own.items() if key != "params"})
             for param, host in zip(own["params"], other["params"], strict=True):
+                if param not in self.state:  # it has taken no step: the modes do not differ
+                    continue
                 stand_in.state[host] = self.state[param]
                 if changes and param in self._host_params:
                     on_host[param] = host
@@ -72,7 +74,7 @@ class OffloadedModeOptimizer(OffloadedOptimizer):
         stand_in.train() if train else stand_in.eval()
         self._worker.call(partial(pipeline.send_weights, rows, local))
         increment_version([to_local(param) for param in on_host])
-        for param in on_host:
+        for param in self._host_params:  # others may have changed through `.data`, too
             self._stepper.doubt_weights(param)
         for own, other in pairs:
             own[MODE] = other[MODE]

@@ -213,7 +213,7 @@ class TorchOpBuilder:
             number, tensor = (b, a) if self._is_tensor(a) else (a, b)
             variable = self._materialize(tensor, name)
             if variable == name and self.variables.can_hold(name, (condition,)):
-                self._fill(name, self._build_not(condition) if number is b else condition, number)
+                self._fill(name, condition, number, where=number is a)
                 return
         values = self._tensors_or_scalars((a, b), "value")
         if not self._is_tensor(a) and not self._is_tensor(b):
@@ -227,14 +227,10 @@ class TorchOpBuilder:
         """Tell whether an elementwise `where` chooses between a number and a tensor."""
         return self._is_tensor(mask) and self._is_tensor(a) != self._is_tensor(b)
 
-    def _fill(self, name: str, condition: Operand, number: Expr) -> None:
-        """Overwrite a tensor with a number where a condition holds."""
-        self._emit("masked_fill", name, name, (condition, number), inplace=True)
-
-    def _build_not(self, condition: Operand) -> str:
-        inverse = self._temporary("condition")
-        self._emit("not", inverse, condition)
-        return inverse
+    def _fill(self, name: str, condition: Operand, number: Expr, where: bool) -> None:
+        """Overwrite a tensor with a number where a condition is true, or where it is false."""
+        word = "fill_where" if where else "fill_where_not"
+        self._emit(word, name, name, (condition, number), inplace=True)
 
     def _build_maximum_or_minimum(self, word: str, name: str, source: str, bound: Expr) -> None:
         """Build the maximum or minimum of a tensor and a bound; a number becomes a clamp."""
@@ -287,6 +283,8 @@ def _operand_name(factor: Expr) -> str:
     match factor:
         case Linear((Term(Const(1), (Ref(a), Ref(b)), ()),)) if a == b:
             return f"{a}_sq"
+        case Linear((Term(Const(a), (_,)), Term(Const(b), (_,)))) if {a, b} == {1, -1}:
+            return "difference"
         case _:
             return "operand"
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from optgen.contract.constants import NUM_SEEDS
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.execution import is_wide
 from optgen.ir.kinds import TENSOR, Kind, declared_kinds, names_of_rule
@@ -433,7 +434,9 @@ def draw_first(plan: Plan) -> Plan:
     return named.map_sweeps(lambda body: (*statements, *body))
 
 
-def with_listed_streams(plan: Plan, read: Callable[[str], Expr]) -> Plan:
+def with_listed_streams(
+    plan: Plan, read: Callable[[str], Expr], read_key: Callable[[str], Expr]
+) -> Plan:
     """Return the plan whose draws read the streams of parameters where they stand.
 
     The scalar program, which runs once for a bucket, then reads no such stream.
@@ -441,6 +444,7 @@ def with_listed_streams(plan: Plan, read: Callable[[str], Expr]) -> Plan:
     Args:
         plan: The plan after `hoist_scalars`.
         read: Returns the expression that reads the state of this name.
+        read_key: Returns the expression of the number below `NUM_SEEDS` that a draw takes for it.
     """
     states = {state.symbol for state in plan.algorithm.stream_states()}
     keys: dict[Expr, Expr] = {
@@ -450,6 +454,11 @@ def with_listed_streams(plan: Plan, read: Callable[[str], Expr]) -> Plan:
     }
 
     def listed(expr: Expr) -> Expr:
+        match expr:
+            case Call("floor", (Call("%", (Ref(name), Const(divisor))),)) if (
+                name in states and divisor == NUM_SEEDS
+            ):
+                return read_key(name)
         if isinstance(expr, Ref) and expr.name in states:
             return read(expr.name)
         return listed(keys[expr]) if expr in keys else rebuild(expr, listed)

@@ -54,11 +54,29 @@ def hoist_between_sweeps(plan: Plan) -> Plan:
             continue
         hoister = _Hoister(kinds, known)
         body = hoister.program(phase.body, ())
-        _append_to_finish(phases, hoister.hoisted)
+        _append_to_finish(phases, _in_common_branches(hoister.hoisted))
         read = {ref.name for expr in expressions(body) for ref in reads(expr)}
         needed = tuple(s for s in phase.streams if s.stored or s.name in read)
         phases.append(Sweep(needed, body) if plan.is_cut else phase)
     return replace(plan, phases=tuple(phases), kinds=kinds)
+
+
+def _in_common_branches(statements: Iterable[Stmt]) -> Program:
+    """Return statements in which adjacent branches on one condition are one branch.
+
+    The statements assign new names, so no arm changes the condition.
+    """
+    out: list[Stmt] = []
+    for stmt in statements:
+        last = out[-1] if out else None
+        if isinstance(stmt, If) and isinstance(last, If) and last.condition == stmt.condition:
+            then = _in_common_branches((*last.then, *stmt.then))
+            out[-1] = replace(
+                last, then=then, orelse=_in_common_branches((*last.orelse, *stmt.orelse))
+            )
+        else:
+            out.append(stmt)
+    return tuple(out)
 
 
 def _append_to_finish(phases: list[Phase], statements: Sequence[Stmt]) -> None:

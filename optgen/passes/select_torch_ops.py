@@ -156,7 +156,7 @@ class _Selector(TorchOpBuilder):
         condition, value = self._operand(mask, "condition"), self._operand(tensor, "value")
         if value != name:
             self._emit("copy", name, name, (value,), inplace=True)
-        self._fill(name, self._build_not(condition) if number is b else condition, number)
+        self._fill(name, condition, number, where=number is a)
 
     def _starts_with(self, name: str, value: Expr) -> bool:
         """Tell whether a value can be computed in place in a variable, its first operand."""

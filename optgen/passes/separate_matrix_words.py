@@ -8,26 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
-from optgen.ir.kinds import Axes, Kind, kind_of
+from optgen.ir.kinds import Axes, AxesError, Kind, kind_of, union
 from optgen.ir.nodes import (
     Assign,
     Call,
     Const,
     Expr,
+    Linear,
     Program,
     Ref,
+    Term,
     map_statements,
     only_factor,
     rebuild,
     refs,
     walk,
 )
-from optgen.ir.ops import OPS
+from optgen.ir.ops import OPS, PROPERTIES
 from optgen.ir.reserved_in_python import free_name
 from optgen.passes.descriptive_names import matrix_operand_name, matrix_word_name
+from optgen.passes.linear_forms import ONE, multiply
 
-_ELEMENTWISE = ("arithmetic", "comparison", "logic", "function")
+_IN_SWEEPS = ("arithmetic", "comparison", "logic", "function", "reduction")
 _CONDITIONS = ("comparison", "logic")
 
 
@@ -60,7 +64,7 @@ class MatrixWordSeparator:
             self._with_named_operands(value) if _is_word(value) else self._with_named_words(value)
         )
         parts = [*self.new_statements, replace(stmt, value=value)]
-        if any(is_fusable(part, self.kinds) for part in parts):
+        if any(has_rows_and_columns(sweep_axes(part, self.kinds)) for part in parts):
             return tuple(replace(part, quote=stmt.quote, place=stmt.place) for part in parts)
         self.kinds.clear()
         self.kinds |= kinds
@@ -68,13 +72,26 @@ class MatrixWordSeparator:
         return (stmt,)
 
     def _with_named_words(self, expr: Expr) -> Expr:
-        """Return an elementwise value with a name for the result of each matrix word in it."""
+        """Return a value with a name for the result of each matrix word and property in it."""
+        if isinstance(expr, Call) and expr.op in PROPERTIES:
+            return self._named(expr, f"param_{expr.op}")
         if _is_word(expr):
+            coefficient, expr = self._without_coefficients(expr)
             assert isinstance(expr, Call)
-            return self._named(
-                self._with_named_operands(expr), matrix_word_name(expr, self.rule_kinds)
-            )
+            word = self._with_named_operands(expr)
+            return multiply(coefficient, self._named(word, matrix_word_name(expr, self.rule_kinds)))
         return rebuild(expr, self._with_named_words)
+
+    def _without_coefficients(self, expr: Expr) -> tuple[Expr, Expr]:
+        """Return the coefficient of a product, which a sweep can multiply by, and the product."""
+        match only_factor(expr):
+            case Call("@", factors) as product:
+                parts = [self._without_coefficients(factor) for factor in factors]
+                coefficient = reduce(multiply, (each for each, _ in parts))
+                return coefficient, replace(product, args=tuple(each for _, each in parts))
+            case Linear((Term(coefficient, (factor,), ()),)) if _is_scalar(coefficient, self.kinds):
+                return coefficient, factor
+        return ONE, expr
 
     def _with_named_operands(self, expr: Expr) -> Expr:
         """Return a matrix word with a name for each operand that needs elementwise work."""
@@ -100,30 +117,33 @@ class MatrixWordSeparator:
 
 
 def _is_word(expr: Expr) -> bool:
-    """Tell whether an expression is an op that is not elementwise."""
-    return isinstance(expr, Call) and not _is_elementwise_op(expr.op)
+    """Tell whether an expression is an op that no sweep computes."""
+    return isinstance(expr, Call) and not _is_in_sweeps(expr.op)
 
 
-def _is_elementwise_op(op: str) -> bool:
-    return op in OPS and OPS[op].category in _ELEMENTWISE
+def _is_in_sweeps(op: str) -> bool:
+    return op in OPS and OPS[op].category in _IN_SWEEPS
 
 
-def is_fusable(stmt: Assign, kinds: dict[Ref, Kind]) -> bool:
-    """Tell whether a sweep can compute a statement.
+def sweep_axes(stmt: Assign, kinds: dict[Ref, Kind]) -> Axes | None:
+    """Return the axes that a sweep for a statement goes over; None if no sweep can compute it.
 
-    The statement must be elementwise, and its tensors must have one shape, with rows and columns.
-    The statement must not test numbers: a sweep takes them as coefficients only.
+    The statement must be elementwise or a reduction. It must not test numbers that the host knows:
+    a sweep takes them as coefficients only.
     """
-    axes = kinds[stmt.target].axes
-    return (
-        has_rows_and_columns(axes)
-        and any(not kinds[ref].is_scalar for ref in refs(stmt.value))
-        and all(_is_fusable_node(node, axes, kinds) for node in walk(stmt.value))
-        and not any(_reads_number_as_boolean(node, kinds) for node in walk(stmt.value))
-    )
+    tensors = [kinds[ref].axes for ref in refs(stmt.value) if not kinds[ref].is_scalar]
+    nodes = list(walk(stmt.value))
+    if not tensors or any(_reads_number_as_boolean(node, kinds) for node in nodes):
+        return None
+    if not all(_is_fusable_node(node, kinds) for node in nodes):
+        return None
+    try:
+        return reduce(union, tensors, kinds[stmt.target].axes)
+    except AxesError:
+        return None
 
 
-def has_rows_and_columns(axes: Axes) -> bool:
+def has_rows_and_columns(axes: Axes | None) -> bool:
     """Tell whether values with these axes have both rows and columns."""
     return axes in _MATRIX_AXES
 
@@ -136,14 +156,12 @@ _MATRIX_AXES: Collection[Axes] = frozenset(
 )
 
 
-def _is_fusable_node(node: Expr, axes: Axes, kinds: dict[Ref, Kind]) -> bool:
+def _is_fusable_node(node: Expr, kinds: dict[Ref, Kind]) -> bool:
     match node:
         case Const(value):
             return isinstance(value, int | float) and not isinstance(value, bool)
-        case Ref():
-            return kinds[node].is_scalar or kinds[node].axes is axes
         case Call(op, args):
-            if not _is_elementwise_op(op):
+            if not _is_in_sweeps(op):
                 return False
             tests_numbers = OPS[op].category in _CONDITIONS and _is_scalar(node, kinds)
             return bool(args) and not tests_numbers

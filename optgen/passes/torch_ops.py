@@ -35,7 +35,7 @@ class Alias:
 
 @dataclass(frozen=True)
 class Reduce:
-    """Reduction of one block of a tensor, accumulated into `target`.
+    """Reduction of one block of a tensor, accumulated into `target`; or of a `whole` tensor.
 
     If `squared`, the squares of the elements are reduced. A tensor may be a single block.
     """
@@ -44,6 +44,7 @@ class Reduce:
     target: str
     source: str
     squared: bool
+    whole: bool = False
 
 
 Operation: TypeAlias = Op | Alias | Reduce

@@ -80,10 +80,7 @@ def _choose(optimizer: HasLowerings, batch: Batch) -> tuple[str, str]:
     if batch.dispatch_key.sparse_grad and device != "cpu":
         # For a few rows, Triton would upload a new table of addresses in every step.
         return _best_unfused(rule, batch, "sparse gradients")
-    matrix_note = (
-        "; torch computes the matrices, and statements with reductions" if rule.why_uncut else ""
-    )
-    return FUSED[device], _describe(batch) + matrix_note
+    return FUSED[device], _describe(batch)
 
 
 def build_or_reason(lowered: HasLowerings, batch: Batch, lowering: str) -> str:

@@ -21,6 +21,7 @@ from optgen.ir.algorithm import Algorithm, Hyper, State
 from optgen.ir.evaluate import Member, evaluate_together
 from optgen.ir.meanings import MEANINGS
 from optgen.ir.ops import LINEAR_ALGEBRA
+from optgen.runtime.newton_schulz import Iterations
 from optgen.runtime.rule import Rule
 from optgen.spec.read_spec import read_base, read_spec
 from optgen.verification.case import BOUND, STEPS, Case, Inputs, Problem, Reference
@@ -235,12 +236,14 @@ def _other_values(hyper: Hyper) -> Iterator[Any]:
         yield from itertools.islice(filter(hyper.bounds.admits, (0.1, 1)), 1)
 
 
-def orthogonalize_exactly(
-    tensors: Sequence[Tensor], coefficients: Sequence[float], steps: float, eps: float
-) -> list[Tensor]:
-    """Return the orthogonalized matrices, computed in their own dtype instead of bfloat16."""
-    meaning, least = MEANINGS["orthogonalize"], torch.tensor(eps, dtype=torch.float64)
-    return [meaning(tensor, coefficients, steps, least) for tensor in tensors]
+def iterate_exactly(tensors: Sequence[Tensor], iterations: Iterations) -> list[Tensor]:
+    """Return the last iterates, computed in the dtype of the matrices.
+
+    It stands for `newton_schulz.iterate`, which all lowerings look up when they call it.
+    """
+    meaning, least = MEANINGS["orthogonalize"], torch.tensor(iterations.eps, dtype=torch.float64)
+    numbers = iterations.coefficients, iterations.steps, least, iterations.divisor
+    return [meaning(tensor, *numbers) for tensor in tensors]
 
 
 @dataclass(frozen=True, eq=False)
@@ -341,7 +344,7 @@ class Comparison:
             self.setting.options,
             shapes=self.rule.shapes,
             inputs=self.inputs if any(self.rule.algorithm.extra_inputs()) else None,
-            orthogonalize=orthogonalize_exactly,
+            iterate=iterate_exactly,
             dtype=self.dtype,
         )
 

@@ -6,9 +6,8 @@ import contextlib
 import functools
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from optgen.runtime import matrix_ops
+from optgen.runtime import newton_schulz
 from optgen.runtime.backends import BACKENDS
 from optgen.runtime.choose_lowering import use_lowering
 from optgen.runtime.toolchain import compiler
@@ -74,7 +73,7 @@ def run_case(case: Case, cls: Callable[..., Optimizer], lowering: str) -> CaseRu
     params = [p.to(device, case.dtype, copy=True).requires_grad_() for p in initial_params]
     optimizer = cls(params, **case.options)
     errors = [0.0] * len(params)
-    with _replace_orthogonalize(case, optimizer), _use_lowering(lowering):
+    with _replace_iterations(case), _use_lowering(lowering):
         for step, expected_params in enumerate(expected.params, 1):
             take_step(case, optimizer, params, step)
             errors = larger_errors(errors, max_differences(params, expected_params))
@@ -172,21 +171,8 @@ def _use_lowering(lowering: str) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext() if lowering == BY_HAND else use_lowering(lowering)
 
 
-@contextlib.contextmanager
-def _replace_orthogonalize(case: Case, optimizer: Optimizer) -> Iterator[None]:
-    """Replace our `orthogonalize` by the case's own, if the case has one."""
-    with contextlib.ExitStack() as stack:
-        if case.orthogonalize:
-            ours = matrix_ops.orthogonalize
-            folder = getattr(type(optimizer), "lowerings", "")
-            lowerings = ["forloop", "foreach"]
-            if find_spec("triton"):
-                lowerings.append("fused_triton")
-            module_names = (f"{folder}.{lowering}" for lowering in lowerings)
-            generated = (import_module(name) for name in module_names if find_spec(name))
-            for module in (matrix_ops, *generated):
-                if getattr(module, "orthogonalize", None) is ours:
-                    stack.enter_context(
-                        patch_attribute(module, "orthogonalize", case.orthogonalize)
-                    )
-        yield
+def _replace_iterations(case: Case) -> contextlib.AbstractContextManager[None]:
+    """Replace our iterations of Newton and Schulz by the case's own, if the case has them."""
+    if case.iterate is None:
+        return contextlib.nullcontext()
+    return patch_attribute(newton_schulz, "iterate", case.iterate)

@@ -96,14 +96,13 @@ def lines(rule: str) -> list[str]:
         ),
         (
             "m = where(g > c, 0, g); p = p - lr * m",
-            ["condition = > grad #", "copy_ exp_avg grad", "masked_fill_ exp_avg condition #"],
+            ["condition = > grad #", "copy_ exp_avg grad", "fill_where_ exp_avg condition #"],
         ),
         (
             "m = where(g > c, m, lr); p = p - lr * m",
             [
                 "condition = > grad #",
-                "condition_2 = not condition",
-                "masked_fill_ exp_avg condition_2 #",
+                "fill_where_not_ exp_avg condition #",
                 "add_ param exp_avg",
             ],
         ),
@@ -178,7 +177,7 @@ def test_nested_conditions_have_different_names() -> None:
     assert lines("m = where(where(g > c, lr, -g) > beta, g, -g); p = p - lr * m")[:4] == [
         "condition_2 = > grad #",
         "condition = neg grad",
-        "masked_fill_ condition condition_2 #",
+        "fill_where_ condition condition_2 #",
         "condition = > condition #",
     ]
 

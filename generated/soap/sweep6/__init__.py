@@ -12,16 +12,8 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep6",
-        states=(State("exp_avg_sq"), State("param")),
-        hypers=(
-            "beta1",
-            "one_minus_beta1",
-            "beta2",
-            "one_minus_beta2",
-            "step_size",
-            "eps",
-            "decay_factor",
-        ),
+        states=(State("exp_avg_product_quotient"),),
+        hypers=("beta2", "one_minus_beta2", "eps"),
         step=None,
         tensor_hypers=(),
     ),
@@ -30,30 +22,20 @@ _update = Elementwise(
 
 
 def sweep6(
-    exp_avgs: Sequence[Tensor],
-    grads: Sequence[Tensor],
     exp_avg_sqs: Sequence[Tensor],
-    params: Sequence[Tensor],
+    exp_avg_products: Sequence[Tensor],
+    exp_avg_product_quotients: Sequence[Tensor],
     *,
-    beta1: float = 0.0,
-    one_minus_beta1: float = 0.0,
     beta2: float = 0.0,
     one_minus_beta2: float = 0.0,
-    step_size: float = 0.0,
     eps: float = 0.0,
-    decay_factor: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of SOAP, which outlined.py calls."""
     _update(
-        exp_avgs,
-        grads,
         exp_avg_sqs,
-        params,
-        beta1=beta1,
-        one_minus_beta1=one_minus_beta1,
+        exp_avg_products,
+        exp_avg_product_quotients,
         beta2=beta2,
         one_minus_beta2=one_minus_beta2,
-        step_size=step_size,
         eps=eps,
-        decay_factor=decay_factor,
     )

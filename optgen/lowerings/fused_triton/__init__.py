@@ -56,11 +56,14 @@ def lower(algorithm: Algorithm) -> Mapping[str, Any]:
     contexts = [_plan_context(plan, keys) for plan in target_plans(algorithm, TRITON_PASSES)]
     return {
         "algorithm": algorithm,
-        "may_skip": not algorithm.is_function,  # a step with a gradient scaler
+        "may_skip": not (
+            algorithm.is_function and algorithm.elementwise
+        ),  # a gradient scaler skips
         "plans": contexts,
         "reduces_over_parameters": any(
             kernel["kind"] == "wide" for plan in contexts for kernel in plan["kernels"]
         ),
+        "launches_doc": _launches_in_title(contexts),
         "arguments": ARGUMENTS,
         "finish_arguments": FINISH_ARGUMENTS,
         "scalars": max(plan["scalars"] for plan in contexts),
@@ -100,6 +103,7 @@ def _plan_context(plan: Plan, keys: Sequence[str]) -> Context:
         plan, rows, stream_count, scalar_types, local_names, packed, slots, by_matrix, in_phases
     )
     kernels = list(_kernels(plan, printer))
+    kinds = [kernel["kind"] for kernel in kernels]
     workspace = {
         "in_phases": in_phases,
         "by_matrix": by_matrix,
@@ -118,6 +122,7 @@ def _plan_context(plan: Plan, keys: Sequence[str]) -> Context:
         "scalar_types": scalar_types,
         "prologue": prologue.lines(),
         "prologue_doc": prologue.doc(),
+        "has_prologue": prologue.computes,
         "prologue_shapes": prologue.reads_shapes,
         "sweeps_share": any(
             name in WORKSPACE_ARGUMENTS
@@ -125,12 +130,32 @@ def _plan_context(plan: Plan, keys: Sequence[str]) -> Context:
             if kernel["kind"] == "sweep"
             for name in kernel["arguments"]
         ),
-        "has_finish": any(kernel["kind"] in ("finish", "finish_matrices") for kernel in kernels),
+        "has_finish": any(kind in ("finish", "finish_matrices") for kind in kinds),
+        "launches": _launches(kinds, prologue.computes),
         "kernels": kernels,
         "workspace": ", ".join(
             ["scalars=SCALARS.value", *(f"{k}={v}" for k, v in workspace.items() if v)]
         ),
     }
+
+
+def _launches(kinds: Sequence[str], has_prologue: bool) -> str:
+    """Return what a step launches, in English."""
+    sweeps = "the sweeps" if kinds.count("sweep") > 1 else "the sweep"
+    parts = [*(["the scalar program"] if has_prologue else []), sweeps]
+    parts += ["the finishes"] if any(kind.startswith("finish") for kind in kinds) else []
+    parts += ["the matrix ops"] if "call" in kinds else []
+    *others, last = parts
+    return f"{', '.join(others)} and {last}, each" if others else last
+
+
+def _launches_in_title(plans: Sequence[Context]) -> str:
+    """Return which launches a step makes, for the first line of a file."""
+    if any(len(plan["kernels"]) > 1 for plan in plans):
+        return "launches for scalars, for each sweep, and for what lies between sweeps"
+    if any(plan["has_prologue"] for plan in plans):
+        return "one launch for scalars, and one for elements"
+    return "one launch"
 
 
 def _workspace_sizes(kernels: Sequence[Context], slots: Slots) -> dict[str, int]:

@@ -15,6 +15,7 @@ from optgen.ir.kinds import Axes
 from optgen.ir.nodes import (
     Assign,
     Call,
+    Const,
     Expr,
     If,
     Linear,
@@ -52,7 +53,7 @@ _PRINTER = PythonPrinter({}, {"sum": "total", "orthogonalize": "newton_schulz"})
 
 def whole_body(plan: Plan, syntax: Syntax) -> Body:
     """Return the loop over a bucket, whose tensors have one shape."""
-    plan = with_listed_streams(plan, syntax.stream)
+    plan = with_listed_streams(plan, syntax.stream, syntax.stream_key)
     program = _with_tensor_logic(plan)
     lists = ", ".join(_lists(plan.algorithm))
     opening = [f"{lists} = sublist"] if syntax.in_lists else []
@@ -203,10 +204,17 @@ def _assignment_line(plan: Plan, stmt: Assign, syntax: Syntax) -> str:
             (line,) = syntax.draw_lines({stmt.target.name: call})
             return line
         case Call(name, args) if name == stmt.target.name:  # a call of an outlined function
-            read = [(ref.name, plan.kinds[ref].is_scalar) for ref in args if isinstance(ref, Ref)]
-            return f"{name}({', '.join(f'{n}={n}' if is_number else n for n, is_number in read)})"
+            return f"{name}({', '.join(map(_argument, args))})"
     request = "yield " if is_wide(stmt.value) else ""  # a reduction over several parameters
     return f"{stmt.target.name} = {request}{_PRINTER.text(stmt.value)}"
+
+
+def _argument(argument: Expr) -> str:
+    """Return the text of an argument of an outlined function."""
+    match argument:
+        case Call("keyword", (Const(name), number)):
+            return f"{name}={_PRINTER.text(number)}"
+    return _PRINTER.text(argument)
 
 
 def _lists(algorithm: Algorithm) -> list[str]:
@@ -220,7 +228,7 @@ _NEW_CATEGORIES = ("arithmetic", "comparison", "logic", "reduction", "wide reduc
 _NEW_OPS = (
     *("@", "qr", "eigenvectors", "eigenvalues", "inverse_root", "trace", "descending", "copy"),
     *("cholesky", "solve_triangular", "solve_transposed", "lower", "upper", "row_ones", "col_ones"),
-    "empty_like",
+    *("empty_like", "in_rows"),
 )
 
 

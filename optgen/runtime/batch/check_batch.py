@@ -326,7 +326,7 @@ def _check_state_sharding(rule: Rule, batch: Batch) -> None:
             for param, seen, values in zip(
                 batch.members, batch.seen_params, batch.dicts, strict=True
             ):
-                if not state.suits(seen):
+                if not state.suits(seen, batch.group):
                     continue
                 if is_matrix:
                     check_matrix_sharding(param, state, seen.dim(), values[state.key])

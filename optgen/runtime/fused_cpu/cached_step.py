@@ -88,6 +88,7 @@ class CachedDenseStep(CachedKernelStep):
             kernel.by_matrix,
         )
         request = self._step.request
+        request.by_matrix = kernel.by_matrix
         request.kernel, request.table = kernel.address, ctypes.addressof(self._table.struct)
         request.has_step_count = kernel.rule.step is not None
         request.zeroes_gradients = kernel.rule.zero_grad
@@ -214,7 +215,7 @@ class CachedCall:
         self._busy = Lock()  # held during a call: two threads would overwrite the attributes below
         self._table = Table(kernel, tensor_count, group_count=1)
         self._last_hypers: list[Any] = []
-        self._list_addresses = array("q", bytes(8 * kernel.stream_count))
+        self._list_addresses = array("q", bytes(8 * len(kernel.keys)))
         self._buffers = tensor_reader.request_for(
             self._table, kernel, kernel.dtype_bits, torch.device("cpu")
         )

@@ -132,7 +132,7 @@ def matrix_op_results(call: MatrixCall, batch: Batch, matrices: Sequence[Tensor]
     arguments = (
         batch.group[value] if isinstance(value, str) else float(value) for value in call.arguments
     )
-    results: list[Tensor] = getattr(matrix_ops, call.op)(matrices, *arguments)
+    results: list[Tensor] = getattr(matrix_ops, call.op)(matrices, *arguments, *call.options)
     return results
 
 

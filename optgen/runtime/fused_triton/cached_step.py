@@ -216,9 +216,11 @@ class CachedCalls:
         self._function, self._lock, self._call = ref(function), lock, tensor_reader.run_call
         self._forced_lowering = current_forced_lowering()
         streams = RuleStreams(function.rule)
-        self._columns = TableArrays(streams.stream_count, length)
+        by_shape = not function.rule.elementwise
+        self._columns = TableArrays(len(streams.keys), length, by_shape)
         self._buffers = tensor_reader.request_for(self._columns, streams, _ALL_DTYPES, device)
-        self._list_addresses = array("q", bytes(8 * streams.stream_count))
+        self._buffers.request.by_matrix = by_shape
+        self._list_addresses = array("q", bytes(8 * len(streams.keys)))
         self._buffers.request.lists = self._list_addresses.buffer_info()[0]
         self._planned: list[PlannedTensors] = []
         self._hypers: list[Any] = []
@@ -239,7 +241,7 @@ class CachedCalls:
 
     def add(self, step_buckets: StepBuckets, batch: Batch) -> bool:
         """Let buckets that have updated a batch take later calls, if the reader can; tell so."""
-        if step_buckets.needs_shapes or not step_buckets.can_repeat or not _is_readable(batch):
+        if not step_buckets.can_repeat or not _is_readable(batch):
             return False
         planned = PlannedTensors(step_buckets, [batch], [0], batch.members, self._columns)
         others = [each for each in self._planned if not planned.replaces(each)]

@@ -47,6 +47,8 @@ Streams = tuple[tuple[int, int], ...]
 def workspaces(lowered: HasLowerings) -> Mapping[tuple[bool, ...], WorkspaceSpec]:
     """Return the workspaces of a rule's kernels, by the facts of the tensors."""
     module = importlib.import_module(f"{lowered.lowerings}.fused_triton")
+    if hasattr(module, "WORKSPACE"):  # the rule asks for no facts
+        return {(): module.WORKSPACE}
     found: Mapping[tuple[bool, ...], WorkspaceSpec] = module.WORKSPACES
     return found
 
@@ -359,7 +361,7 @@ def _move_scalars(rule: Rule, batch: Batch) -> None:
             # The state holds a Python int; `gather.finish` stores the new count there.
             pairs = zip(tensors, batch.params, strict=True)
             tensors[:] = [step.to(param.device) for step, param in pairs]
-        else:
+        elif batch.dicts:  # a function's numbers are lists, which its caller has made on the device
             tensors[:] = move_scalars_to_param_devices(batch.dicts, key, batch.params)
 
 

@@ -83,14 +83,13 @@ def _with_compute_dtype(dtype_bits: int) -> int:
 
 _FLOAT32 = 1 << DTYPE_CODES[torch.float32]
 _SIXTEEN_BITS = 1 << DTYPE_CODES[torch.float16] | 1 << DTYPE_CODES[torch.bfloat16]
-# Matrix ops return bfloat16 for operands of any dtype.
-_MATRIX_OP_RESULT = 1 << DTYPE_CODES[torch.bfloat16]
 ALL_DTYPE_BITS = bits_of_dtypes(DTYPE_CODES)
 
 
-def matrix_op_dtypes(has_matrix_ops: bool) -> int:
-    """Return the bits of the dtypes of matrix ops' results, if a rule has such ops."""
-    return _MATRIX_OP_RESULT if has_matrix_ops else 0
+def matrix_op_dtypes(options_of_calls: Iterable[tuple[str, ...]]) -> int:
+    """Return the bits of the dtypes of matrix ops' results, for operands of any dtype."""
+    names = {options[1] if options else "bfloat16" for options in options_of_calls}
+    return sum(1 << DTYPE_CODES[getattr(torch, name)] for name in names - {"parameter"})
 
 
 def library(name: str, source: str, dtype_bits: int, extra_bits: int = 0) -> tuple[Path, int]:
