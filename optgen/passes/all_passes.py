@@ -3,9 +3,12 @@
 `plan_rule.py` runs a list. A rule begins as an `Algorithm`. The passes before the cut change the
 `Algorithm`, the passes up to `assemble_plan` change a `CutRule`, and the others change the `Plan`.
 
-A printer runs the last passes itself, since it prints what they return beside the plan:
-`extract_draws`, `with_listed_streams` and `select_torch_ops` for Python; for rules with phases also
-`rematerialize_if_blocked` and `coefficients_to_factors`; `BranchFlattener` for loops of C++.
+Some passes stand outside of the lists. Lowerings to kernels begin with another `Algorithm`: that of
+`load_device_scalars`, and in C++ also that of `specialize_unit_matrices`. `outline_sweeps` makes
+functions of a plan of `OUTLINED`. A printer runs the last passes itself, since it prints what they
+return beside the plan: `extract_draws`, `with_listed_streams` and `select_torch_ops` for Python;
+for rules with phases also `rematerialize_if_blocked` and `coefficients_to_factors`; and
+`BranchFlattener` for loops of C++.
 """
 
 from __future__ import annotations
@@ -55,7 +58,9 @@ from optgen.passes.sweep_algebra import (
 
 
 class Pass(NamedTuple):
-    """A pass, and the reason for its place; "" if it may change places with its neighbours.
+    """A pass, and the reason for its place; without one, it may change places with neighbours.
+
+    Neighbours are of the same kind: `cut_into_phases`, `keep_whole` and `assemble_plan` stay.
 
     `asks` names what else the pass needs: fields of a `Request`.
     """
@@ -114,8 +119,8 @@ _WHOLE: Passes = (
     *_PREPARE_RULE,
     _TO_SSA,
     Pass(share_equal_values, "before values are compared by the names in them"),
-    Pass(extract_reductions, "before extract_products, whose operands may be reductions"),
-    Pass(extract_products, "before split_scalars, since products keep their statements"),
+    Pass(extract_reductions),
+    Pass(extract_products, "before split_scalars, which keeps statements of products"),
     _STORES,
     _LIVE_RANGES,
     Pass(keep_whole),
@@ -150,40 +155,36 @@ class Target(NamedTuple):
 
 
 _KERNEL: Passes = (
-    Pass(encode_choices, "kernels compare numbers, not strings"),
+    Pass(encode_choices),
     Pass(use_lerp_form),
     Pass(invert_factors),
     Pass(merge_square_roots),
     Pass(fold_denominators),
     Pass(factor_out_divisors, "after folding, which multiplies coefficients of single terms"),
-    Pass(hoist_scalars, "after the algebra"),
+    Pass(hoist_scalars, "after the algebra, which needs coefficients as expressions"),
 )
 _PYTHON: Passes = (
-    Pass(hoist_scalars, "after the algebra"),
-    Pass(inline_scalars, "takes back the names of short scalars that are used once"),
+    Pass(hoist_scalars, "after the algebra, which needs coefficients as expressions"),
+    Pass(inline_scalars, "after hoisting: it takes back names that are used once"),
     Pass(use_ieee_operators, "after inlining, which knows an inverse by its `/`"),
 )
-_TRUTHS = Pass(truths_to_bool, "after all passes that ask whether a value is a `truth`")
-_DRAWS = Pass(draw_first, "last, since no pass may move a draw")
+_TRUTHS, _DRAWS = Pass(truths_to_bool), Pass(draw_first)
 
-FUSED_CPU = Target(
-    "late", (*_KERNEL, Pass(zero_gradients, "last: it adds a store to the sweep that reads last"))
-)
+FUSED_CPU = Target("late", (*_KERNEL, Pass(zero_gradients)))
 FUSED_TRITON = Target(
     "late",
     (
-        Pass(isolate_mixed_reductions, "first: the new sweeps take part in the algebra"),
+        Pass(isolate_mixed_reductions, "before the algebra, in which its sweeps take part"),
         *_KERNEL,
-        Pass(split_finishes, "last: the parts of a finish are in kernels of their own"),
+        Pass(split_finishes),
     ),
 )
 FOREACH = Target("early", (Pass(merge_square_roots), Pass(fold_denominators), *_PYTHON, _TRUTHS))
 FORLOOP = Target("early", (*_PYTHON, _TRUTHS))
 WHOLE_IN_PYTHON = Target("whole", (*_PYTHON, _TRUTHS, _DRAWS))
 """The for-loop and foreach of a rule on whole matrices."""
-FUNCTIONAL = Target(
-    "whole", (*_PYTHON, Pass(if_convert, "before truths_to_bool: it has an op of its own"), _TRUTHS)
-)
+_BOTH_FORMS = Pass(if_convert, "after hoisting: scalars of a branch get both forms, too")
+FUNCTIONAL = Target("whole", (*_PYTHON, _BOTH_FORMS, _TRUTHS))
 """The functional form, for autograd and graph captures."""
 OUTLINED = Target("whole", (Pass(hoist_scalars), Pass(use_ieee_operators), _TRUTHS, _DRAWS))
 """A rule on whole matrices whose elementwise parts become functions."""

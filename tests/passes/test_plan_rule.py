@@ -18,6 +18,8 @@ from spec_texts import read, spec
 from optgen.ir.evaluate import evaluate
 from optgen.ir.nodes import RuleError
 from optgen.ir.print_ir import to_text
+from optgen.passes import all_passes, plan_rule
+from optgen.passes.all_passes import Target
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.plan_rule import plan, plans
 
@@ -30,6 +32,27 @@ SCALAR = 's=state("mu", shape="scalar", init=1)'
 @pytest.mark.parametrize("name", RULES)
 def test_plans_of_the_catalogue_are_as_recorded(name: str, passes: str, golden: Golden) -> None:
     golden.check(to_text(PASSES[passes](RULES[name])))
+
+
+TARGETS = {name: each for name, each in vars(all_passes).items() if isinstance(each, Target)}
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_the_driver_runs_the_list_of_a_target_in_order(target: Target) -> None:
+    algorithm = RULES["Adam"]
+    request = plan_rule.Request({}, target.order)
+
+    listed = plan_rule._run(target.passes, algorithm, request)
+
+    driven = plan_rule.target_plan(algorithm, {}, target)
+    assert to_text(listed) == to_text(driven)
+    assert listed.phases == driven.phases
+
+
+def test_every_pass_that_a_list_names_is_asked_for_what_exists() -> None:
+    asked = {name for each in TARGETS.values() for p in each.passes for name in p.asks}
+
+    assert asked == {"facts", "order", "separate_versions"}
 
 
 FRAGILE_RULES = {

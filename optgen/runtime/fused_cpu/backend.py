@@ -1,8 +1,12 @@
 """Update batches through compiled C++ kernels: one call updates all tensors of all groups.
 
-A gathered step takes its tensors from batches. A cached step can follow a step that went through
-this backend: the C++ reader fetches every address anew, and Python reads groups but no tensor. A
-first step of ordinary tensors goes through the C++ reader too, once Python has created the states.
+A step is taken in one of three ways, each in a file:
+
+* `first_step.py`: the first step of ordinary tensors. Python creates the states, and the C++ reader
+  finds all tensors.
+* `gathered_step.py`: any step. It takes its tensors from batches, which Python has gathered.
+* `cached_step.py`: a step after one of these. The C++ reader fetches every address anew, and Python
+  reads groups but no tensor.
 """
 
 from collections.abc import Callable, Sequence, Set

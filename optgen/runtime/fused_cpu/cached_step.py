@@ -1,4 +1,7 @@
-"""Repeat a step or a call: the C++ reader fetches all tensors anew, and calls the kernel."""
+"""Repeat a step or a call: the C++ reader fetches all tensors anew, and calls the kernel.
+
+`first_step.py` makes a cached step before there was a step, and takes the first one through it.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +99,7 @@ class CachedDenseStep(CachedKernelStep):
     def of(
         cls, kernel: Kernel, optimizer: OptimizerLike, updated_ids: set[int] | None
     ) -> CachedDenseStep | None:
-        """Return the plan of a step; None if the step must gather its tensors.
+        """Return the cached step of an optimizer; None if the step must gather its tensors.
 
         `updated_ids` are the identities of the groups that the step updates; None if it updates
         only a part of some group.
@@ -205,7 +208,7 @@ def updated_group_ids(optimizer: OptimizerWithContext, batches: Sequence[Batch])
 
 
 class CachedCall:
-    """Cached plan of the last fused call; valid for lists of the same length."""
+    """The last fused call, to be repeated; valid for lists of the same length."""
 
     def __init__(self, kernel: Kernel, tensor_reader: Reader, tensor_count: int) -> None:
         self._kernel, self._update = kernel, tensor_reader.run_call

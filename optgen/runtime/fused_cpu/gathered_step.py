@@ -1,4 +1,4 @@
-"""Prepare the kernel calls of a step that is not cached: check batches before anything is written.
+"""Prepare the kernel calls of a gathered step: check batches before anything is written.
 
 The table of a call is filled here, too. But if the call copies tensors or suspends, its table is
 filled when the call runs.
