@@ -47,7 +47,11 @@ class FusedCpuBackend:
 
     def build_or_reason(self, lowered: HasLowerings, batch: Batch) -> str:
         """Build the kernel for a batch; return a short reason why none can take it, or ""."""
-        if reason := codes_obstacle(lowered.rule, batch, "fused_cpu"):
+        key = batch.dispatch_key
+        # A kernel that reads no codes gets numbers in copies, a few parameters at a time.
+        takes_few = key.sharding is None and not (key.sparse_grad or lowered.rule.wide)
+        gets_numbers = takes_few and lowered.rule.why_codes_are_not_read("fused_cpu")
+        if not gets_numbers and (reason := codes_obstacle(lowered.rule, batch, "fused_cpu")):
             return reason
         if class_name := batch.overriding_class:
             return f"a state of class {class_name}"

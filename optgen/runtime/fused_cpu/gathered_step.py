@@ -27,6 +27,7 @@ from optgen.runtime.fused_cpu.kernel_loader import load_kernel
 from optgen.runtime.rule import HasLowerings
 from optgen.runtime.sharded.driver import Update
 from optgen.runtime.tensors import layout
+from optgen.runtime.tensors.quantized import QuantizedTensor
 from optgen.runtime.toolchain import dtype_variants
 from optgen.runtime.torch_private import is_contiguous, is_neg
 
@@ -94,8 +95,7 @@ def wide_update(kernel: Kernel, optimizer: HasLowerings, batch: Batch) -> Update
             chosen_kernel, chunk.batches, unscales=False, make_copies=chunk.needs_copies
         )
         yield from chosen_kernel.update(table)
-        for original, copy in copy_pairs:
-            original.copy_(copy)
+        _write_back(copy_pairs)
         _advance_versions(chosen_kernel, batch)
 
     return update()
@@ -111,9 +111,17 @@ def _advance_versions(kernel: Kernel, batch: Batch) -> None:
 def _run(kernel: Kernel, optimizer: HasLowerings, table: Table, copy_pairs: CopyPairs) -> bool:
     """Update the tensors of a table and write copies back; return whether tensors were copied."""
     kernel.run(table, optimizer)
-    for original, copy in copy_pairs:
-        original.copy_(copy)
+    _write_back(copy_pairs)
     return table.has_copies
+
+
+def _write_back(copy_pairs: CopyPairs) -> None:
+    """Write copies back; codes are encoded from numbers."""
+    for original, copy in copy_pairs:
+        if isinstance(original, QuantizedTensor):
+            original.quantize_(copy)
+        else:
+            original.copy_(copy)
 
 
 def _kernel_for(dtype_bits: int, kernel: Kernel, optimizer: HasLowerings) -> Kernel:
@@ -178,7 +186,9 @@ def split_into_chunks(kernel: Kernel, batches: Sequence[Batch]) -> Iterator[Chun
         indices = _indices_to_copy(kernel, batch)
         if not indices:
             in_place.append(batch)
-        elif kernel.matrix_calls:  # a matrix op is faster on all matrices of one shape at once
+        elif (
+            kernel.matrix_calls and not batch.has_codes
+        ):  # a matrix op is faster on all matrices of one shape at once
             to_copy.append(batch)
         else:
             if in_place_indices := sorted(set(range(len(batch.params))) - set(indices)):
@@ -200,12 +210,14 @@ def _indices_to_copy(kernel: Kernel, batch: Batch) -> list[int]:
     """Return the indices of the parameters that have a stream to copy."""
     columns = _kernel_columns(kernel, batch)
     is_flat = not batch.noncontiguous_indices and all(map(is_contiguous, batch.grads))
-    if is_flat and not any(any(map(is_neg, column)) for column in columns):
+    decodes = batch.has_codes and not kernel.reads_codes
+    if is_flat and not decodes and not any(any(map(is_neg, column)) for column in columns):
         return []
     return [
         index
         for index, row in enumerate(zip(*columns, strict=True))
         if layout.streams_to_copy(row, kernel.by_matrix)
+        or (decodes and QuantizedTensor in map(type, row))
     ]
 
 

@@ -55,8 +55,10 @@ def bits_of_batches(rule: Rule, batches: Iterable[Batch]) -> int:
     dtypes = set(map(_dtype, chain.from_iterable(_streams(rule, batch) for batch in batches)))
     shaped_states = [state for state in rule.states if state.shape != "scalar"]
     declared = (dtype_of(state, dtype) for state in shaped_states for dtype in dtypes)
-    unquantized = {*dtypes, *filter(None, declared)} - {QUANTIZED_DTYPE}
-    return bits_of_dtypes(dtype.to_real() for dtype in unquantized)
+    all_dtypes = {*dtypes, *filter(None, declared)}
+    if QUANTIZED_DTYPE in all_dtypes and rule.why_codes_are_not_read("fused_cpu"):
+        all_dtypes.add(torch.float32)  # of the copies with the numbers of the codes
+    return bits_of_dtypes(dtype.to_real() for dtype in all_dtypes - {QUANTIZED_DTYPE})
 
 
 def _streams(rule: Rule, batch: Batch) -> Iterator[Tensor]:
