@@ -13,7 +13,7 @@ CUDA_VENV = $(ENVIRONMENTS)/cuda-torch-2.13.0-$(notdir $(PYTHON))
 export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE # dozens of processes load the same modules, from cached bytecode
 
-.PHONY: help demo test test-thorough check tests fuzz compositions verify evidence test-torch test-asan test-tsan test-kernels test-cuda-host emulate-cuda test-frameworks format types bench docs \
+.PHONY: help demo test test-thorough check tests fuzz compositions verify evidence test-torch test-asan test-tsan test-tsan-offload test-kernels test-cuda-host emulate-cuda test-frameworks format types bench docs \
 	dist test-dist test-wheel publish clean
 
 help: ## this list
@@ -94,6 +94,14 @@ TSAN = LD_PRELOAD="$$($(TSAN_CXX) -print-file-name=libtsan.so)" DEVICE_FLAGS=-fs
 	TSAN_OPTIONS=handle_segv=0:exitcode=66:suppressions=$(CURDIR)/tests/device/tsan.supp PYTHONMALLOC=malloc
 test-tsan: $(VENV)/installed ## the simulated device under ThreadSanitizer: CASES=streams
 	$(TSAN) $(BIN)/python -m pytest -q -p no:cacheprovider tests/device $(if $(CASES),-k "$(CASES)")
+
+# With kernels compiled for the sanitizer: steps that are hidden, clipped and accumulated, and errors. The tests run
+# without it first, which makes the compositions: ruff, which formats them, has races of its own.
+TSAN_TESTS = $(addprefix tests/offload/test_,same_bits.py hidden_steps.py leaving_gradients.py faults.py) \
+	-k "random_scripts or clipping_is or summed or drops_gradients or failed_pass or copy_fails or kernel_raises"
+test-tsan-offload: $(VENV)/installed ## offloaded steps under ThreadSanitizer
+	$(BIN)/python -m pytest -q $(TSAN_TESTS)
+	$(TSAN) CXX="$(TSAN_CXX) -fsanitize=thread" $(BIN)/python -m pytest -q -p no:cacheprovider $(TSAN_TESTS)
 
 format: $(VENV)/installed ## format, and fix lint where ruff can
 	$(BIN)/ruff format .

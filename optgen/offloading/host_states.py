@@ -24,6 +24,7 @@ from optgen.offloading.host_rule import MASTER
 from optgen.offloading.state_files import StateFiles
 from optgen.offloading.worker import Worker
 from optgen.runtime.rule import Rule
+from optgen.runtime.tensors.dtensor import memory_version
 
 Shown = MutableMapping[Tensor, Any]
 """The `state` of an optimizer, which a user may replace."""
@@ -49,6 +50,7 @@ class OwnedStates:
         self._rule, self._groups, self._defaults = rule, groups, defaults
         self._files = files
         self.owners: dict[Tensor, HostParam] = {}
+        self._placeholders: list[tuple[HostParam, str, Tensor, int]] = []
 
     def make(self, worker: Worker) -> None:
         """Make all states that are missing, in the worker's thread.
@@ -74,6 +76,7 @@ class OwnedStates:
 
         States that someone has removed begin anew, too.
         """
+        self._remove_placeholders()
         for param, owner in self.owners.items():
             if param not in shown and not owner.states.keys() <= owner.new:
                 self.take(owner, {})
@@ -89,13 +92,31 @@ class OwnedStates:
         if lacking:
             begin_anew(self._rule, owner, lacking, self._groups, self._defaults)
 
-    def show(self, params: Iterable[Tensor], shown: Shown, is_step: bool = True) -> None:
-        """Show the states of parameters. If a step does so, it uses them from now on."""
+    def show(self, params: Iterable[Tensor], shown: Shown) -> None:
+        """Show the states of parameters, which a step uses from now on."""
         for param in params:
             owner = self.owners[param]
-            if is_step:
-                owner.new.clear()
+            owner.new.clear()
             shown.setdefault(param, owner.states)
+
+    def show_placeholders(self, shown: Shown) -> None:
+        """Show all states, for a checkpoint to be loaded into them.
+
+        Those that only a first step makes are hidden again by it, if nobody has written into them.
+        """
+        for param, owner in self.owners.items():
+            unmade = {**owner.unmade}
+            owner.show_made()
+            shown.setdefault(param, owner.states)
+            self._placeholders += [
+                (owner, key, value, memory_version(value)) for key, value in unmade.items()
+            ]
+
+    def _remove_placeholders(self) -> None:
+        placeholders, self._placeholders = self._placeholders, []
+        for owner, key, value, version in placeholders:
+            if owner.states.get(key) is value and memory_version(value) == version:
+                owner.unmade[key] = owner.states.pop(key)
 
     def in_memory(self) -> dict[Tensor, dict[str, Any]]:
         """Return all states by their parameters, shown or not."""

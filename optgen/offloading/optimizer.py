@@ -217,7 +217,7 @@ class OffloadedOptimizer(LightOptimizer):
                 loss = closure()
         with torch.no_grad():
             if not self.state and called_to_init_state():
-                self._states.show(self._host_params, self.state, is_step=False)
+                self._states.show_placeholders(self.state)
                 self._small.init_state(self.state)
             else:
                 self._step()
@@ -314,7 +314,8 @@ class OffloadedOptimizer(LightOptimizer):
         """Wait until all weights are on the device and all states are those of the last step.
 
         Call it before something other than the forward pass of `module` reads or changes weights or
-        states, and after an interrupt in `step`: the step that it interrupted is taken.
+        states, and after an interrupt in `step`: the step that it interrupted is taken, if it had
+        begun on the host.
 
         Raises:
             OffloadError: A step failed on the host.

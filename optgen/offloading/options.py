@@ -83,11 +83,9 @@ class Options:
             value = getattr(self, name)
             if not isinstance(value, SupportsIndex | None):
                 raise TypeError(f"{name} must be a whole number, and is {value!r}")
-        for name in ("max_norm", "time_limit"):
-            value = getattr(self, name)
-            if not isinstance(value, SupportsFloat | None):
-                name = name.replace("max_norm", "clip_norm")
-                raise TypeError(f"{name} must be a number, and is {value!r}")
+        for name, number in (("clip_norm", self.max_norm or 0.0), ("time_limit", self.time_limit)):
+            if not isinstance(number, SupportsFloat):
+                raise TypeError(f"{name} must be a number, and is {number!r}")
         if not isinstance(self.module, nn.Module | None):
             raise TypeError(f"module must be a torch.nn.Module, and is {self.module!r}")
 

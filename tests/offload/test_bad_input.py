@@ -106,6 +106,25 @@ def test_choices_that_are_refused(options: dict[str, Any], message: str, sim: An
         offload("adamw", [one_param()], **{**OPTIONS, **options})
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"threads": 1.5}, "threads must be a whole number, and is 1.5"),
+        ({"slots": 2.0}, "slots must be a whole number"),
+        ({"keep_on_device": "4"}, "keep_on_device must be a whole number, and is '4'"),
+        ({"clip_norm": "1"}, "clip_norm must be a number, and is '1'"),
+        ({"time_limit": None}, "time_limit must be a number"),
+        ({"module": "model"}, r"module must be a torch\.nn\.Module"),
+    ],
+)
+def test_choices_of_other_types_are_refused(
+    options: dict[str, Any], message: str, sim: Any
+) -> None:
+    """Before anything is made: a step would fail half way."""
+    with pytest.raises(TypeError, match=message):
+        offload("adamw", [one_param()], **{**OPTIONS, **options})
+
+
 def test_what_is_no_rule_is_refused(sim: Any) -> None:
     with pytest.raises(TypeError, match=r"optgen\.optim\.AdamW has the same arguments"):
         offload(torch.optim.AdamW, [one_param()], **OPTIONS)  # type: ignore[arg-type]

@@ -281,3 +281,51 @@ def test_states_begin_as_the_weights_of_the_first_step(keep_on_device: int, sim:
 
     for own, other in zip(*(each.parameters() for each in left), strict=True):
         assert torch.equal(own.detach().cpu(), other.detach())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_memory_that_is_swapped_counts(mode: str, sim: Any) -> None:
+    """An assignment to `.data` leaves torch's version counter as it is."""
+    ours, made_by_us = made(mode)
+    theirs = network()
+    reference = master("adamw")(theirs.parameters(), lr=1e-2)
+    for model, each in ((ours, made_by_us), (theirs, reference)):
+        train(model, each, 2)
+        first = next(model.parameters())
+        first.data = first.data.clone().mul_(0.5)
+        train(model, each, 2, first=2)
+
+    assert_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_two_optimizers_of_the_same_parameters(mode: str, sim: Any) -> None:
+    """Each waits for the other's steps. Gradients can leave for one of them only."""
+    ours, theirs = network("sim"), network()
+    module = {"module": ours} if mode == "forward" else {}
+    own = [offloaded(ours, rule, **MODES[mode], **module) for rule in ("adamw", "sgd")]
+    others = [master(rule)(theirs.parameters(), lr=1e-2) for rule in ("adamw", "sgd")]
+    if "gradients" in MODES[mode]:
+        with pytest.raises(RuntimeError, match="was taken by another hook"):
+            backward(ours)
+        return
+    sim.configure(latency=0.003)
+    for index in range(3):
+        for model, optimizers in ((ours, own), (theirs, others)):
+            backward(model, index)
+            for each in optimizers:
+                each.step()
+            optimizers[0].zero_grad()
+    for each in own:
+        each.synchronize()
+
+    assert_equal(ours, theirs)
+
+
+def test_a_model_whose_parameters_were_moved_is_told(sim: Any) -> None:
+    """This device's parameters are other objects after a move."""
+    ours, optimizer_ = made("forward")
+    train(ours, optimizer_, 1)
+    ours.cpu()
+    with pytest.raises(RuntimeError, match="were replaced after offload was called"):
+        backward(ours, 1)

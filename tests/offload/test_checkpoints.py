@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from offload.scripts import network
 from offload.training import assert_equal, master, offloaded, pair, train
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 import optgen.optim
 
@@ -180,3 +183,35 @@ def test_weights_that_are_changed_count(change: str, sim: Any) -> None:
         train(model, each, 2, first=2)
 
     assert_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("hide", ["nothing", "backward"])
+@pytest.mark.parametrize("rule", ["sgd", "adagrad", "schedule_free_sgd"])
+@pytest.mark.filterwarnings("ignore")  # torch's, about the process group that there is not
+def test_distributed_checkpoints_of_one_process(
+    rule: str, hide: str, sim: Any, tmp_path: Path
+) -> None:
+    """torch asks for all states before the first step, also for momentum that this step makes."""
+    options: dict[str, Any] = {"momentum": 0.9, "dampening": 0.5} if rule == "sgd" else {}
+    if hide == "backward":
+        options.update(gradients="leave", clip_norm=None, hide=hide)
+    first, second, asked = network("sim"), network("sim", seed=1), network("sim")
+    saving, resumed, other = (offloaded(model, rule, **options) for model in (first, second, asked))
+    train(first, saving, 2)
+    kept = dict(zip(("model", "optimizer"), get_state_dict(first, saving), strict=True))
+    checkpoint.save(kept, checkpoint_id=tmp_path, no_dist=True)
+    loaded = dict(zip(("model", "optimizer"), get_state_dict(second, resumed), strict=True))
+    checkpoint.load(loaded, checkpoint_id=tmp_path, no_dist=True)
+    set_state_dict(
+        second,
+        resumed,
+        model_state_dict=loaded["model"],
+        optim_state_dict=loaded["optimizer"],
+    )
+    get_state_dict(asked, other)  # and nothing is loaded
+    train(first, saving, 2, first=2)
+    train(second, resumed, 2, first=2)
+    train(asked, other, 4)
+
+    assert_equal(first, second)
+    assert_equal(first, asked)

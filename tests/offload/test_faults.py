@@ -184,6 +184,8 @@ def test_an_interrupt(stage: int, mode: str, sim: Any, monkeypatch: pytest.Monke
     def interrupted_run(pipeline: Pipeline, current: Any) -> None:
         patch.setattr(Worker, "enter", interrupted)
         run(pipeline, current)
+        if next(stages) <= stage:  # the pass had fewer stages
+            os.kill(os.getpid(), signal.SIGINT)
 
     backward(model)
     torch.accelerator.synchronize()

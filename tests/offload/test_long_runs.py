@@ -105,6 +105,7 @@ import os, sys, tempfile, time
 import device
 from offload.scripts import network
 from offload.training import backward, offloaded
+import torch._dynamo  # once for all children: hooks of modules import it
 longest, codes = 0.0, (0, 3, 4, 0)
 for number in range({count}):
     errors, began = tempfile.TemporaryFile(), time.monotonic()

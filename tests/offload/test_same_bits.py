@@ -10,7 +10,10 @@ import pytest
 import torch
 from offload.schedules import drawn
 from offload.scripts import RULES, Script, offloaded, reference
-from torch import Tensor
+from torch import Tensor, nn
+
+import optgen
+from optgen.offloading.host_rule import offload_rule
 
 MODES: dict[str, dict[str, Any]] = {
     "nothing": {},
@@ -56,6 +59,23 @@ def test_random_scripts(seed: int, mode: str, sim: Any) -> None:
         settings, options = drawn(100 * seed + schedule)
         sim.configure(**settings)
         check(script_for(mode, seed), **options, **MODES[mode])
+
+
+@pytest.mark.parametrize("rule", ["adamw", "lamb"])
+def test_a_parameter_that_is_not_contiguous(rule: str, sim: Any) -> None:
+    """A rule that sums has the bits of a contiguous copy: the composition sums in another order."""
+    values = torch.randn(24, 40, generator=torch.Generator().manual_seed(0)).bfloat16()
+    ours, theirs = nn.Parameter(values.to("sim").t()), nn.Parameter(values.t().contiguous())
+    reference = offload_rule(rule, clips=False).public([theirs], lr=0.01)
+    with optgen.offload(rule, [ours], lr=0.01, keep_on_device=0, bucket_bytes=4096) as optimizer:
+        for number in range(3):
+            theirs.grad = (values.t() * number).cos().contiguous()
+            ours.grad = theirs.grad.to("sim")
+            optimizer.step()
+            reference.step()
+
+    assert not ours.is_contiguous()
+    assert torch.equal(ours.detach().cpu(), theirs.detach())
 
 
 @pytest.mark.parametrize("rule", RULES)

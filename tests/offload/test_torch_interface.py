@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 from typing import Any
 
@@ -15,6 +16,7 @@ from offload.training import (
     backward,
     master,
     offloaded,
+    one_param,
     pair,
     train,
     weights,
@@ -25,6 +27,7 @@ from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, ReduceLROnPlateau
 from torch.optim.swa_utils import AveragedModel
 
 import optgen
+from optgen.offloading.options import thread_count
 
 
 def test_it_is_an_optimizer(sim: Any) -> None:
@@ -153,6 +156,32 @@ def test_the_count_of_threads_changes_no_bit(sim: Any) -> None:
                 optimizer.step()
 
     assert torch.equal(params[0].cpu(), params[1].cpu())
+
+
+def test_threads_are_apart_from_torchs(sim: Any) -> None:
+    """Launchers give torch one thread: the kernel still has those that it was promised."""
+    grown, torchs = [], torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for threads in (1, 3):
+            param = one_param(3_000_000)
+            with optgen.offload("adamw", [param], threads=threads, bucket_bytes=1 << 24) as each:
+                param.grad = torch.ones_like(param)
+                before = len(os.listdir("/proc/self/task"))
+                each.step()
+                grown.append(len(os.listdir("/proc/self/task")) - before)
+    finally:
+        torch.set_num_threads(torchs)
+
+    assert grown[1] - grown[0] == 2
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 64])
+def test_ranks_share_the_cores(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+    each, cores = thread_count(None), len(os.sched_getaffinity(0))
+
+    assert each == 1 or ranks * (each + 1) <= cores
 
 
 def test_gradients_that_stay_can_be_clipped_and_accumulated(sim: Any) -> None:
