@@ -213,3 +213,70 @@ def _joined(before: If, item: If) -> If:
     if before.condition == item.condition:
         return replace(before, then=before.then + item.then, other=before.other + item.other)
     return replace(before, then=(*before.then, item), other=(*before.other, item))
+
+
+def with_totals_outside(items: Sequence[Item], arguments: set[str]) -> list[Item]:
+    """Return code in which sums over several parameters stand outside of ifs on arguments.
+
+    `if flag: …; r = mean(x, over="all"); …` is `if flag: …; x_of_r = x else: x_of_r = g`, then the
+    mean of `x_of_r`, then the rest under the same `if`.
+    """
+    made: list[Item] = []
+    for item in items:
+        parts = None
+        if isinstance(item, If) and names_in(item.condition) <= arguments:
+            parts = _cut(item)
+        if parts is None:
+            made.append(item)
+            continue
+        before, total, rest = parts
+        made += [before, total, *with_totals_outside([rest], arguments)]
+    return made
+
+
+def _cut(item: If) -> tuple[If, Assign, If] | None:
+    """Return an `if` up to its first sum over several parameters, the sum, and the rest."""
+    for side, other in ((item.then, item.other), (item.other, item.then)):
+        for at, each in enumerate(side):
+            if (found := _with_part(each)) is None:
+                continue
+            total, part = found
+            before = (*side[:at], part)
+            rest = side[at + 1 :]
+            unused = (Assign(f"x_of_{total.name}", "g", total.place, "tensor"),)
+            if side is item.then:
+                return (
+                    replace(item, then=before, other=unused),
+                    total,
+                    replace(item, then=rest, other=other),
+                )
+            return (
+                replace(item, then=unused, other=before),
+                total,
+                replace(item, then=other, other=rest),
+            )
+    return None
+
+
+def _with_part(item: Item) -> tuple[Assign, Item] | None:
+    """Return a sum over several parameters, and the code of what it sums; None for other code."""
+    if isinstance(item, If):
+        if not (item.then and item.other):
+            return None
+        ends = [_with_part(side[-1]) for side in (item.then, item.other)]
+        if None in ends or ends[0][0] != ends[1][0]:  # type: ignore[index]
+            return None
+        total, *parts = ends[0][0], *(end[1] for end in ends if end)  # type: ignore[index]
+        then, other = (*item.then[:-1], parts[0]), (*item.other[:-1], parts[1])
+        return total, replace(item, then=then, other=other)
+    match ast.parse(item.source, mode="eval").body:
+        case ast.Call(args=[summed], keywords=[ast.keyword(arg="over")]) as call:
+            name = f"x_of_{item.name}"
+            total = replace(item, source=ast.unparse(_with_argument(call, name)))
+            return total, Assign(name, ast.unparse(summed), item.place, "tensor")
+    return None
+
+
+def _with_argument(call: ast.Call, name: str) -> ast.Call:
+    """Return a call with a name as its argument."""
+    return ast.Call(call.func, [ast.Name(name)], call.keywords)

@@ -6,7 +6,12 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from optgen.importer.branches import merged, with_joined_ifs, with_wheres
+from optgen.importer.branches import (
+    merged,
+    with_joined_ifs,
+    with_totals_outside,
+    with_wheres,
+)
 from optgen.importer.counts import MATRIX, VECTOR
 from optgen.importer.explore import Explorer, RefusedRunError
 from optgen.importer.kinds import with_kinds
@@ -87,8 +92,10 @@ def find_rule(subject: Subject) -> Rule:
     items, states = _without_unread(subject, items, all_states)
     left_out = frozenset(each.key for each in all_states if each not in states)
     live = {"p", *(subject.letter(each.key) for each in states)}
-    items = with_wide_reductions_first(with_kinds(with_joined_ifs(items), live))
-    items = without_copies(folded(with_wheres(items)), {a.word for a in subject.arguments})
+    arguments = {a.word for a in subject.arguments}
+    items = with_kinds(with_totals_outside(with_joined_ifs(items), arguments), live)
+    items = with_wide_reductions_first(items)
+    items = without_copies(folded(with_wheres(items)), arguments)
     aliases: dict[str, str] = {}
     for path in itertools.chain(*runs.values()):
         aliases |= path.aliases
@@ -121,7 +128,7 @@ def _without_unread(
     while True:
         live = {"p", *(subject.letter(each.key) for each in states)}
         items = without_dead(items, live)
-        read = names_read(items)
+        read = names_read(items) & live  # `live` is now what code reads before it sets it
         kept = tuple(each for each in states if subject.letter(each.key) in read)
         if kept == states:
             return items, states
