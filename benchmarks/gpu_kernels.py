@@ -23,7 +23,7 @@ from benchmarks.gpu_results import Result
 from benchmarks.gpu_speed import memory, parameters
 from benchmarks.triton_aot_assembly import bytes_per_element
 from optgen.bench.tensor_lists import TensorList
-from optgen.runtime.fused_triton.launcher import Launcher
+from optgen.runtime.fused_triton.launch_kernel import Launcher
 from optgen.verification.patch_attribute import patch_attribute
 
 STEPS = 2 if IS_SMALL else 10

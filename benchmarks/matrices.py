@@ -101,7 +101,7 @@ def by_way(way: str, x: Tensor) -> Callable[[], object]:
 
     def run() -> None:
         with newton_schulz.force_way(way):
-            newton_schulz.iterate([x], QUINTIC, STEPS, 1e-7)
+            newton_schulz.iterate([x], newton_schulz.Iterations(QUINTIC, STEPS, 1e-7))
 
     return run
 

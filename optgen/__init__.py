@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from optgen.compositions import compose
     from optgen.importer import import_optimizer
     from optgen.jit import load
-    from optgen.kernels import build_kernels
     from optgen.offloading import OffloadError, offload
+    from optgen.prebuilt_kernels import build_kernels
     from optgen.runtime import GeneratedOptimizer
-    from optgen.runtime.backend_table import use_lowering
+    from optgen.runtime.choose_lowering import use_lowering
     from optgen.runtime.explain import explain
 
 __version__ = "0.1.0"
@@ -42,13 +42,13 @@ __all__ = [
 _MODULE_OF_NAME = {
     "GeneratedOptimizer": "optgen.runtime.optimizer",
     "OffloadError": "optgen.offloading",
-    "build_kernels": "optgen.kernels",
+    "build_kernels": "optgen.prebuilt_kernels",
     "compose": "optgen.compositions",
     "explain": "optgen.runtime.explain",
     "import_optimizer": "optgen.importer",
     "load": "optgen.jit",
     "offload": "optgen.offloading",
-    "use_lowering": "optgen.runtime.backend_table",
+    "use_lowering": "optgen.runtime.choose_lowering",
 }
 _SUBMODULES = ("amp", "keyed", "modifiers", "optim", "spec")
 

@@ -134,7 +134,7 @@ def composed_spec(
     """Return the spec of an optimizer with modifiers; see `compose`."""
     from optgen.ir.nodes import Place
     from optgen.spec.composition.check_parts import CompositionError
-    from optgen.spec.composition.names import with_fitting_names
+    from optgen.spec.composition.rename_parts import with_fitting_names
     from optgen.spec.composition.write_spec import write_spec
     from optgen.spec.errors import located_errors
 
@@ -175,7 +175,7 @@ def errors_of_parts(spec: Composition, names_parts: bool = True) -> Iterator[Non
 
     With `names_parts`, the message names all parts.
     """
-    from optgen.spec.composition.names import with_fitting_names
+    from optgen.spec.composition.rename_parts import with_fitting_names
     from optgen.spec.composition.write_spec import error_of_part
     from optgen.spec.errors import SpecError
 

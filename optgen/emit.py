@@ -16,7 +16,7 @@ from pathlib import Path
 import jinja2
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.generated_names import plural
+from optgen.ir.reserved_in_python import plural
 from optgen.lowerings import LOWERINGS, Lowering
 from optgen.passes.outline_sweeps import with_sweeps
 from optgen.passes.prepare_rule import derive

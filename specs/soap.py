@@ -1,19 +1,22 @@
 """SOAP: Adam in the slowly changing eigenbasis of Shampoo's preconditioners.
 
 The first step only finds the bases. A parameter without rows and columns gets Adam, which
-begins in the second step, too. A parameter with more than two axes is a batch of matrices, of any
-size.
+begins in the second step, too. A parameter with more than two axes is a batch of matrices. A side
+above `max_precond_dim` keeps the basis that it has; if both are, this is Adam.
 """
 
 from optgen.spec import (
     col_sum,
+    cols,
     descending,
     eigenvectors,
     factored,
+    fresh,
     hyper,
     lerp,
     optimizer,
     qr,
+    rows,
     sqrt,
     state,
     transpose,
@@ -28,10 +31,30 @@ def SOAP(
     /,
     m=state("exp_avg", dtype="at_least_float32"),
     v=state("exp_avg_sq", dtype="at_least_float32"),
-    L=state("gram_left", shape=("rows", "rows"), dtype="at_least_float32", when="factored"),
-    R=state("gram_right", shape=("cols", "cols"), dtype="at_least_float32", when="factored"),
-    U=state("basis_left", shape=("rows", "rows"), dtype="at_least_float32", when="factored"),
-    W=state("basis_right", shape=("cols", "cols"), dtype="at_least_float32", when="factored"),
+    L=state(
+        "gram_left",
+        shape=("rows", "rows"),
+        dtype="at_least_float32",
+        when="rows(p) <= max_precond_dim",
+    ),
+    R=state(
+        "gram_right",
+        shape=("cols", "cols"),
+        dtype="at_least_float32",
+        when="cols(p) <= max_precond_dim",
+    ),
+    U=state(
+        "basis_left",
+        shape=("rows", "rows"),
+        dtype="at_least_float32",
+        when="rows(p) <= max_precond_dim",
+    ),
+    W=state(
+        "basis_right",
+        shape=("cols", "cols"),
+        dtype="at_least_float32",
+        when="cols(p) <= max_precond_dim",
+    ),
     *,
     lr=hyper(3e-3, ge=0),
     betas=hyper((0.95, 0.95), ge=0, lt=1),
@@ -39,6 +62,9 @@ def SOAP(
     eps=hyper(1e-8, ge=0),
     weight_decay=hyper(0.01, ge=0),
     precondition_frequency=hyper(10, ge=1, whole=True),
+    max_precond_dim=hyper(
+        10000, ge=1, whole=True, about="Largest number of rows or columns that gets a basis"
+    ),
 ):
     """Adam in the eigenbasis of the gradient's covariances (Vyas et al., 2024)."""
     beta1, beta2 = betas
@@ -50,26 +76,38 @@ def SOAP(
 
     if k > 0:
         m = beta1 * m + (1 - beta1) * g
+        x, y = g, m
         if factored(p):
-            v = beta2 * v + (1 - beta2) * (transpose(U) @ g @ W) ** 2
-            u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
-        else:
-            v = beta2 * v + (1 - beta2) * g**2
-            u = m / (sqrt(v) + eps)
+            if rows(p) <= max_precond_dim:
+                x, y = transpose(U) @ x, transpose(U) @ y
+            if cols(p) <= max_precond_dim:
+                x, y = x @ W, y @ W
+        v = beta2 * v + (1 - beta2) * x**2
+        u = y / (sqrt(v) + eps)
+        if factored(p):
+            if rows(p) <= max_precond_dim:
+                u = U @ u
+            if cols(p) <= max_precond_dim:
+                u = u @ transpose(W)
         p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
         p = p - lr * weight_decay * p
 
     if factored(p):
-        L = lerp(L, g @ transpose(g), 1 - decay)
-        R = lerp(R, transpose(g) @ g, 1 - decay)
-        if k == 0:
-            U = eigenvectors(L)
-            W = eigenvectors(R)
-        elif k % precondition_frequency == 0:
-            X = L @ U
-            Y = R @ W
-            S = descending(transpose(col_sum(U * X)))  # the diagonal of U.T @ L @ U
-            T = descending(transpose(col_sum(W * Y)))
-            v = S @ v @ transpose(T)
-            U = qr(X @ transpose(S))
-            W = qr(Y @ transpose(T))
+        if rows(p) <= max_precond_dim:
+            L = lerp(L, g @ transpose(g), 1 - decay)
+            if fresh(U):
+                U = eigenvectors(L)
+            elif k % precondition_frequency == 0:
+                X = L @ U
+                S = descending(transpose(col_sum(U * X)))  # the diagonal of U.T @ L @ U
+                v = S @ v
+                U = qr(X @ transpose(S))
+        if cols(p) <= max_precond_dim:
+            R = lerp(R, transpose(g) @ g, 1 - decay)
+            if fresh(W):
+                W = eigenvectors(R)
+            elif k % precondition_frequency == 0:
+                Y = R @ W
+                T = descending(transpose(col_sum(W * Y)))
+                v = v @ transpose(T)
+                W = qr(Y @ transpose(T))

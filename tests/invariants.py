@@ -1,6 +1,6 @@
 """Check invariants of algorithms and plans that later passes rely on.
 
-`optgen.ir.verify` has the check that planning itself needs: that every read finds its version.
+`optgen.ir.verify_reads` has the check that planning needs: that every read finds its version.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import OPS, REDUCTIONS, WIDE_OPS
 from optgen.ir.plan import Finish, Plan, Sweep, is_reduction
-from optgen.ir.verify import Variables, VerifyError, fail, verify_reads, written_versions
+from optgen.ir.verify_reads import Variables, VerifyError, fail, verify_reads, written_versions
 
 
 def verify_algorithm(algorithm: Algorithm) -> None:
@@ -173,7 +173,7 @@ def _check_ops(expr: Expr) -> None:
             op = OPS.get(node.op)
             if op is None:
                 fail("an unknown op", node)
-            if len(node.args) != op.arity:
+            if len(node.args) not in (op.arity, op.arity + op.options):
                 fail(f"`{node.op}` takes {op.arity} operands", node)
 
 

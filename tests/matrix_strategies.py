@@ -123,7 +123,14 @@ def matrix_op_specs(draw: Callable[..., object]) -> str:
     """
     before, after = MatrixWriter(draw), MatrixWriter(draw)
     lines = before.statement("    ")
-    lines.append(f"    o = orthogonalize({before.tensor(2)}, poly, 2, 0.01)")
+    options = before.pick(
+        "0.01",
+        "0.01",
+        '0.01, divisor="spectral"',
+        '0.01, dtype="float32"',
+        '0, divisor="spectral", dtype="parameter"',
+    )
+    lines.append(f"    o = orthogonalize({before.tensor(2)}, poly, 2, {options})")
     after.tensors.append("o")
     lines += [line for _ in range(2) for line in after.statement("    ")]
     return with_matrix_op("\n".join(mark_unread_locals(lines)))

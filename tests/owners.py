@@ -12,7 +12,8 @@ from torch import Tensor
 
 from optgen.runtime.eager.owner_step import Axes, Layout, OwnerStep, layouts, travelling_axes
 from optgen.runtime.rule import Rule
-from optgen.runtime.sharded.all_to_all import Gather, Scatter, choose_owners
+from optgen.runtime.sharded.all_to_all import Gather, Scatter
+from optgen.runtime.sharded.owners import Owners
 from optgen.runtime.sharded.reductions import WideReduction
 from optgen.runtime.tensors.sharding import ShardedAxis, own_shard
 
@@ -111,7 +112,7 @@ def _run_together(updates: list[Any]) -> Iterator[Any]:
 def _answers(requests_by_rank: list[list[Any]]) -> list[Any]:
     """Return the results of every rank's list of requests."""
     for requests in requests_by_rank:
-        choose_owners(each for each in requests if isinstance(each, Gather))
+        Owners().choose(each for each in requests if isinstance(each, Gather))
     answers_by_request = [
         _answer(list(requests_of_ranks))
         for requests_of_ranks in zip(*requests_by_rank, strict=True)

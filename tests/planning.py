@@ -10,7 +10,7 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.execution import why_uncut, widens
 from optgen.ir.plan import Plan
 from optgen.passes.hoist_scalars import hoist_scalars
-from optgen.passes.plan import plan
+from optgen.passes.plan_rule import plan
 from optgen.passes.sweep_algebra import fold_denominators, merge_square_roots
 from optgen.spec.read_spec import read_specs
 

@@ -80,12 +80,14 @@ def next_request(update: Any, answer: Any) -> Any:
 def _answers(requests: list[Any]) -> list[Any]:
     first = requests[0]
     if isinstance(first, Gather):
+        for request in requests:  # the first rank owns all matrices
+            request.owners = [(0,) * len(request.sharded_axes)] * len(request.shards)
         if not first.sharded_axes:
             return [request.shards for request in requests]
         axis = first.sharded_axes[0].dim
         return [
             [torch.cat(shards, axis) for shards in zip(*(r.shards for r in requests), strict=True)],
-            [],
+            requests[1].stand_ins(),
         ]
     if isinstance(first, Scatter):
         axes = [request.gathered.sharded_axes for request in requests]

@@ -24,13 +24,13 @@ LAW: dict[str, set[str]] = {
     "compositions": {"jit", "spec", "runtime", "ir", "specs"},
     "modifiers": {"compositions", "spec"},
     "offloading": {"compositions", "jit", "keyed", "runtime", "spec", "ir", "contract"},
-    "kernels": {"jit", "runtime", "spec"},
+    "prebuilt_kernels": {"jit", "runtime", "spec"},
     "amp": {"runtime"},
     "bench": TRAINING,
     "verification": {"ir", "spec", "jit", "__version__", *TRAINING},
     "importer": {"ir", "spec", "jit", "verification", *TRAINING},
     "cli": {
-        *("importer", "kernels"),
+        *("importer", "prebuilt_kernels"),
         *("spec", "ir", "passes", "lowerings", "emit", "jit", "compositions", "modifiers"),
         *("bench", "verification", "specs", "__version__"),
         *TRAINING,
@@ -83,7 +83,7 @@ def may_import(part: str, name: str) -> bool:
         return bool(rest) and (rest[0] == part or rest[0] in LAW[part])
     if part in TRAINING - {"contract"}:
         return first in TRAINING_LIBRARIES
-    if part in {"amp", "importer", "kernels", "offloading", "verification"}:
+    if part in {"amp", "importer", "prebuilt_kernels", "offloading", "verification"}:
         return first == "torch"
     if part == "bench":
         return first in {"torch", "matplotlib"}
@@ -95,7 +95,7 @@ def may_import(part: str, name: str) -> bool:
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("newton_schulz",),
-    ("torch_private", "rule", "backend_table", "matrix_ops", "cache"),
+    ("torch_private", "rule", "matrix_ops", "cache"),
     ("light_optimizer", "tensors"),
     ("state",),
     ("batch",),
@@ -103,17 +103,18 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("reader",),
     ("eager", "fused_cpu", "fused_triton"),
     ("backends",),
-    ("dispatch", "elementwise"),
-    ("members", "optimizer"),
-    ("__init__", "explain", "extra_inputs", "functional", "programs"),
+    ("choose_lowering",),
+    ("take_step", "elementwise"),
+    ("joint_step", "optimizer"),
+    ("__init__", "explain", "extra_inputs", "programs"),
 )
 """The layers of optgen/runtime, the lowest first: a folder or module imports from lower layers."""
 FUSED_CPU: tuple[tuple[str, ...], ...] = (
     ("kernel",),
     ("fill_table", "cached_step", "suspending_kernel"),
-    ("sparse_gradients",),
+    ("first_step", "sparse_gradients"),
     ("kernel_loader",),
-    ("uncached_step",),
+    ("gathered_step",),
     ("backend", "__init__"),
 )
 """The layers of optgen/runtime/fused_cpu."""

@@ -21,7 +21,7 @@ from conftest import Golden
 import optgen
 import optgen.optim
 from optgen.optim._published import PUBLISHED
-from optgen.runtime.reader.trial import RELEASES
+from optgen.runtime.reader.trusted_torch import RELEASES
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -13,7 +13,7 @@ from optgen import emit
 from optgen.ir.evaluate import evaluate
 from optgen.ir.print_ir import to_text
 from optgen.lowerings import LOWERINGS
-from optgen.passes.plan import plan
+from optgen.passes.plan_rule import plan
 from optgen.spec.read_spec import read_spec
 
 RULE = '''from optgen.spec import hyper, optimizer, state

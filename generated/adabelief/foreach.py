@@ -8,7 +8,7 @@ from torch import Tensor
 from optgen.runtime.eager.parts import chunks
 from optgen.runtime.eager.rounding import scale_
 from optgen.runtime.eager.scalars import advance, divide, sqrt
-from optgen.runtime.eager.working_copies import in_wider_dtype
+from optgen.runtime.eager.working_copies import widened
 
 
 def update(
@@ -47,9 +47,7 @@ def update(
         bias_correction1 = 1 - beta1**step
         step_size = lr * root / bias_correction1
 
-    for chunk in in_wider_dtype(
-        chunks(params, grads, exp_avgs, exp_avg_vars), (True, False, True, True), params
-    ):
+    for chunk in widened(chunks(params, grads, exp_avgs, exp_avg_vars)):
         params, grads, exp_avgs, exp_avg_vars = chunk
         if maximize:
             # g = -g
@@ -59,9 +57,9 @@ def update(
         # m = beta1 * m + (1 - beta1) * g
         torch._foreach_lerp_(exp_avgs, grads, 1 - beta1)
         # s = beta2 * s + (1 - beta2) * (g - m) ** 2 + eps
-        operands = torch._foreach_sub(grads, exp_avgs)
+        differences = torch._foreach_sub(grads, exp_avgs)
         scale_(exp_avg_vars, beta2)
-        torch._foreach_addcmul_(exp_avg_vars, operands, operands, 1 - beta2)
+        torch._foreach_addcmul_(exp_avg_vars, differences, differences, 1 - beta2)
         torch._foreach_add_(exp_avg_vars, eps)
         if rectify:
             if rho >= 5:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.parts import zip_slices
 from optgen.runtime.eager.scalars import advance, advance_one, divide, sqrt, where
-from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.eager.working_copies import widened, wider
 
 
 def update(
@@ -45,8 +45,8 @@ def update(
         bias_correction1 = 1 - beta1**step
         step_size = lr / bias_correction1
 
-    for param, grad, exp_avg, exp_avg_var in in_wider_dtype(
-        zip_slices(params, grads, exp_avgs, exp_avg_vars), (True, False, True, True), params
+    for param, grad, exp_avg, exp_avg_var in widened(
+        zip_slices(params, grads, exp_avgs, exp_avg_vars)
     ):
         if maximize:
             # g = -g
@@ -56,8 +56,8 @@ def update(
         # m = beta1 * m + (1 - beta1) * g
         exp_avg.lerp_(grad, 1 - beta1)
         # s = beta2 * s + (1 - beta2) * (g - m) ** 2 + eps
-        operand = grad.sub(exp_avg)
-        exp_avg_var.mul_(beta2).addcmul_(operand, operand, value=1 - beta2).add_(eps)
+        difference = grad.sub(exp_avg)
+        exp_avg_var.mul_(beta2).addcmul_(difference, difference, value=1 - beta2).add_(eps)
         if rectify:
             if rho >= 5:
                 # m_hat = m / (1 - beta1**t)
@@ -93,10 +93,10 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], params[index])
-        grad = wider(grads[index], params[index])
-        exp_avg = wider(exp_avgs[index], params[index])
-        exp_avg_var = wider(exp_avg_vars[index], params[index])
+        param = wider(params[index])
+        grad = wider(grads[index], like=params[index])
+        exp_avg = wider(exp_avgs[index], like=params[index])
+        exp_avg_var = wider(exp_avg_vars[index], like=params[index])
         step = advance_one(state_steps[index], capturable)
         beta1, beta2 = betas
         # root = sqrt(1 - beta2**t)

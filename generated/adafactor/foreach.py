@@ -90,7 +90,6 @@ def update_factored(
         col_var = lerp(col_var, grad_sq_col_sum / rows(params[0]), w)
         # v_hat = r * c / maximum(col_mean(r), floor)
         row_var_col_sum = col_sum(row_var)
-        # v_hat = r * c / maximum(col_mean(r), floor)
         # u = g / sqrt(maximum(v_hat, floor**2))
         row_factor = row_var / maximum(row_var_col_sum / rows(params[0]), floor)
         write(row_vars, row_var)
@@ -214,7 +213,6 @@ def update_sharded_factored(
     # v_hat = r * c / maximum(col_mean(r), floor)
     row_var_col_sum = col_sum(row_var)
     yield [collectives.sum(row_var_col_sum, "rows")]
-    # v_hat = r * c / maximum(col_mean(r), floor)
     # u = g / sqrt(maximum(v_hat, floor**2))
     row_factor = row_var / maximum(row_var_col_sum / rows(collectives.whole), floor)
     write(row_vars, row_var)

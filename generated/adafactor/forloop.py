@@ -76,7 +76,6 @@ def update_factored(
         col_var = lerp(col_var, grad_sq_col_sum / rows(params[0]), w)
         # v_hat = r * c / maximum(col_mean(r), floor)
         row_var_col_sum = col_sum(row_var)
-        # v_hat = r * c / maximum(col_mean(r), floor)
         # u = g / sqrt(maximum(v_hat, floor**2))
         row_factor = row_var / maximum(row_var_col_sum / rows(params[0]), floor)
         row_vars[index].copy_(row_var)
@@ -167,7 +166,6 @@ def update_functional_factored(
         col_var = lerp(col_var, one_over_rows * grad_sq_col_sum, w)
         # v_hat = r * c / maximum(col_mean(r), floor)
         row_var_col_sum = col_sum(row_var)
-        # v_hat = r * c / maximum(col_mean(r), floor)
         # u = g / sqrt(maximum(v_hat, floor**2))
         u = grad / sqrt(
             maximum(row_var * col_var / maximum(one_over_rows * row_var_col_sum, floor), floor_sq)

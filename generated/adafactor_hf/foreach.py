@@ -18,7 +18,7 @@ from optgen.runtime.eager.reductions import (
 )
 from optgen.runtime.eager.rounding import scale_
 from optgen.runtime.eager.scalars import advance, divide, maximum, minimum, sqrt
-from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.eager.working_copies import WideCopies, wider
 from optgen.runtime.matrix_ops import cols, rows
 from optgen.runtime.sharded.driver import Collectives, Update
 
@@ -58,122 +58,115 @@ def update_factored(
 
     for sublist in sublists(params, grads, exp_avgs, exp_avg_sq_rows, exp_avg_sq_cols):
         params, grads, exp_avgs, exp_avg_sq_rows, exp_avg_sq_cols = sublist
-        for params, grads, exp_avgs in in_wider_dtype(
-            [(params, grads, exp_avgs)], (True, False, True), params
+        copies = WideCopies(params, grads, exp_avgs)
+        params, grads, exp_avgs = copies.tensors
+        u_scale_2 = None
+        exp_avg_sq_row = wider(torch.stack(exp_avg_sq_rows), like=params[0])
+        exp_avg_sq_col = wider(torch.stack(exp_avg_sq_cols), like=params[0])
+        square_row_sum = zero_row_sum(params[0], len(params))
+        square_col_sum = zero_col_sum(params[0], len(params))
+        param_sq_sum = zero_sum(params[0], len(params))
+        param_sq_sums = param_sq_sum.unbind()
+        for param_blocks, grad_blocks, square_row_sum_blocks, square_col_sum_blocks in list_blocks(
+            params, grads, square_row_sum.unbind(), square_col_sum.unbind()
         ):
-            u_scale_2 = None
-            exp_avg_sq_row = wider(torch.stack(exp_avg_sq_rows), params[0])
-            exp_avg_sq_col = wider(torch.stack(exp_avg_sq_cols), params[0])
-            square_row_sum = zero_row_sum(params[0], len(params))
-            square_col_sum = zero_col_sum(params[0], len(params))
-            param_sq_sum = zero_sum(params[0], len(params))
-            param_sq_sums = param_sq_sum.unbind()
-            for (
-                param_blocks,
-                grad_blocks,
-                square_row_sum_blocks,
-                square_col_sum_blocks,
-            ) in list_blocks(params, grads, square_row_sum.unbind(), square_col_sum.unbind()):
-                if maximize:
-                    # g = -g
-                    grad_blocks = torch._foreach_neg(grad_blocks)
-                # square = g**2 + eps1
-                squares = torch._foreach_mul(grad_blocks, grad_blocks)
-                torch._foreach_add_(squares, eps1)
-                # r = beta2 * r + (1 - beta2) * row_mean(square)
-                torch._foreach_add_(square_row_sum_blocks, [row_sum(square) for square in squares])
-                # c = beta2 * c + (1 - beta2) * col_mean(square)
-                torch._foreach_add_(square_col_sum_blocks, [col_sum(square) for square in squares])
-                if scale_parameter:
-                    # u = u * rate * maximum(eps2, rms(p))
-                    torch._foreach_add_(
-                        param_sq_sums, [sum_of_squares(param_block) for param_block in param_blocks]
-                    )
+            if maximize:
+                # g = -g
+                grad_blocks = torch._foreach_neg(grad_blocks)
+            # square = g**2 + eps1
+            squares = torch._foreach_mul(grad_blocks, grad_blocks)
+            torch._foreach_add_(squares, eps1)
             # r = beta2 * r + (1 - beta2) * row_mean(square)
-            exp_avg_sq_row = beta2 * exp_avg_sq_row + (1 - beta2) * (
-                square_row_sum / cols(params[0])
-            )
+            torch._foreach_add_(square_row_sum_blocks, [row_sum(square) for square in squares])
             # c = beta2 * c + (1 - beta2) * col_mean(square)
-            exp_avg_sq_col = beta2 * exp_avg_sq_col + (1 - beta2) * (
-                square_col_sum / rows(params[0])
-            )
-            # u = g / sqrt(r / col_mean(r)) / sqrt(c)
-            exp_avg_sq_row_col_sum = col_sum(exp_avg_sq_row)
-            if scale_parameter:
-                # decay = weight_decay * rate * maximum(eps2, rms(p))
-                decay = weight_decay * rate * maximum(eps2, sqrt(param_sq_sum / params[0].numel()))
-            else:
-                # decay = weight_decay * rate
-                decay = number(params[0], weight_decay * rate, len(params))
-            # u = g / sqrt(r / col_mean(r)) / sqrt(c)
-            row_factor = 1 / sqrt(exp_avg_sq_row / exp_avg_sq_row_col_sum)
-            col_factor = 1 / sqrt(exp_avg_sq_col)
-            write(exp_avg_sq_rows, exp_avg_sq_row)
-            write(exp_avg_sq_cols, exp_avg_sq_col)
-            u_sq_sum = zero_sum(params[0], len(params))
-            u_sq_sums = u_sq_sum.unbind()
-            for grad_blocks, row_factor_blocks, col_factor_blocks in list_blocks(
-                grads, row_factor.unbind(), col_factor.unbind()
-            ):
-                if maximize:
-                    # g = -g
-                    grad_blocks = torch._foreach_neg(grad_blocks)
-                # u = g / sqrt(r / col_mean(r)) / sqrt(c)
-                us = torch._foreach_mul(grad_blocks, row_factor_blocks)
-                torch._foreach_mul_(us, col_factor_blocks)
-                scale_(us, grad_weight)
-                # u = u / maximum(1, rms(u) / clip_threshold)
-                torch._foreach_add_(u_sq_sums, [sum_of_squares(u) for u in us])
-            # u = u / maximum(1, rms(u) / clip_threshold)
-            u_scale = 1 / maximum(1, sqrt(u_sq_sum / params[0].numel()) / clip_threshold)
+            torch._foreach_add_(square_col_sum_blocks, [col_sum(square) for square in squares])
             if scale_parameter:
                 # u = u * rate * maximum(eps2, rms(p))
-                u_scale_2 = rate * maximum(eps2, sqrt(param_sq_sum / params[0].numel()))
+                torch._foreach_add_(
+                    param_sq_sums, [sum_of_squares(param_block) for param_block in param_blocks]
+                )
+        # r = beta2 * r + (1 - beta2) * row_mean(square)
+        exp_avg_sq_row = beta2 * exp_avg_sq_row + (1 - beta2) * (square_row_sum / cols(params[0]))
+        # c = beta2 * c + (1 - beta2) * col_mean(square)
+        exp_avg_sq_col = beta2 * exp_avg_sq_col + (1 - beta2) * (square_col_sum / rows(params[0]))
+        # u = g / sqrt(r / col_mean(r)) / sqrt(c)
+        exp_avg_sq_row_col_sum = col_sum(exp_avg_sq_row)
+        if scale_parameter:
+            # decay = weight_decay * rate * maximum(eps2, rms(p))
+            decay = weight_decay * rate * maximum(eps2, sqrt(param_sq_sum / params[0].numel()))
+        else:
+            # decay = weight_decay * rate
+            decay = number(params[0], weight_decay * rate, len(params))
+        # u = g / sqrt(r / col_mean(r)) / sqrt(c)
+        row_factor = 1 / sqrt(exp_avg_sq_row / exp_avg_sq_row_col_sum)
+        col_factor = 1 / sqrt(exp_avg_sq_col)
+        write(exp_avg_sq_rows, exp_avg_sq_row)
+        write(exp_avg_sq_cols, exp_avg_sq_col)
+        u_sq_sum = zero_sum(params[0], len(params))
+        u_sq_sums = u_sq_sum.unbind()
+        for grad_blocks, row_factor_blocks, col_factor_blocks in list_blocks(
+            grads, row_factor.unbind(), col_factor.unbind()
+        ):
+            if maximize:
+                # g = -g
+                grad_blocks = torch._foreach_neg(grad_blocks)
+            # u = g / sqrt(r / col_mean(r)) / sqrt(c)
+            us = torch._foreach_mul(grad_blocks, row_factor_blocks)
+            torch._foreach_mul_(us, col_factor_blocks)
+            scale_(us, grad_weight)
+            # u = u / maximum(1, rms(u) / clip_threshold)
+            torch._foreach_add_(u_sq_sums, [sum_of_squares(u) for u in us])
+        # u = u / maximum(1, rms(u) / clip_threshold)
+        u_scale = 1 / maximum(1, sqrt(u_sq_sum / params[0].numel()) / clip_threshold)
+        if scale_parameter:
+            # u = u * rate * maximum(eps2, rms(p))
+            u_scale_2 = rate * maximum(eps2, sqrt(param_sq_sum / params[0].numel()))
+        # p = p - decay * p - u
+        decay_factor = 1 - decay
+        for (
+            param_blocks,
+            grad_blocks,
+            exp_avg_blocks,
+            row_factor_blocks,
+            col_factor_blocks,
+            u_scale_blocks,
+            u_scale_2_blocks,
+            decay_factor_blocks,
+        ) in list_blocks(
+            params,
+            grads,
+            exp_avgs,
+            row_factor.unbind(),
+            col_factor.unbind(),
+            u_scale.unbind(),
+            [] if u_scale_2 is None else u_scale_2.unbind(),
+            decay_factor.unbind(),
+        ):
+            if maximize:
+                # g = -g
+                grad_blocks = torch._foreach_neg(grad_blocks)
+            # u = g / sqrt(r / col_mean(r)) / sqrt(c)
+            us = torch._foreach_mul(grad_blocks, row_factor_blocks)
+            torch._foreach_mul_(us, col_factor_blocks)
+            scale_(us, grad_weight)
+            # u = u / maximum(1, rms(u) / clip_threshold)
+            torch._foreach_mul_(us, u_scale_blocks)
+            if scale_parameter:
+                # u = u * rate * maximum(eps2, rms(p))
+                torch._foreach_mul_(us, u_scale_2_blocks)
+            else:
+                # u = u * rate
+                scale_(us, rate)
+            if beta1:
+                # m = beta1 * m + (1 - beta1) * u
+                scale_(exp_avg_blocks, beta1)
+                torch._foreach_add_(exp_avg_blocks, us, alpha=1 - beta1)
+                # u = m
+                us = exp_avg_blocks
             # p = p - decay * p - u
-            decay_factor = 1 - decay
-            for (
-                param_blocks,
-                grad_blocks,
-                exp_avg_blocks,
-                row_factor_blocks,
-                col_factor_blocks,
-                u_scale_blocks,
-                u_scale_2_blocks,
-                decay_factor_blocks,
-            ) in list_blocks(
-                params,
-                grads,
-                exp_avgs,
-                row_factor.unbind(),
-                col_factor.unbind(),
-                u_scale.unbind(),
-                [] if u_scale_2 is None else u_scale_2.unbind(),
-                decay_factor.unbind(),
-            ):
-                if maximize:
-                    # g = -g
-                    grad_blocks = torch._foreach_neg(grad_blocks)
-                # u = g / sqrt(r / col_mean(r)) / sqrt(c)
-                us = torch._foreach_mul(grad_blocks, row_factor_blocks)
-                torch._foreach_mul_(us, col_factor_blocks)
-                scale_(us, grad_weight)
-                # u = u / maximum(1, rms(u) / clip_threshold)
-                torch._foreach_mul_(us, u_scale_blocks)
-                if scale_parameter:
-                    # u = u * rate * maximum(eps2, rms(p))
-                    torch._foreach_mul_(us, u_scale_2_blocks)
-                else:
-                    # u = u * rate
-                    scale_(us, rate)
-                if beta1:
-                    # m = beta1 * m + (1 - beta1) * u
-                    scale_(exp_avg_blocks, beta1)
-                    torch._foreach_add_(exp_avg_blocks, us, alpha=1 - beta1)
-                    # u = m
-                    us = exp_avg_blocks
-                # p = p - decay * p - u
-                torch._foreach_mul_(param_blocks, decay_factor_blocks)
-                torch._foreach_sub_(param_blocks, us)
+            torch._foreach_mul_(param_blocks, decay_factor_blocks)
+            torch._foreach_sub_(param_blocks, us)
+        copies.write_back()
 
 
 def update_sharded_factored(
@@ -210,139 +203,136 @@ def update_sharded_factored(
         rate = minimum(0.01, 1 / sqrt(step))
     grad_weight = divide(1, sqrt(rows(collectives.whole)))
 
-    for params, grads, exp_avgs in in_wider_dtype(
-        [(params, grads, exp_avgs)], (True, False, True), params
+    copies = WideCopies(params, grads, exp_avgs)
+    params, grads, exp_avgs = copies.tensors
+    u_scale_2 = None
+    exp_avg_sq_row = wider(torch.stack(exp_avg_sq_rows), like=params[0])
+    exp_avg_sq_col = wider(torch.stack(exp_avg_sq_cols), like=params[0])
+    square_row_sum = zero_row_sum(params[0], len(params))
+    square_col_sum = zero_col_sum(params[0], len(params))
+    param_sq_sum = zero_sum(params[0], len(params))
+    for (
+        param_blocks,
+        grad_blocks,
+        square_row_sum_blocks,
+        square_col_sum_blocks,
+        param_sq_sum_blocks,
+    ) in list_chunks(
+        params,
+        grads,
+        square_row_sum.unbind(),
+        square_col_sum.unbind(),
+        sums=[param_sq_sum.unbind()],
     ):
-        u_scale_2 = None
-        exp_avg_sq_row = wider(torch.stack(exp_avg_sq_rows), params[0])
-        exp_avg_sq_col = wider(torch.stack(exp_avg_sq_cols), params[0])
-        square_row_sum = zero_row_sum(params[0], len(params))
-        square_col_sum = zero_col_sum(params[0], len(params))
-        param_sq_sum = zero_sum(params[0], len(params))
-        for (
-            param_blocks,
-            grad_blocks,
-            square_row_sum_blocks,
-            square_col_sum_blocks,
-            param_sq_sum_blocks,
-        ) in list_chunks(
-            params,
-            grads,
-            square_row_sum.unbind(),
-            square_col_sum.unbind(),
-            sums=[param_sq_sum.unbind()],
-        ):
-            if maximize:
-                # g = -g
-                grad_blocks = torch._foreach_neg(grad_blocks)
-            # square = g**2 + eps1
-            squares = torch._foreach_mul(grad_blocks, grad_blocks)
-            torch._foreach_add_(squares, eps1)
-            # r = beta2 * r + (1 - beta2) * row_mean(square)
-            torch._foreach_add_(square_row_sum_blocks, [row_sum(square) for square in squares])
-            # c = beta2 * c + (1 - beta2) * col_mean(square)
-            torch._foreach_add_(square_col_sum_blocks, [col_sum(square) for square in squares])
-            if scale_parameter:
-                # u = u * rate * maximum(eps2, rms(p))
-                torch._foreach_add_(
-                    param_sq_sum_blocks,
-                    [sum_of_squares(param_block) for param_block in param_blocks],
-                )
-        del grad_blocks, squares  # freed before waiting for other ranks
-        yield [
-            collectives.sum(square_row_sum, "cols"),
-            collectives.sum(square_col_sum, "rows"),
-            collectives.sum(param_sq_sum),
-        ]
+        if maximize:
+            # g = -g
+            grad_blocks = torch._foreach_neg(grad_blocks)
+        # square = g**2 + eps1
+        squares = torch._foreach_mul(grad_blocks, grad_blocks)
+        torch._foreach_add_(squares, eps1)
         # r = beta2 * r + (1 - beta2) * row_mean(square)
-        exp_avg_sq_row = beta2 * exp_avg_sq_row + (1 - beta2) * (
-            square_row_sum / cols(collectives.whole)
-        )
+        torch._foreach_add_(square_row_sum_blocks, [row_sum(square) for square in squares])
         # c = beta2 * c + (1 - beta2) * col_mean(square)
-        exp_avg_sq_col = beta2 * exp_avg_sq_col + (1 - beta2) * (
-            square_col_sum / rows(collectives.whole)
-        )
-        # u = g / sqrt(r / col_mean(r)) / sqrt(c)
-        exp_avg_sq_row_col_sum = col_sum(exp_avg_sq_row)
-        yield [collectives.sum(exp_avg_sq_row_col_sum, "rows")]
-        if scale_parameter:
-            # decay = weight_decay * rate * maximum(eps2, rms(p))
-            decay = (
-                weight_decay * rate * maximum(eps2, sqrt(param_sq_sum / collectives.whole.numel()))
-            )
-        else:
-            # decay = weight_decay * rate
-            decay = number(params[0], weight_decay * rate, len(params))
-        # u = g / sqrt(r / col_mean(r)) / sqrt(c)
-        row_factor = 1 / sqrt(exp_avg_sq_row / exp_avg_sq_row_col_sum)
-        col_factor = 1 / sqrt(exp_avg_sq_col)
-        write(exp_avg_sq_rows, exp_avg_sq_row)
-        write(exp_avg_sq_cols, exp_avg_sq_col)
-        u_sq_sum = zero_sum(params[0], len(params))
-        for grad_blocks, row_factor_blocks, col_factor_blocks, u_sq_sum_blocks in list_chunks(
-            grads, row_factor.unbind(), col_factor.unbind(), sums=[u_sq_sum.unbind()]
-        ):
-            if maximize:
-                # g = -g
-                grad_blocks = torch._foreach_neg(grad_blocks)
-            # u = g / sqrt(r / col_mean(r)) / sqrt(c)
-            us = torch._foreach_mul(grad_blocks, row_factor_blocks)
-            torch._foreach_mul_(us, col_factor_blocks)
-            scale_(us, grad_weight)
-            # u = u / maximum(1, rms(u) / clip_threshold)
-            torch._foreach_add_(u_sq_sum_blocks, [sum_of_squares(u) for u in us])
-        del grad_blocks, us  # freed before waiting for other ranks
-        yield [collectives.sum(u_sq_sum)]
-        # u = u / maximum(1, rms(u) / clip_threshold)
-        u_scale = 1 / maximum(1, sqrt(u_sq_sum / collectives.whole.numel()) / clip_threshold)
+        torch._foreach_add_(square_col_sum_blocks, [col_sum(square) for square in squares])
         if scale_parameter:
             # u = u * rate * maximum(eps2, rms(p))
-            u_scale_2 = rate * maximum(eps2, sqrt(param_sq_sum / collectives.whole.numel()))
+            torch._foreach_add_(
+                param_sq_sum_blocks, [sum_of_squares(param_block) for param_block in param_blocks]
+            )
+    del grad_blocks, squares  # freed before waiting for other ranks
+    yield [
+        collectives.sum(square_row_sum, "cols"),
+        collectives.sum(square_col_sum, "rows"),
+        collectives.sum(param_sq_sum),
+    ]
+    # r = beta2 * r + (1 - beta2) * row_mean(square)
+    exp_avg_sq_row = beta2 * exp_avg_sq_row + (1 - beta2) * (
+        square_row_sum / cols(collectives.whole)
+    )
+    # c = beta2 * c + (1 - beta2) * col_mean(square)
+    exp_avg_sq_col = beta2 * exp_avg_sq_col + (1 - beta2) * (
+        square_col_sum / rows(collectives.whole)
+    )
+    # u = g / sqrt(r / col_mean(r)) / sqrt(c)
+    exp_avg_sq_row_col_sum = col_sum(exp_avg_sq_row)
+    yield [collectives.sum(exp_avg_sq_row_col_sum, "rows")]
+    if scale_parameter:
+        # decay = weight_decay * rate * maximum(eps2, rms(p))
+        decay = weight_decay * rate * maximum(eps2, sqrt(param_sq_sum / collectives.whole.numel()))
+    else:
+        # decay = weight_decay * rate
+        decay = number(params[0], weight_decay * rate, len(params))
+    # u = g / sqrt(r / col_mean(r)) / sqrt(c)
+    row_factor = 1 / sqrt(exp_avg_sq_row / exp_avg_sq_row_col_sum)
+    col_factor = 1 / sqrt(exp_avg_sq_col)
+    write(exp_avg_sq_rows, exp_avg_sq_row)
+    write(exp_avg_sq_cols, exp_avg_sq_col)
+    u_sq_sum = zero_sum(params[0], len(params))
+    for grad_blocks, row_factor_blocks, col_factor_blocks, u_sq_sum_blocks in list_chunks(
+        grads, row_factor.unbind(), col_factor.unbind(), sums=[u_sq_sum.unbind()]
+    ):
+        if maximize:
+            # g = -g
+            grad_blocks = torch._foreach_neg(grad_blocks)
+        # u = g / sqrt(r / col_mean(r)) / sqrt(c)
+        us = torch._foreach_mul(grad_blocks, row_factor_blocks)
+        torch._foreach_mul_(us, col_factor_blocks)
+        scale_(us, grad_weight)
+        # u = u / maximum(1, rms(u) / clip_threshold)
+        torch._foreach_add_(u_sq_sum_blocks, [sum_of_squares(u) for u in us])
+    del grad_blocks, us  # freed before waiting for other ranks
+    yield [collectives.sum(u_sq_sum)]
+    # u = u / maximum(1, rms(u) / clip_threshold)
+    u_scale = 1 / maximum(1, sqrt(u_sq_sum / collectives.whole.numel()) / clip_threshold)
+    if scale_parameter:
+        # u = u * rate * maximum(eps2, rms(p))
+        u_scale_2 = rate * maximum(eps2, sqrt(param_sq_sum / collectives.whole.numel()))
+    # p = p - decay * p - u
+    decay_factor = 1 - decay
+    for (
+        param_blocks,
+        grad_blocks,
+        exp_avg_blocks,
+        row_factor_blocks,
+        col_factor_blocks,
+        u_scale_blocks,
+        u_scale_2_blocks,
+        decay_factor_blocks,
+    ) in list_chunks(
+        params,
+        grads,
+        exp_avgs,
+        row_factor.unbind(),
+        col_factor.unbind(),
+        u_scale.unbind(),
+        [] if u_scale_2 is None else u_scale_2.unbind(),
+        decay_factor.unbind(),
+    ):
+        if maximize:
+            # g = -g
+            grad_blocks = torch._foreach_neg(grad_blocks)
+        # u = g / sqrt(r / col_mean(r)) / sqrt(c)
+        us = torch._foreach_mul(grad_blocks, row_factor_blocks)
+        torch._foreach_mul_(us, col_factor_blocks)
+        scale_(us, grad_weight)
+        # u = u / maximum(1, rms(u) / clip_threshold)
+        torch._foreach_mul_(us, u_scale_blocks)
+        if scale_parameter:
+            # u = u * rate * maximum(eps2, rms(p))
+            torch._foreach_mul_(us, u_scale_2_blocks)
+        else:
+            # u = u * rate
+            scale_(us, rate)
+        if beta1:
+            # m = beta1 * m + (1 - beta1) * u
+            scale_(exp_avg_blocks, beta1)
+            torch._foreach_add_(exp_avg_blocks, us, alpha=1 - beta1)
+            # u = m
+            us = exp_avg_blocks
         # p = p - decay * p - u
-        decay_factor = 1 - decay
-        for (
-            param_blocks,
-            grad_blocks,
-            exp_avg_blocks,
-            row_factor_blocks,
-            col_factor_blocks,
-            u_scale_blocks,
-            u_scale_2_blocks,
-            decay_factor_blocks,
-        ) in list_chunks(
-            params,
-            grads,
-            exp_avgs,
-            row_factor.unbind(),
-            col_factor.unbind(),
-            u_scale.unbind(),
-            [] if u_scale_2 is None else u_scale_2.unbind(),
-            decay_factor.unbind(),
-        ):
-            if maximize:
-                # g = -g
-                grad_blocks = torch._foreach_neg(grad_blocks)
-            # u = g / sqrt(r / col_mean(r)) / sqrt(c)
-            us = torch._foreach_mul(grad_blocks, row_factor_blocks)
-            torch._foreach_mul_(us, col_factor_blocks)
-            scale_(us, grad_weight)
-            # u = u / maximum(1, rms(u) / clip_threshold)
-            torch._foreach_mul_(us, u_scale_blocks)
-            if scale_parameter:
-                # u = u * rate * maximum(eps2, rms(p))
-                torch._foreach_mul_(us, u_scale_2_blocks)
-            else:
-                # u = u * rate
-                scale_(us, rate)
-            if beta1:
-                # m = beta1 * m + (1 - beta1) * u
-                scale_(exp_avg_blocks, beta1)
-                torch._foreach_add_(exp_avg_blocks, us, alpha=1 - beta1)
-                # u = m
-                us = exp_avg_blocks
-            # p = p - decay * p - u
-            torch._foreach_mul_(param_blocks, decay_factor_blocks)
-            torch._foreach_sub_(param_blocks, us)
+        torch._foreach_mul_(param_blocks, decay_factor_blocks)
+        torch._foreach_sub_(param_blocks, us)
+    copies.write_back()
 
 
 def update_not_factored(
@@ -378,89 +368,87 @@ def update_not_factored(
 
     for sublist in sublists(params, grads, exp_avgs, exp_avg_sqs):
         params, grads, exp_avgs, exp_avg_sqs = sublist
-        for params, grads, exp_avg_sqs, exp_avgs in in_wider_dtype(
-            [(params, grads, exp_avg_sqs, exp_avgs)], (True, False, True, True), params
-        ):
-            u_scale_2 = None
-            u_sq_sum = zero_sum(params[0], len(params))
-            param_sq_sum = zero_sum(params[0], len(params))
-            u_sq_sums = u_sq_sum.unbind()
-            param_sq_sums = param_sq_sum.unbind()
-            for param_blocks, grad_blocks, exp_avg_sq_blocks in list_blocks(
-                params, grads, exp_avg_sqs
-            ):
-                if maximize:
-                    # g = -g
-                    grad_blocks = torch._foreach_neg(grad_blocks)
-                # square = g**2 + eps1
-                squares = torch._foreach_mul(grad_blocks, grad_blocks)
-                torch._foreach_add_(squares, eps1)
-                # v = beta2 * v + (1 - beta2) * square
-                scale_(exp_avg_sq_blocks, beta2)
-                torch._foreach_add_(exp_avg_sq_blocks, squares, alpha=1 - beta2)
-                # u = g / sqrt(v)
-                denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
-                us = torch._foreach_div(grad_blocks, denoms)
-                # u = u / maximum(1, rms(u) / clip_threshold)
-                torch._foreach_add_(u_sq_sums, [sum_of_squares(u) for u in us])
-                if scale_parameter:
-                    # u = u * rate * maximum(eps2, rms(p))
-                    torch._foreach_add_(
-                        param_sq_sums, [sum_of_squares(param_block) for param_block in param_blocks]
-                    )
-            if scale_parameter:
-                # decay = weight_decay * rate * maximum(eps2, rms(p))
-                decay = weight_decay * rate * maximum(eps2, sqrt(param_sq_sum / params[0].numel()))
-            else:
-                # decay = weight_decay * rate
-                decay = number(params[0], weight_decay * rate, len(params))
+        copies = WideCopies(params, grads, exp_avg_sqs, exp_avgs)
+        params, grads, exp_avg_sqs, exp_avgs = copies.tensors
+        u_scale_2 = None
+        u_sq_sum = zero_sum(params[0], len(params))
+        param_sq_sum = zero_sum(params[0], len(params))
+        u_sq_sums = u_sq_sum.unbind()
+        param_sq_sums = param_sq_sum.unbind()
+        for param_blocks, grad_blocks, exp_avg_sq_blocks in list_blocks(params, grads, exp_avg_sqs):
+            if maximize:
+                # g = -g
+                grad_blocks = torch._foreach_neg(grad_blocks)
+            # square = g**2 + eps1
+            squares = torch._foreach_mul(grad_blocks, grad_blocks)
+            torch._foreach_add_(squares, eps1)
+            # v = beta2 * v + (1 - beta2) * square
+            scale_(exp_avg_sq_blocks, beta2)
+            torch._foreach_add_(exp_avg_sq_blocks, squares, alpha=1 - beta2)
+            # u = g / sqrt(v)
+            denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
+            us = torch._foreach_div(grad_blocks, denoms)
             # u = u / maximum(1, rms(u) / clip_threshold)
-            u_scale = 1 / maximum(1, sqrt(u_sq_sum / params[0].numel()) / clip_threshold)
+            torch._foreach_add_(u_sq_sums, [sum_of_squares(u) for u in us])
             if scale_parameter:
                 # u = u * rate * maximum(eps2, rms(p))
-                u_scale_2 = rate * maximum(eps2, sqrt(param_sq_sum / params[0].numel()))
+                torch._foreach_add_(
+                    param_sq_sums, [sum_of_squares(param_block) for param_block in param_blocks]
+                )
+        if scale_parameter:
+            # decay = weight_decay * rate * maximum(eps2, rms(p))
+            decay = weight_decay * rate * maximum(eps2, sqrt(param_sq_sum / params[0].numel()))
+        else:
+            # decay = weight_decay * rate
+            decay = number(params[0], weight_decay * rate, len(params))
+        # u = u / maximum(1, rms(u) / clip_threshold)
+        u_scale = 1 / maximum(1, sqrt(u_sq_sum / params[0].numel()) / clip_threshold)
+        if scale_parameter:
+            # u = u * rate * maximum(eps2, rms(p))
+            u_scale_2 = rate * maximum(eps2, sqrt(param_sq_sum / params[0].numel()))
+        # p = p - decay * p - u
+        decay_factor = 1 - decay
+        for (
+            param_blocks,
+            grad_blocks,
+            exp_avg_blocks,
+            exp_avg_sq_blocks,
+            u_scale_blocks,
+            u_scale_2_blocks,
+            decay_factor_blocks,
+        ) in list_blocks(
+            params,
+            grads,
+            exp_avgs,
+            exp_avg_sqs,
+            u_scale.unbind(),
+            [] if u_scale_2 is None else u_scale_2.unbind(),
+            decay_factor.unbind(),
+        ):
+            if maximize:
+                # g = -g
+                grad_blocks = torch._foreach_neg(grad_blocks)
+            # u = g / sqrt(v)
+            denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
+            us = torch._foreach_div(grad_blocks, denoms)
+            # u = u / maximum(1, rms(u) / clip_threshold)
+            torch._foreach_mul_(us, u_scale_blocks)
+            if scale_parameter:
+                # u = u * rate * maximum(eps2, rms(p))
+                torch._foreach_mul_(us, u_scale_2_blocks)
+            else:
+                # u = u * rate
+                scale_(us, rate)
+            if beta1:
+                # m = beta1 * m + (1 - beta1) * u
+                scale_(exp_avg_blocks, beta1)
+                torch._foreach_add_(exp_avg_blocks, us, alpha=1 - beta1)
+                # u = m
+                us = exp_avg_blocks
             # p = p - decay * p - u
-            decay_factor = 1 - decay
-            for (
-                param_blocks,
-                grad_blocks,
-                exp_avg_blocks,
-                exp_avg_sq_blocks,
-                u_scale_blocks,
-                u_scale_2_blocks,
-                decay_factor_blocks,
-            ) in list_blocks(
-                params,
-                grads,
-                exp_avgs,
-                exp_avg_sqs,
-                u_scale.unbind(),
-                [] if u_scale_2 is None else u_scale_2.unbind(),
-                decay_factor.unbind(),
-            ):
-                if maximize:
-                    # g = -g
-                    grad_blocks = torch._foreach_neg(grad_blocks)
-                # u = g / sqrt(v)
-                denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
-                us = torch._foreach_div(grad_blocks, denoms)
-                # u = u / maximum(1, rms(u) / clip_threshold)
-                torch._foreach_mul_(us, u_scale_blocks)
-                if scale_parameter:
-                    # u = u * rate * maximum(eps2, rms(p))
-                    torch._foreach_mul_(us, u_scale_2_blocks)
-                else:
-                    # u = u * rate
-                    scale_(us, rate)
-                if beta1:
-                    # m = beta1 * m + (1 - beta1) * u
-                    scale_(exp_avg_blocks, beta1)
-                    torch._foreach_add_(exp_avg_blocks, us, alpha=1 - beta1)
-                    # u = m
-                    us = exp_avg_blocks
-                # p = p - decay * p - u
-                torch._foreach_mul_(param_blocks, decay_factor_blocks)
-                torch._foreach_sub_(param_blocks, us)
+            torch._foreach_mul_(param_blocks, decay_factor_blocks)
+            torch._foreach_sub_(param_blocks, us)
+        copies.write_back()
 
 
 def update_sharded_not_factored(
@@ -495,95 +483,90 @@ def update_sharded_not_factored(
         # rate = minimum(1e-2, 1 / sqrt(t))
         rate = minimum(0.01, 1 / sqrt(step))
 
-    for params, grads, exp_avg_sqs, exp_avgs in in_wider_dtype(
-        [(params, grads, exp_avg_sqs, exp_avgs)], (True, False, True, True), params
-    ):
-        u_scale_2 = None
-        u_sq_sum = zero_sum(params[0], len(params))
-        param_sq_sum = zero_sum(params[0], len(params))
-        for (
-            param_blocks,
-            grad_blocks,
-            exp_avg_sq_blocks,
-            u_sq_sum_blocks,
-            param_sq_sum_blocks,
-        ) in list_chunks(
-            params, grads, exp_avg_sqs, sums=[u_sq_sum.unbind(), param_sq_sum.unbind()]
-        ):
-            if maximize:
-                # g = -g
-                grad_blocks = torch._foreach_neg(grad_blocks)
-            # square = g**2 + eps1
-            squares = torch._foreach_mul(grad_blocks, grad_blocks)
-            torch._foreach_add_(squares, eps1)
-            # v = beta2 * v + (1 - beta2) * square
-            scale_(exp_avg_sq_blocks, beta2)
-            torch._foreach_add_(exp_avg_sq_blocks, squares, alpha=1 - beta2)
-            # u = g / sqrt(v)
-            denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
-            us = torch._foreach_div(grad_blocks, denoms)
-            # u = u / maximum(1, rms(u) / clip_threshold)
-            torch._foreach_add_(u_sq_sum_blocks, [sum_of_squares(u) for u in us])
-            if scale_parameter:
-                # u = u * rate * maximum(eps2, rms(p))
-                torch._foreach_add_(
-                    param_sq_sum_blocks,
-                    [sum_of_squares(param_block) for param_block in param_blocks],
-                )
-        del grad_blocks, squares, denoms, us  # freed before waiting for other ranks
-        yield [collectives.sum(u_sq_sum), collectives.sum(param_sq_sum)]
-        if scale_parameter:
-            # decay = weight_decay * rate * maximum(eps2, rms(p))
-            decay = (
-                weight_decay * rate * maximum(eps2, sqrt(param_sq_sum / collectives.whole.numel()))
-            )
-        else:
-            # decay = weight_decay * rate
-            decay = number(params[0], weight_decay * rate, len(params))
+    copies = WideCopies(params, grads, exp_avg_sqs, exp_avgs)
+    params, grads, exp_avg_sqs, exp_avgs = copies.tensors
+    u_scale_2 = None
+    u_sq_sum = zero_sum(params[0], len(params))
+    param_sq_sum = zero_sum(params[0], len(params))
+    for (
+        param_blocks,
+        grad_blocks,
+        exp_avg_sq_blocks,
+        u_sq_sum_blocks,
+        param_sq_sum_blocks,
+    ) in list_chunks(params, grads, exp_avg_sqs, sums=[u_sq_sum.unbind(), param_sq_sum.unbind()]):
+        if maximize:
+            # g = -g
+            grad_blocks = torch._foreach_neg(grad_blocks)
+        # square = g**2 + eps1
+        squares = torch._foreach_mul(grad_blocks, grad_blocks)
+        torch._foreach_add_(squares, eps1)
+        # v = beta2 * v + (1 - beta2) * square
+        scale_(exp_avg_sq_blocks, beta2)
+        torch._foreach_add_(exp_avg_sq_blocks, squares, alpha=1 - beta2)
+        # u = g / sqrt(v)
+        denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
+        us = torch._foreach_div(grad_blocks, denoms)
         # u = u / maximum(1, rms(u) / clip_threshold)
-        u_scale = 1 / maximum(1, sqrt(u_sq_sum / collectives.whole.numel()) / clip_threshold)
+        torch._foreach_add_(u_sq_sum_blocks, [sum_of_squares(u) for u in us])
         if scale_parameter:
             # u = u * rate * maximum(eps2, rms(p))
-            u_scale_2 = rate * maximum(eps2, sqrt(param_sq_sum / collectives.whole.numel()))
+            torch._foreach_add_(
+                param_sq_sum_blocks, [sum_of_squares(param_block) for param_block in param_blocks]
+            )
+    del grad_blocks, squares, denoms, us  # freed before waiting for other ranks
+    yield [collectives.sum(u_sq_sum), collectives.sum(param_sq_sum)]
+    if scale_parameter:
+        # decay = weight_decay * rate * maximum(eps2, rms(p))
+        decay = weight_decay * rate * maximum(eps2, sqrt(param_sq_sum / collectives.whole.numel()))
+    else:
+        # decay = weight_decay * rate
+        decay = number(params[0], weight_decay * rate, len(params))
+    # u = u / maximum(1, rms(u) / clip_threshold)
+    u_scale = 1 / maximum(1, sqrt(u_sq_sum / collectives.whole.numel()) / clip_threshold)
+    if scale_parameter:
+        # u = u * rate * maximum(eps2, rms(p))
+        u_scale_2 = rate * maximum(eps2, sqrt(param_sq_sum / collectives.whole.numel()))
+    # p = p - decay * p - u
+    decay_factor = 1 - decay
+    for (
+        param_blocks,
+        grad_blocks,
+        exp_avg_blocks,
+        exp_avg_sq_blocks,
+        u_scale_blocks,
+        u_scale_2_blocks,
+        decay_factor_blocks,
+    ) in list_chunks(
+        params,
+        grads,
+        exp_avgs,
+        exp_avg_sqs,
+        u_scale.unbind(),
+        [] if u_scale_2 is None else u_scale_2.unbind(),
+        decay_factor.unbind(),
+    ):
+        if maximize:
+            # g = -g
+            grad_blocks = torch._foreach_neg(grad_blocks)
+        # u = g / sqrt(v)
+        denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
+        us = torch._foreach_div(grad_blocks, denoms)
+        # u = u / maximum(1, rms(u) / clip_threshold)
+        torch._foreach_mul_(us, u_scale_blocks)
+        if scale_parameter:
+            # u = u * rate * maximum(eps2, rms(p))
+            torch._foreach_mul_(us, u_scale_2_blocks)
+        else:
+            # u = u * rate
+            scale_(us, rate)
+        if beta1:
+            # m = beta1 * m + (1 - beta1) * u
+            scale_(exp_avg_blocks, beta1)
+            torch._foreach_add_(exp_avg_blocks, us, alpha=1 - beta1)
+            # u = m
+            us = exp_avg_blocks
         # p = p - decay * p - u
-        decay_factor = 1 - decay
-        for (
-            param_blocks,
-            grad_blocks,
-            exp_avg_blocks,
-            exp_avg_sq_blocks,
-            u_scale_blocks,
-            u_scale_2_blocks,
-            decay_factor_blocks,
-        ) in list_chunks(
-            params,
-            grads,
-            exp_avgs,
-            exp_avg_sqs,
-            u_scale.unbind(),
-            [] if u_scale_2 is None else u_scale_2.unbind(),
-            decay_factor.unbind(),
-        ):
-            if maximize:
-                # g = -g
-                grad_blocks = torch._foreach_neg(grad_blocks)
-            # u = g / sqrt(v)
-            denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
-            us = torch._foreach_div(grad_blocks, denoms)
-            # u = u / maximum(1, rms(u) / clip_threshold)
-            torch._foreach_mul_(us, u_scale_blocks)
-            if scale_parameter:
-                # u = u * rate * maximum(eps2, rms(p))
-                torch._foreach_mul_(us, u_scale_2_blocks)
-            else:
-                # u = u * rate
-                scale_(us, rate)
-            if beta1:
-                # m = beta1 * m + (1 - beta1) * u
-                scale_(exp_avg_blocks, beta1)
-                torch._foreach_add_(exp_avg_blocks, us, alpha=1 - beta1)
-                # u = m
-                us = exp_avg_blocks
-            # p = p - decay * p - u
-            torch._foreach_mul_(param_blocks, decay_factor_blocks)
-            torch._foreach_sub_(param_blocks, us)
+        torch._foreach_mul_(param_blocks, decay_factor_blocks)
+        torch._foreach_sub_(param_blocks, us)
+    copies.write_back()

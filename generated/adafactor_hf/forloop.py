@@ -16,7 +16,7 @@ from optgen.runtime.eager.reductions import (
     zero_sum,
 )
 from optgen.runtime.eager.scalars import advance, advance_one, divide, maximum, minimum, sqrt
-from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.eager.working_copies import WideCopies, wider
 from optgen.runtime.matrix_ops import cols, rows
 
 
@@ -54,110 +54,102 @@ def update_factored(
     grad_weight = divide(1, sqrt(rows(params[0])))
 
     for index in range(len(params)):
-        for param, grad, exp_avg in in_wider_dtype(
-            [(params[index], grads[index], exp_avgs[index] if beta1 else None)],
-            (True, False, True),
-            params,
+        copies = WideCopies(params[index], grads[index], exp_avgs[index] if beta1 else None)
+        param, grad, exp_avg = copies.tensors
+        u_scale_2 = None
+        exp_avg_sq_row = wider(exp_avg_sq_rows[index], like=params[index])
+        exp_avg_sq_col = wider(exp_avg_sq_cols[index], like=params[index])
+        square_row_sum = zero_row_sum(param)
+        square_col_sum = zero_col_sum(param)
+        param_sq_sum = zero_sum(param)
+        for param_block, grad_block, square_row_sum_block, square_col_sum_block in blocks(
+            param, grad, square_row_sum, square_col_sum
         ):
-            u_scale_2 = None
-            exp_avg_sq_row = wider(exp_avg_sq_rows[index], params[index])
-            exp_avg_sq_col = wider(exp_avg_sq_cols[index], params[index])
-            square_row_sum = zero_row_sum(param)
-            square_col_sum = zero_col_sum(param)
-            param_sq_sum = zero_sum(param)
-            for param_block, grad_block, square_row_sum_block, square_col_sum_block in blocks(
-                param, grad, square_row_sum, square_col_sum
-            ):
-                if maximize:
-                    # g = -g
-                    grad_block = grad_block.neg()
-                # square = g**2 + eps1
-                square = grad_block.mul(grad_block).add_(eps1)
-                # r = beta2 * r + (1 - beta2) * row_mean(square)
-                square_row_sum_block.add_(row_sum(square))
-                # c = beta2 * c + (1 - beta2) * col_mean(square)
-                square_col_sum_block.add_(col_sum(square))
-                if scale_parameter:
-                    # u = u * rate * maximum(eps2, rms(p))
-                    param_sq_sum.add_(sum_of_squares(param_block))
+            if maximize:
+                # g = -g
+                grad_block = grad_block.neg()
+            # square = g**2 + eps1
+            square = grad_block.mul(grad_block).add_(eps1)
             # r = beta2 * r + (1 - beta2) * row_mean(square)
-            exp_avg_sq_row = beta2 * exp_avg_sq_row + (1 - beta2) * (
-                square_row_sum / cols(params[0])
-            )
+            square_row_sum_block.add_(row_sum(square))
             # c = beta2 * c + (1 - beta2) * col_mean(square)
-            exp_avg_sq_col = beta2 * exp_avg_sq_col + (1 - beta2) * (
-                square_col_sum / rows(params[0])
-            )
-            # u = g / sqrt(r / col_mean(r)) / sqrt(c)
-            exp_avg_sq_row_col_sum = col_sum(exp_avg_sq_row)
-            if scale_parameter:
-                # decay = weight_decay * rate * maximum(eps2, rms(p))
-                decay = weight_decay * rate * maximum(eps2, sqrt(param_sq_sum / params[0].numel()))
-            else:
-                # decay = weight_decay * rate
-                decay = number(param, weight_decay * rate)
-            # u = g / sqrt(r / col_mean(r)) / sqrt(c)
-            row_factor = 1 / sqrt(exp_avg_sq_row / exp_avg_sq_row_col_sum)
-            col_factor = 1 / sqrt(exp_avg_sq_col)
-            exp_avg_sq_rows[index].copy_(exp_avg_sq_row)
-            exp_avg_sq_cols[index].copy_(exp_avg_sq_col)
-            u_sq_sum = zero_sum(param)
-            for grad_block, row_factor_block, col_factor_block in blocks(
-                grad, row_factor, col_factor
-            ):
-                if maximize:
-                    # g = -g
-                    grad_block = grad_block.neg()
-                # u = g / sqrt(r / col_mean(r)) / sqrt(c)
-                u = grad_block.mul(row_factor_block).mul_(col_factor_block).mul_(grad_weight)
-                # u = u / maximum(1, rms(u) / clip_threshold)
-                u_sq_sum.add_(sum_of_squares(u))
-            # u = u / maximum(1, rms(u) / clip_threshold)
-            u_scale = 1 / maximum(1, sqrt(u_sq_sum / params[0].numel()) / clip_threshold)
+            square_col_sum_block.add_(col_sum(square))
             if scale_parameter:
                 # u = u * rate * maximum(eps2, rms(p))
-                u_scale_2 = rate * maximum(eps2, sqrt(param_sq_sum / params[0].numel()))
+                param_sq_sum.add_(sum_of_squares(param_block))
+        # r = beta2 * r + (1 - beta2) * row_mean(square)
+        exp_avg_sq_row = beta2 * exp_avg_sq_row + (1 - beta2) * (square_row_sum / cols(params[0]))
+        # c = beta2 * c + (1 - beta2) * col_mean(square)
+        exp_avg_sq_col = beta2 * exp_avg_sq_col + (1 - beta2) * (square_col_sum / rows(params[0]))
+        # u = g / sqrt(r / col_mean(r)) / sqrt(c)
+        exp_avg_sq_row_col_sum = col_sum(exp_avg_sq_row)
+        if scale_parameter:
+            # decay = weight_decay * rate * maximum(eps2, rms(p))
+            decay = weight_decay * rate * maximum(eps2, sqrt(param_sq_sum / params[0].numel()))
+        else:
+            # decay = weight_decay * rate
+            decay = number(param, weight_decay * rate)
+        # u = g / sqrt(r / col_mean(r)) / sqrt(c)
+        row_factor = 1 / sqrt(exp_avg_sq_row / exp_avg_sq_row_col_sum)
+        col_factor = 1 / sqrt(exp_avg_sq_col)
+        exp_avg_sq_rows[index].copy_(exp_avg_sq_row)
+        exp_avg_sq_cols[index].copy_(exp_avg_sq_col)
+        u_sq_sum = zero_sum(param)
+        for grad_block, row_factor_block, col_factor_block in blocks(grad, row_factor, col_factor):
+            if maximize:
+                # g = -g
+                grad_block = grad_block.neg()
+            # u = g / sqrt(r / col_mean(r)) / sqrt(c)
+            u = grad_block.mul(row_factor_block).mul_(col_factor_block).mul_(grad_weight)
+            # u = u / maximum(1, rms(u) / clip_threshold)
+            u_sq_sum.add_(sum_of_squares(u))
+        # u = u / maximum(1, rms(u) / clip_threshold)
+        u_scale = 1 / maximum(1, sqrt(u_sq_sum / params[0].numel()) / clip_threshold)
+        if scale_parameter:
+            # u = u * rate * maximum(eps2, rms(p))
+            u_scale_2 = rate * maximum(eps2, sqrt(param_sq_sum / params[0].numel()))
+        # p = p - decay * p - u
+        decay_factor = 1 - decay
+        for (
+            param_block,
+            grad_block,
+            exp_avg_block,
+            row_factor_block,
+            col_factor_block,
+            u_scale_block,
+            u_scale_2_block,
+            decay_factor_block,
+        ) in blocks(
+            param,
+            grad,
+            exp_avg if beta1 else None,
+            row_factor,
+            col_factor,
+            u_scale,
+            u_scale_2,
+            decay_factor,
+        ):
+            if maximize:
+                # g = -g
+                grad_block = grad_block.neg()
+            # u = g / sqrt(r / col_mean(r)) / sqrt(c)
+            u = grad_block.mul(row_factor_block).mul_(col_factor_block).mul_(grad_weight)
+            # u = u / maximum(1, rms(u) / clip_threshold)
+            u.mul_(u_scale_block)
+            if scale_parameter:
+                # u = u * rate * maximum(eps2, rms(p))
+                u.mul_(u_scale_2_block)
+            else:
+                # u = u * rate
+                u.mul_(rate)
+            if beta1:
+                # m = beta1 * m + (1 - beta1) * u
+                exp_avg_block.mul_(beta1).add_(u, alpha=1 - beta1)
+                # u = m
+                u = exp_avg_block
             # p = p - decay * p - u
-            decay_factor = 1 - decay
-            for (
-                param_block,
-                grad_block,
-                exp_avg_block,
-                row_factor_block,
-                col_factor_block,
-                u_scale_block,
-                u_scale_2_block,
-                decay_factor_block,
-            ) in blocks(
-                param,
-                grad,
-                exp_avg if beta1 else None,
-                row_factor,
-                col_factor,
-                u_scale,
-                u_scale_2,
-                decay_factor,
-            ):
-                if maximize:
-                    # g = -g
-                    grad_block = grad_block.neg()
-                # u = g / sqrt(r / col_mean(r)) / sqrt(c)
-                u = grad_block.mul(row_factor_block).mul_(col_factor_block).mul_(grad_weight)
-                # u = u / maximum(1, rms(u) / clip_threshold)
-                u.mul_(u_scale_block)
-                if scale_parameter:
-                    # u = u * rate * maximum(eps2, rms(p))
-                    u.mul_(u_scale_2_block)
-                else:
-                    # u = u * rate
-                    u.mul_(rate)
-                if beta1:
-                    # m = beta1 * m + (1 - beta1) * u
-                    exp_avg_block.mul_(beta1).add_(u, alpha=1 - beta1)
-                    # u = m
-                    u = exp_avg_block
-                # p = p - decay * p - u
-                param_block.mul_(decay_factor_block).sub_(u)
+            param_block.mul_(decay_factor_block).sub_(u)
+        copies.write_back()
 
 
 def update_functional_factored(
@@ -181,12 +173,12 @@ def update_functional_factored(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], params[index])
-        grad = wider(grads[index], params[index])
+        param = wider(params[index])
+        grad = wider(grads[index], like=params[index])
         if beta1:
-            exp_avg = wider(exp_avgs[index], params[index])
-        exp_avg_sq_row = wider(exp_avg_sq_rows[index], params[index])
-        exp_avg_sq_col = wider(exp_avg_sq_cols[index], params[index])
+            exp_avg = wider(exp_avgs[index], like=params[index])
+        exp_avg_sq_row = wider(exp_avg_sq_rows[index], like=params[index])
+        exp_avg_sq_col = wider(exp_avg_sq_cols[index], like=params[index])
         step = advance_one(state_steps[index], capturable)
         eps1, eps2 = eps
         # beta2 = 1 - t**decay_rate
@@ -283,81 +275,75 @@ def update_not_factored(
         rate = minimum(0.01, 1 / sqrt(step))
 
     for index in range(len(params)):
-        for param, grad, exp_avg_sq, exp_avg in in_wider_dtype(
-            [(params[index], grads[index], exp_avg_sqs[index], exp_avgs[index] if beta1 else None)],
-            (True, False, True, True),
-            params,
-        ):
-            u_scale_2 = None
-            u_sq_sum = zero_sum(param)
-            param_sq_sum = zero_sum(param)
-            for param_block, grad_block, exp_avg_sq_block in blocks(param, grad, exp_avg_sq):
-                if maximize:
-                    # g = -g
-                    grad_block = grad_block.neg()
-                # square = g**2 + eps1
-                square = grad_block.mul(grad_block).add_(eps1)
-                # v = beta2 * v + (1 - beta2) * square
-                exp_avg_sq_block.mul_(beta2).add_(square, alpha=1 - beta2)
-                # u = g / sqrt(v)
-                denom = exp_avg_sq_block.sqrt()
-                u = grad_block.div(denom)
-                # u = u / maximum(1, rms(u) / clip_threshold)
-                u_sq_sum.add_(sum_of_squares(u))
-                if scale_parameter:
-                    # u = u * rate * maximum(eps2, rms(p))
-                    param_sq_sum.add_(sum_of_squares(param_block))
-            if scale_parameter:
-                # decay = weight_decay * rate * maximum(eps2, rms(p))
-                decay = weight_decay * rate * maximum(eps2, sqrt(param_sq_sum / params[0].numel()))
-            else:
-                # decay = weight_decay * rate
-                decay = number(param, weight_decay * rate)
+        copies = WideCopies(
+            params[index], grads[index], exp_avg_sqs[index], exp_avgs[index] if beta1 else None
+        )
+        param, grad, exp_avg_sq, exp_avg = copies.tensors
+        u_scale_2 = None
+        u_sq_sum = zero_sum(param)
+        param_sq_sum = zero_sum(param)
+        for param_block, grad_block, exp_avg_sq_block in blocks(param, grad, exp_avg_sq):
+            if maximize:
+                # g = -g
+                grad_block = grad_block.neg()
+            # square = g**2 + eps1
+            square = grad_block.mul(grad_block).add_(eps1)
+            # v = beta2 * v + (1 - beta2) * square
+            exp_avg_sq_block.mul_(beta2).add_(square, alpha=1 - beta2)
+            # u = g / sqrt(v)
+            denom = exp_avg_sq_block.sqrt()
+            u = grad_block.div(denom)
             # u = u / maximum(1, rms(u) / clip_threshold)
-            u_scale = 1 / maximum(1, sqrt(u_sq_sum / params[0].numel()) / clip_threshold)
+            u_sq_sum.add_(sum_of_squares(u))
             if scale_parameter:
                 # u = u * rate * maximum(eps2, rms(p))
-                u_scale_2 = rate * maximum(eps2, sqrt(param_sq_sum / params[0].numel()))
+                param_sq_sum.add_(sum_of_squares(param_block))
+        if scale_parameter:
+            # decay = weight_decay * rate * maximum(eps2, rms(p))
+            decay = weight_decay * rate * maximum(eps2, sqrt(param_sq_sum / params[0].numel()))
+        else:
+            # decay = weight_decay * rate
+            decay = number(param, weight_decay * rate)
+        # u = u / maximum(1, rms(u) / clip_threshold)
+        u_scale = 1 / maximum(1, sqrt(u_sq_sum / params[0].numel()) / clip_threshold)
+        if scale_parameter:
+            # u = u * rate * maximum(eps2, rms(p))
+            u_scale_2 = rate * maximum(eps2, sqrt(param_sq_sum / params[0].numel()))
+        # p = p - decay * p - u
+        decay_factor = 1 - decay
+        for (
+            param_block,
+            grad_block,
+            exp_avg_block,
+            exp_avg_sq_block,
+            u_scale_block,
+            u_scale_2_block,
+            decay_factor_block,
+        ) in blocks(
+            param, grad, exp_avg if beta1 else None, exp_avg_sq, u_scale, u_scale_2, decay_factor
+        ):
+            if maximize:
+                # g = -g
+                grad_block = grad_block.neg()
+            # u = g / sqrt(v)
+            denom = exp_avg_sq_block.sqrt()
+            u = grad_block.div(denom)
+            # u = u / maximum(1, rms(u) / clip_threshold)
+            u.mul_(u_scale_block)
+            if scale_parameter:
+                # u = u * rate * maximum(eps2, rms(p))
+                u.mul_(u_scale_2_block)
+            else:
+                # u = u * rate
+                u.mul_(rate)
+            if beta1:
+                # m = beta1 * m + (1 - beta1) * u
+                exp_avg_block.mul_(beta1).add_(u, alpha=1 - beta1)
+                # u = m
+                u = exp_avg_block
             # p = p - decay * p - u
-            decay_factor = 1 - decay
-            for (
-                param_block,
-                grad_block,
-                exp_avg_block,
-                exp_avg_sq_block,
-                u_scale_block,
-                u_scale_2_block,
-                decay_factor_block,
-            ) in blocks(
-                param,
-                grad,
-                exp_avg if beta1 else None,
-                exp_avg_sq,
-                u_scale,
-                u_scale_2,
-                decay_factor,
-            ):
-                if maximize:
-                    # g = -g
-                    grad_block = grad_block.neg()
-                # u = g / sqrt(v)
-                denom = exp_avg_sq_block.sqrt()
-                u = grad_block.div(denom)
-                # u = u / maximum(1, rms(u) / clip_threshold)
-                u.mul_(u_scale_block)
-                if scale_parameter:
-                    # u = u * rate * maximum(eps2, rms(p))
-                    u.mul_(u_scale_2_block)
-                else:
-                    # u = u * rate
-                    u.mul_(rate)
-                if beta1:
-                    # m = beta1 * m + (1 - beta1) * u
-                    exp_avg_block.mul_(beta1).add_(u, alpha=1 - beta1)
-                    # u = m
-                    u = exp_avg_block
-                # p = p - decay * p - u
-                param_block.mul_(decay_factor_block).sub_(u)
+            param_block.mul_(decay_factor_block).sub_(u)
+        copies.write_back()
 
 
 def update_functional_not_factored(
@@ -380,11 +366,11 @@ def update_functional_not_factored(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], params[index])
-        grad = wider(grads[index], params[index])
+        param = wider(params[index])
+        grad = wider(grads[index], like=params[index])
         if beta1:
-            exp_avg = wider(exp_avgs[index], params[index])
-        exp_avg_sq = wider(exp_avg_sqs[index], params[index])
+            exp_avg = wider(exp_avgs[index], like=params[index])
+        exp_avg_sq = wider(exp_avg_sqs[index], like=params[index])
         step = advance_one(state_steps[index], capturable)
         eps1, eps2 = eps
         # beta2 = 1 - t**decay_rate

@@ -8,7 +8,7 @@ from torch import Tensor
 from optgen.runtime.eager.parts import chunks
 from optgen.runtime.eager.rounding import scale_
 from optgen.runtime.eager.scalars import advance, sqrt
-from optgen.runtime.eager.working_copies import in_wider_dtype
+from optgen.runtime.eager.working_copies import widened
 
 
 def update(
@@ -33,10 +33,8 @@ def update(
     bias_correction2_sqrt = sqrt(bias_correction2)
     bias_correction1 = 1 - beta1**step
 
-    for chunk in in_wider_dtype(
-        chunks(params, grads, exp_avgs, exp_hessian_diag_sqs, hessian_inputs),
-        (True, False, True, True, False),
-        params,
+    for chunk in widened(
+        chunks(params, grads, exp_avgs, exp_hessian_diag_sqs, hessian_inputs), read_only=(1, 4)
     ):
         params, grads, exp_avgs, exp_hessian_diag_sqs, hessian_inputs = chunk
         if maximize:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.parts import zip_slices
 from optgen.runtime.eager.scalars import advance, advance_one, sqrt
-from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.eager.working_copies import widened, wider
 
 
 def update(
@@ -31,10 +31,8 @@ def update(
     bias_correction2_sqrt = sqrt(bias_correction2)
     bias_correction1 = 1 - beta1**step
 
-    for param, grad, exp_avg, exp_hessian_diag_sq, hessian_input in in_wider_dtype(
-        zip_slices(params, grads, exp_avgs, exp_hessian_diag_sqs, hessian_inputs),
-        (True, False, True, True, False),
-        params,
+    for param, grad, exp_avg, exp_hessian_diag_sq, hessian_input in widened(
+        zip_slices(params, grads, exp_avgs, exp_hessian_diag_sqs, hessian_inputs), read_only=(1, 4)
     ):
         if maximize:
             # g = -g
@@ -73,11 +71,11 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], params[index])
-        grad = wider(grads[index], params[index])
-        exp_avg = wider(exp_avgs[index], params[index])
-        exp_hessian_diag_sq = wider(exp_hessian_diag_sqs[index], params[index])
-        hessian_input = wider(hessian_inputs[index], params[index])
+        param = wider(params[index])
+        grad = wider(grads[index], like=params[index])
+        exp_avg = wider(exp_avgs[index], like=params[index])
+        exp_hessian_diag_sq = wider(exp_hessian_diag_sqs[index], like=params[index])
+        hessian_input = wider(hessian_inputs[index], like=params[index])
         step = advance_one(state_steps[index], capturable)
         beta1, beta2 = betas
         bias_correction2 = 1 - beta2**step

@@ -9,7 +9,7 @@ from optgen.runtime.eager.parts import list_blocks, list_chunks, needs_blocks, s
 from optgen.runtime.eager.reductions import sum_of_squares, zero_sum
 from optgen.runtime.eager.rounding import scale_
 from optgen.runtime.eager.scalars import advance, maximum, sqrt
-from optgen.runtime.eager.working_copies import in_wider_dtype
+from optgen.runtime.eager.working_copies import WideCopies
 from optgen.runtime.sharded.driver import Collectives, Update
 
 
@@ -36,72 +36,72 @@ def update(
 
     for sublist in sublists(params, grads, exp_avgs, exp_avg_sqs):
         params, grads, exp_avgs, exp_avg_sqs = sublist
-        for params, grads, exp_avgs, exp_avg_sqs in in_wider_dtype(
-            [(params, grads, exp_avgs, exp_avg_sqs)], (True, False, True, True), params
+        copies = WideCopies(params, grads, exp_avgs, exp_avg_sqs)
+        params, grads, exp_avgs, exp_avg_sqs = copies.tensors
+        blocked = needs_blocks(params[0])
+        param_sq_sum = zero_sum(params[0], len(params))
+        u_sq_sum = zero_sum(params[0], len(params))
+        param_sq_sums = param_sq_sum.unbind()
+        u_sq_sums = u_sq_sum.unbind()
+        for param_blocks, grad_blocks, exp_avg_blocks, exp_avg_sq_blocks in list_blocks(
+            params, grads, exp_avgs, exp_avg_sqs
         ):
-            blocked = needs_blocks(params[0])
-            param_sq_sum = zero_sum(params[0], len(params))
-            u_sq_sum = zero_sum(params[0], len(params))
-            param_sq_sums = param_sq_sum.unbind()
-            u_sq_sums = u_sq_sum.unbind()
-            for param_blocks, grad_blocks, exp_avg_blocks, exp_avg_sq_blocks in list_blocks(
-                params, grads, exp_avgs, exp_avg_sqs
-            ):
-                if maximize:
-                    # g = -g
-                    grad_blocks = torch._foreach_neg(grad_blocks)
-                # m = lerp(m, g, 1 - beta1)
-                torch._foreach_lerp_(exp_avg_blocks, grad_blocks, 1 - beta1)
-                # v = lerp(v, g**2, 1 - beta2)
-                grad_block_sqs = torch._foreach_mul(grad_blocks, grad_blocks)
-                torch._foreach_lerp_(exp_avg_sq_blocks, grad_block_sqs, 1 - beta2)
+            if maximize:
+                # g = -g
+                grad_blocks = torch._foreach_neg(grad_blocks)
+            # m = lerp(m, g, 1 - beta1)
+            torch._foreach_lerp_(exp_avg_blocks, grad_blocks, 1 - beta1)
+            # v = lerp(v, g**2, 1 - beta2)
+            grad_block_sqs = torch._foreach_mul(grad_blocks, grad_blocks)
+            torch._foreach_lerp_(exp_avg_sq_blocks, grad_block_sqs, 1 - beta2)
+            # u = m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
+            denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
+            torch._foreach_add_(denoms, scaled_eps)
+            us = torch._foreach_div(exp_avg_blocks, denoms)
+            scale_(us, exp_avg_weight)
+            # q = p - lr * norm(p) * u / maximum(norm(u), 1e-10)
+            torch._foreach_add_(
+                param_sq_sums, [sum_of_squares(param_block) for param_block in param_blocks]
+            )
+            torch._foreach_add_(u_sq_sums, [sum_of_squares(u) for u in us])
+        # q = p - lr * norm(p) * u / maximum(norm(u), 1e-10)
+        q_scale = lr * sqrt(param_sq_sum) / maximum(sqrt(u_sq_sum), 1e-10)
+        q_sq_sum = zero_sum(params[0], len(params))
+        q_sq_sums = q_sq_sum.unbind()
+        for param_blocks, exp_avg_blocks, exp_avg_sq_blocks, q_scale_blocks in list_blocks(
+            params, exp_avgs, exp_avg_sqs, q_scale.unbind()
+        ):
+            if blocked:
+                # u = m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
+                denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
+                torch._foreach_add_(denoms, scaled_eps)
+                us = torch._foreach_div(exp_avg_blocks, denoms)
+                scale_(us, exp_avg_weight)
+            # q = p - lr * norm(p) * u / maximum(norm(u), 1e-10)
+            qs = torch._foreach_addcmul(param_blocks, us, q_scale_blocks, -1)
+            # p = norm(p) * q / maximum(norm(q), 1e-10)
+            torch._foreach_add_(q_sq_sums, [sum_of_squares(q) for q in qs])
+        # p = norm(p) * q / maximum(norm(q), 1e-10)
+        step_size = sqrt(param_sq_sum) / maximum(sqrt(q_sq_sum), 1e-10)
+        for (
+            param_blocks,
+            exp_avg_blocks,
+            exp_avg_sq_blocks,
+            q_scale_blocks,
+            step_size_blocks,
+        ) in list_blocks(params, exp_avgs, exp_avg_sqs, q_scale.unbind(), step_size.unbind()):
+            if blocked:
                 # u = m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
                 denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
                 torch._foreach_add_(denoms, scaled_eps)
                 us = torch._foreach_div(exp_avg_blocks, denoms)
                 scale_(us, exp_avg_weight)
                 # q = p - lr * norm(p) * u / maximum(norm(u), 1e-10)
-                torch._foreach_add_(
-                    param_sq_sums, [sum_of_squares(param_block) for param_block in param_blocks]
-                )
-                torch._foreach_add_(u_sq_sums, [sum_of_squares(u) for u in us])
-            # q = p - lr * norm(p) * u / maximum(norm(u), 1e-10)
-            q_scale = lr * sqrt(param_sq_sum) / maximum(sqrt(u_sq_sum), 1e-10)
-            q_sq_sum = zero_sum(params[0], len(params))
-            q_sq_sums = q_sq_sum.unbind()
-            for param_blocks, exp_avg_blocks, exp_avg_sq_blocks, q_scale_blocks in list_blocks(
-                params, exp_avgs, exp_avg_sqs, q_scale.unbind()
-            ):
-                if blocked:
-                    # u = m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
-                    denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
-                    torch._foreach_add_(denoms, scaled_eps)
-                    us = torch._foreach_div(exp_avg_blocks, denoms)
-                    scale_(us, exp_avg_weight)
-                # q = p - lr * norm(p) * u / maximum(norm(u), 1e-10)
                 qs = torch._foreach_addcmul(param_blocks, us, q_scale_blocks, -1)
-                # p = norm(p) * q / maximum(norm(q), 1e-10)
-                torch._foreach_add_(q_sq_sums, [sum_of_squares(q) for q in qs])
             # p = norm(p) * q / maximum(norm(q), 1e-10)
-            step_size = sqrt(param_sq_sum) / maximum(sqrt(q_sq_sum), 1e-10)
-            for (
-                param_blocks,
-                exp_avg_blocks,
-                exp_avg_sq_blocks,
-                q_scale_blocks,
-                step_size_blocks,
-            ) in list_blocks(params, exp_avgs, exp_avg_sqs, q_scale.unbind(), step_size.unbind()):
-                if blocked:
-                    # u = m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
-                    denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
-                    torch._foreach_add_(denoms, scaled_eps)
-                    us = torch._foreach_div(exp_avg_blocks, denoms)
-                    scale_(us, exp_avg_weight)
-                    # q = p - lr * norm(p) * u / maximum(norm(u), 1e-10)
-                    qs = torch._foreach_addcmul(param_blocks, us, q_scale_blocks, -1)
-                # p = norm(p) * q / maximum(norm(q), 1e-10)
-                updates = torch._foreach_mul(qs, step_size_blocks)
-                torch._foreach_copy_(param_blocks, updates)
+            updates = torch._foreach_mul(qs, step_size_blocks)
+            torch._foreach_copy_(param_blocks, updates)
+        copies.write_back()
 
 
 def update_sharded(
@@ -126,78 +126,78 @@ def update_sharded(
     bias_correction1 = 1 - beta1**step
     exp_avg_weight = bias_correction2_sqrt / bias_correction1
 
-    for params, grads, exp_avgs, exp_avg_sqs in in_wider_dtype(
-        [(params, grads, exp_avgs, exp_avg_sqs)], (True, False, True, True), params
+    copies = WideCopies(params, grads, exp_avgs, exp_avg_sqs)
+    params, grads, exp_avgs, exp_avg_sqs = copies.tensors
+    param_sq_sum = zero_sum(params[0], len(params))
+    u_sq_sum = zero_sum(params[0], len(params))
+    for (
+        param_blocks,
+        grad_blocks,
+        exp_avg_blocks,
+        exp_avg_sq_blocks,
+        param_sq_sum_blocks,
+        u_sq_sum_blocks,
+    ) in list_chunks(
+        params, grads, exp_avgs, exp_avg_sqs, sums=[param_sq_sum.unbind(), u_sq_sum.unbind()]
     ):
-        param_sq_sum = zero_sum(params[0], len(params))
-        u_sq_sum = zero_sum(params[0], len(params))
-        for (
-            param_blocks,
-            grad_blocks,
-            exp_avg_blocks,
-            exp_avg_sq_blocks,
-            param_sq_sum_blocks,
-            u_sq_sum_blocks,
-        ) in list_chunks(
-            params, grads, exp_avgs, exp_avg_sqs, sums=[param_sq_sum.unbind(), u_sq_sum.unbind()]
-        ):
-            if maximize:
-                # g = -g
-                grad_blocks = torch._foreach_neg(grad_blocks)
-            # m = lerp(m, g, 1 - beta1)
-            torch._foreach_lerp_(exp_avg_blocks, grad_blocks, 1 - beta1)
-            # v = lerp(v, g**2, 1 - beta2)
-            grad_block_sqs = torch._foreach_mul(grad_blocks, grad_blocks)
-            torch._foreach_lerp_(exp_avg_sq_blocks, grad_block_sqs, 1 - beta2)
-            # u = m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
-            denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
-            torch._foreach_add_(denoms, scaled_eps)
-            us = torch._foreach_div(exp_avg_blocks, denoms)
-            scale_(us, exp_avg_weight)
-            # q = p - lr * norm(p) * u / maximum(norm(u), 1e-10)
-            torch._foreach_add_(
-                param_sq_sum_blocks, [sum_of_squares(param_block) for param_block in param_blocks]
-            )
-            torch._foreach_add_(u_sq_sum_blocks, [sum_of_squares(u) for u in us])
-        del grad_blocks, grad_block_sqs, denoms, us  # freed before waiting for other ranks
-        yield [collectives.sum(param_sq_sum), collectives.sum(u_sq_sum)]
+        if maximize:
+            # g = -g
+            grad_blocks = torch._foreach_neg(grad_blocks)
+        # m = lerp(m, g, 1 - beta1)
+        torch._foreach_lerp_(exp_avg_blocks, grad_blocks, 1 - beta1)
+        # v = lerp(v, g**2, 1 - beta2)
+        grad_block_sqs = torch._foreach_mul(grad_blocks, grad_blocks)
+        torch._foreach_lerp_(exp_avg_sq_blocks, grad_block_sqs, 1 - beta2)
+        # u = m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
+        denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
+        torch._foreach_add_(denoms, scaled_eps)
+        us = torch._foreach_div(exp_avg_blocks, denoms)
+        scale_(us, exp_avg_weight)
         # q = p - lr * norm(p) * u / maximum(norm(u), 1e-10)
-        q_scale = lr * sqrt(param_sq_sum) / maximum(sqrt(u_sq_sum), 1e-10)
-        q_sq_sum = zero_sum(params[0], len(params))
-        for (
-            param_blocks,
-            exp_avg_blocks,
-            exp_avg_sq_blocks,
-            q_scale_blocks,
-            q_sq_sum_blocks,
-        ) in list_chunks(params, exp_avgs, exp_avg_sqs, q_scale.unbind(), sums=[q_sq_sum.unbind()]):
-            # u = m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
-            denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
-            torch._foreach_add_(denoms, scaled_eps)
-            us = torch._foreach_div(exp_avg_blocks, denoms)
-            scale_(us, exp_avg_weight)
-            # q = p - lr * norm(p) * u / maximum(norm(u), 1e-10)
-            qs = torch._foreach_addcmul(param_blocks, us, q_scale_blocks, -1)
-            # p = norm(p) * q / maximum(norm(q), 1e-10)
-            torch._foreach_add_(q_sq_sum_blocks, [sum_of_squares(q) for q in qs])
-        del denoms, us, qs  # freed before waiting for other ranks
-        yield [collectives.sum(q_sq_sum)]
+        torch._foreach_add_(
+            param_sq_sum_blocks, [sum_of_squares(param_block) for param_block in param_blocks]
+        )
+        torch._foreach_add_(u_sq_sum_blocks, [sum_of_squares(u) for u in us])
+    del grad_blocks, grad_block_sqs, denoms, us  # freed before waiting for other ranks
+    yield [collectives.sum(param_sq_sum), collectives.sum(u_sq_sum)]
+    # q = p - lr * norm(p) * u / maximum(norm(u), 1e-10)
+    q_scale = lr * sqrt(param_sq_sum) / maximum(sqrt(u_sq_sum), 1e-10)
+    q_sq_sum = zero_sum(params[0], len(params))
+    for (
+        param_blocks,
+        exp_avg_blocks,
+        exp_avg_sq_blocks,
+        q_scale_blocks,
+        q_sq_sum_blocks,
+    ) in list_chunks(params, exp_avgs, exp_avg_sqs, q_scale.unbind(), sums=[q_sq_sum.unbind()]):
+        # u = m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
+        denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
+        torch._foreach_add_(denoms, scaled_eps)
+        us = torch._foreach_div(exp_avg_blocks, denoms)
+        scale_(us, exp_avg_weight)
+        # q = p - lr * norm(p) * u / maximum(norm(u), 1e-10)
+        qs = torch._foreach_addcmul(param_blocks, us, q_scale_blocks, -1)
         # p = norm(p) * q / maximum(norm(q), 1e-10)
-        step_size = sqrt(param_sq_sum) / maximum(sqrt(q_sq_sum), 1e-10)
-        for (
-            param_blocks,
-            exp_avg_blocks,
-            exp_avg_sq_blocks,
-            q_scale_blocks,
-            step_size_blocks,
-        ) in list_chunks(params, exp_avgs, exp_avg_sqs, q_scale.unbind(), step_size.unbind()):
-            # u = m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
-            denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
-            torch._foreach_add_(denoms, scaled_eps)
-            us = torch._foreach_div(exp_avg_blocks, denoms)
-            scale_(us, exp_avg_weight)
-            # q = p - lr * norm(p) * u / maximum(norm(u), 1e-10)
-            qs = torch._foreach_addcmul(param_blocks, us, q_scale_blocks, -1)
-            # p = norm(p) * q / maximum(norm(q), 1e-10)
-            updates = torch._foreach_mul(qs, step_size_blocks)
-            torch._foreach_copy_(param_blocks, updates)
+        torch._foreach_add_(q_sq_sum_blocks, [sum_of_squares(q) for q in qs])
+    del denoms, us, qs  # freed before waiting for other ranks
+    yield [collectives.sum(q_sq_sum)]
+    # p = norm(p) * q / maximum(norm(q), 1e-10)
+    step_size = sqrt(param_sq_sum) / maximum(sqrt(q_sq_sum), 1e-10)
+    for (
+        param_blocks,
+        exp_avg_blocks,
+        exp_avg_sq_blocks,
+        q_scale_blocks,
+        step_size_blocks,
+    ) in list_chunks(params, exp_avgs, exp_avg_sqs, q_scale.unbind(), step_size.unbind()):
+        # u = m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
+        denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
+        torch._foreach_add_(denoms, scaled_eps)
+        us = torch._foreach_div(exp_avg_blocks, denoms)
+        scale_(us, exp_avg_weight)
+        # q = p - lr * norm(p) * u / maximum(norm(u), 1e-10)
+        qs = torch._foreach_addcmul(param_blocks, us, q_scale_blocks, -1)
+        # p = norm(p) * q / maximum(norm(q), 1e-10)
+        updates = torch._foreach_mul(qs, step_size_blocks)
+        torch._foreach_copy_(param_blocks, updates)
+    copies.write_back()

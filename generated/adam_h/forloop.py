@@ -7,7 +7,7 @@ from torch import Tensor
 from optgen.runtime.eager.parts import blocks, needs_blocks
 from optgen.runtime.eager.reductions import sum_of_squares, total, zero_sum
 from optgen.runtime.eager.scalars import advance, advance_one, lerp, maximum, sqrt
-from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.eager.working_copies import WideCopies, wider
 
 
 def update(
@@ -30,63 +30,57 @@ def update(
     bias_correction1 = 1 - beta1**step
 
     for index in range(len(params)):
-        for param, grad, exp_avg, exp_avg_sq in in_wider_dtype(
-            [(params[index], grads[index], exp_avgs[index], exp_avg_sqs[index])],
-            (True, False, True, True),
-            params,
+        copies = WideCopies(params[index], grads[index], exp_avgs[index], exp_avg_sqs[index])
+        param, grad, exp_avg, exp_avg_sq = copies.tensors
+        blocked = needs_blocks(params[index])
+        param_sq_sum = zero_sum(param)
+        u_sq_sum = zero_sum(param)
+        for param_block, grad_block, exp_avg_block, exp_avg_sq_block in blocks(
+            param, grad, exp_avg, exp_avg_sq
         ):
-            blocked = needs_blocks(params[index])
-            param_sq_sum = zero_sum(param)
-            u_sq_sum = zero_sum(param)
-            for param_block, grad_block, exp_avg_block, exp_avg_sq_block in blocks(
-                param, grad, exp_avg, exp_avg_sq
-            ):
-                if maximize:
-                    # g = -g
-                    grad_block = grad_block.neg()
-                # m = lerp(m, g, 1 - beta1)
-                exp_avg_block.lerp_(grad_block, 1 - beta1)
-                # v = lerp(v, g**2, 1 - beta2)
-                grad_block_sq = grad_block.mul(grad_block)
-                exp_avg_sq_block.lerp_(grad_block_sq, 1 - beta2)
+            if maximize:
+                # g = -g
+                grad_block = grad_block.neg()
+            # m = lerp(m, g, 1 - beta1)
+            exp_avg_block.lerp_(grad_block, 1 - beta1)
+            # v = lerp(v, g**2, 1 - beta2)
+            grad_block_sq = grad_block.mul(grad_block)
+            exp_avg_sq_block.lerp_(grad_block_sq, 1 - beta2)
+            # u = m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
+            denom = exp_avg_sq_block.sqrt().div_(bias_correction2_sqrt).add_(eps)
+            u = exp_avg_block.div(denom).div_(bias_correction1)
+            # q = p - lr * norm(p) * u / maximum(norm(u), 1e-10)
+            param_sq_sum.add_(sum_of_squares(param_block))
+            u_sq_sum.add_(sum_of_squares(u))
+        # q = p - lr * norm(p) * u / maximum(norm(u), 1e-10)
+        q_scale = lr * sqrt(param_sq_sum) / maximum(sqrt(u_sq_sum), 1e-10)
+        q_sq_sum = zero_sum(param)
+        for param_block, exp_avg_block, exp_avg_sq_block, q_scale_block in blocks(
+            param, exp_avg, exp_avg_sq, q_scale
+        ):
+            if blocked:
+                # u = m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
+                denom = exp_avg_sq_block.sqrt().div_(bias_correction2_sqrt).add_(eps)
+                u = exp_avg_block.div(denom).div_(bias_correction1)
+            # q = p - lr * norm(p) * u / maximum(norm(u), 1e-10)
+            q = param_block.addcmul(u, q_scale_block, value=-1)
+            # p = norm(p) * q / maximum(norm(q), 1e-10)
+            q_sq_sum.add_(sum_of_squares(q))
+        # p = norm(p) * q / maximum(norm(q), 1e-10)
+        step_size = sqrt(param_sq_sum) / maximum(sqrt(q_sq_sum), 1e-10)
+        for param_block, exp_avg_block, exp_avg_sq_block, q_scale_block, step_size_block in blocks(
+            param, exp_avg, exp_avg_sq, q_scale, step_size
+        ):
+            if blocked:
                 # u = m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
                 denom = exp_avg_sq_block.sqrt().div_(bias_correction2_sqrt).add_(eps)
                 u = exp_avg_block.div(denom).div_(bias_correction1)
                 # q = p - lr * norm(p) * u / maximum(norm(u), 1e-10)
-                param_sq_sum.add_(sum_of_squares(param_block))
-                u_sq_sum.add_(sum_of_squares(u))
-            # q = p - lr * norm(p) * u / maximum(norm(u), 1e-10)
-            q_scale = lr * sqrt(param_sq_sum) / maximum(sqrt(u_sq_sum), 1e-10)
-            q_sq_sum = zero_sum(param)
-            for param_block, exp_avg_block, exp_avg_sq_block, q_scale_block in blocks(
-                param, exp_avg, exp_avg_sq, q_scale
-            ):
-                if blocked:
-                    # u = m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
-                    denom = exp_avg_sq_block.sqrt().div_(bias_correction2_sqrt).add_(eps)
-                    u = exp_avg_block.div(denom).div_(bias_correction1)
-                # q = p - lr * norm(p) * u / maximum(norm(u), 1e-10)
                 q = param_block.addcmul(u, q_scale_block, value=-1)
-                # p = norm(p) * q / maximum(norm(q), 1e-10)
-                q_sq_sum.add_(sum_of_squares(q))
             # p = norm(p) * q / maximum(norm(q), 1e-10)
-            step_size = sqrt(param_sq_sum) / maximum(sqrt(q_sq_sum), 1e-10)
-            for (
-                param_block,
-                exp_avg_block,
-                exp_avg_sq_block,
-                q_scale_block,
-                step_size_block,
-            ) in blocks(param, exp_avg, exp_avg_sq, q_scale, step_size):
-                if blocked:
-                    # u = m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
-                    denom = exp_avg_sq_block.sqrt().div_(bias_correction2_sqrt).add_(eps)
-                    u = exp_avg_block.div(denom).div_(bias_correction1)
-                    # q = p - lr * norm(p) * u / maximum(norm(u), 1e-10)
-                    q = param_block.addcmul(u, q_scale_block, value=-1)
-                # p = norm(p) * q / maximum(norm(q), 1e-10)
-                update = q.mul(step_size_block)
-                param_block.copy_(update)
+            update = q.mul(step_size_block)
+            param_block.copy_(update)
+        copies.write_back()
 
 
 def update_functional(
@@ -104,10 +98,10 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], params[index])
-        grad = wider(grads[index], params[index])
-        exp_avg = wider(exp_avgs[index], params[index])
-        exp_avg_sq = wider(exp_avg_sqs[index], params[index])
+        param = wider(params[index])
+        grad = wider(grads[index], like=params[index])
+        exp_avg = wider(exp_avgs[index], like=params[index])
+        exp_avg_sq = wider(exp_avg_sqs[index], like=params[index])
         step = advance_one(state_steps[index], capturable)
         beta1, beta2 = betas
         bias_correction2 = 1 - beta2**step

@@ -9,7 +9,7 @@ from optgen.runtime.eager.parts import chunks, list_blocks, list_chunks, sublist
 from optgen.runtime.eager.reductions import row_sum_of_squares, write, zero_row_sum
 from optgen.runtime.eager.rounding import scale_
 from optgen.runtime.eager.scalars import advance, sqrt
-from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.eager.working_copies import WideCopies, widened, wider
 from optgen.runtime.matrix_ops import cols
 from optgen.runtime.sharded.driver import Collectives, Update
 
@@ -35,37 +35,39 @@ def update_factored(
 
     for sublist in sublists(params, grads, ms, vmeans):
         params, grads, ms, vmeans = sublist
-        for params, grads, ms in in_wider_dtype([(params, grads, ms)], (True, False, True), params):
-            vmean = wider(torch.stack(vmeans), params[0])
-            grad_sq_row_sum = zero_row_sum(params[0], len(params))
-            for grad_blocks, m_blocks, grad_sq_row_sum_blocks in list_blocks(
-                grads, ms, grad_sq_row_sum.unbind()
-            ):
-                if maximize:
-                    # g = -g
-                    grad_blocks = torch._foreach_neg(grad_blocks)
-                # m = beta1 * m + (1 - beta1) * g
-                scale_(m_blocks, beta1)
-                torch._foreach_add_(m_blocks, grad_blocks, alpha=1 - beta1)
-                # r = beta2 * r + (1 - beta2) * row_mean(g**2)
-                torch._foreach_add_(
-                    grad_sq_row_sum_blocks,
-                    [row_sum_of_squares(grad_block) for grad_block in grad_blocks],
-                )
+        copies = WideCopies(params, grads, ms)
+        params, grads, ms = copies.tensors
+        vmean = wider(torch.stack(vmeans), like=params[0])
+        grad_sq_row_sum = zero_row_sum(params[0], len(params))
+        for grad_blocks, m_blocks, grad_sq_row_sum_blocks in list_blocks(
+            grads, ms, grad_sq_row_sum.unbind()
+        ):
+            if maximize:
+                # g = -g
+                grad_blocks = torch._foreach_neg(grad_blocks)
+            # m = beta1 * m + (1 - beta1) * g
+            scale_(m_blocks, beta1)
+            torch._foreach_add_(m_blocks, grad_blocks, alpha=1 - beta1)
             # r = beta2 * r + (1 - beta2) * row_mean(g**2)
-            vmean = beta2 * vmean + (1 - beta2) * (grad_sq_row_sum / cols(params[0]))
+            torch._foreach_add_(
+                grad_sq_row_sum_blocks,
+                [row_sum_of_squares(grad_block) for grad_block in grad_blocks],
+            )
+        # r = beta2 * r + (1 - beta2) * row_mean(g**2)
+        vmean = beta2 * vmean + (1 - beta2) * (grad_sq_row_sum / cols(params[0]))
+        # u = m / (sqrt(r / (1 - beta2**t)) + eps)
+        # p = p - lr / (1 - beta1**t) * u
+        row_factor = 1 / (sqrt(vmean) / sqrt(1 - beta2**step) + eps)
+        write(vmeans, vmean)
+        for param_blocks, m_blocks, row_factor_blocks in list_blocks(
+            params, ms, row_factor.unbind()
+        ):
+            # p = p - lr * weight_decay * p
+            scale_(param_blocks, 1 - lr * weight_decay)
             # u = m / (sqrt(r / (1 - beta2**t)) + eps)
             # p = p - lr / (1 - beta1**t) * u
-            row_factor = 1 / (sqrt(vmean) / sqrt(1 - beta2**step) + eps)
-            write(vmeans, vmean)
-            for param_blocks, m_blocks, row_factor_blocks in list_blocks(
-                params, ms, row_factor.unbind()
-            ):
-                # p = p - lr * weight_decay * p
-                scale_(param_blocks, 1 - lr * weight_decay)
-                # u = m / (sqrt(r / (1 - beta2**t)) + eps)
-                # p = p - lr / (1 - beta1**t) * u
-                torch._foreach_addcmul_(param_blocks, m_blocks, row_factor_blocks, -step_size)
+            torch._foreach_addcmul_(param_blocks, m_blocks, row_factor_blocks, -step_size)
+        copies.write_back()
 
 
 def update_sharded_factored(
@@ -88,39 +90,38 @@ def update_sharded_factored(
     bias_correction1 = 1 - beta1**step
     step_size = lr / bias_correction1
 
-    for params, grads, ms in in_wider_dtype([(params, grads, ms)], (True, False, True), params):
-        vmean = wider(torch.stack(vmeans), params[0])
-        grad_sq_row_sum = zero_row_sum(params[0], len(params))
-        for grad_blocks, m_blocks, grad_sq_row_sum_blocks in list_chunks(
-            grads, ms, grad_sq_row_sum.unbind()
-        ):
-            if maximize:
-                # g = -g
-                grad_blocks = torch._foreach_neg(grad_blocks)
-            # m = beta1 * m + (1 - beta1) * g
-            scale_(m_blocks, beta1)
-            torch._foreach_add_(m_blocks, grad_blocks, alpha=1 - beta1)
-            # r = beta2 * r + (1 - beta2) * row_mean(g**2)
-            torch._foreach_add_(
-                grad_sq_row_sum_blocks,
-                [row_sum_of_squares(grad_block) for grad_block in grad_blocks],
-            )
-        del grad_blocks  # freed before waiting for other ranks
-        yield [collectives.sum(grad_sq_row_sum, "cols")]
+    copies = WideCopies(params, grads, ms)
+    params, grads, ms = copies.tensors
+    vmean = wider(torch.stack(vmeans), like=params[0])
+    grad_sq_row_sum = zero_row_sum(params[0], len(params))
+    for grad_blocks, m_blocks, grad_sq_row_sum_blocks in list_chunks(
+        grads, ms, grad_sq_row_sum.unbind()
+    ):
+        if maximize:
+            # g = -g
+            grad_blocks = torch._foreach_neg(grad_blocks)
+        # m = beta1 * m + (1 - beta1) * g
+        scale_(m_blocks, beta1)
+        torch._foreach_add_(m_blocks, grad_blocks, alpha=1 - beta1)
         # r = beta2 * r + (1 - beta2) * row_mean(g**2)
-        vmean = beta2 * vmean + (1 - beta2) * (grad_sq_row_sum / cols(collectives.whole))
+        torch._foreach_add_(
+            grad_sq_row_sum_blocks, [row_sum_of_squares(grad_block) for grad_block in grad_blocks]
+        )
+    del grad_blocks  # freed before waiting for other ranks
+    yield [collectives.sum(grad_sq_row_sum, "cols")]
+    # r = beta2 * r + (1 - beta2) * row_mean(g**2)
+    vmean = beta2 * vmean + (1 - beta2) * (grad_sq_row_sum / cols(collectives.whole))
+    # u = m / (sqrt(r / (1 - beta2**t)) + eps)
+    # p = p - lr / (1 - beta1**t) * u
+    row_factor = 1 / (sqrt(vmean) / sqrt(1 - beta2**step) + eps)
+    write(vmeans, vmean)
+    for param_blocks, m_blocks, row_factor_blocks in list_chunks(params, ms, row_factor.unbind()):
+        # p = p - lr * weight_decay * p
+        scale_(param_blocks, 1 - lr * weight_decay)
         # u = m / (sqrt(r / (1 - beta2**t)) + eps)
         # p = p - lr / (1 - beta1**t) * u
-        row_factor = 1 / (sqrt(vmean) / sqrt(1 - beta2**step) + eps)
-        write(vmeans, vmean)
-        for param_blocks, m_blocks, row_factor_blocks in list_chunks(
-            params, ms, row_factor.unbind()
-        ):
-            # p = p - lr * weight_decay * p
-            scale_(param_blocks, 1 - lr * weight_decay)
-            # u = m / (sqrt(r / (1 - beta2**t)) + eps)
-            # p = p - lr / (1 - beta1**t) * u
-            torch._foreach_addcmul_(param_blocks, m_blocks, row_factor_blocks, -step_size)
+        torch._foreach_addcmul_(param_blocks, m_blocks, row_factor_blocks, -step_size)
+    copies.write_back()
 
 
 def update_not_factored(
@@ -144,7 +145,7 @@ def update_not_factored(
     bias_correction1 = 1 - beta1**step
     step_size = lr * bias_correction2_sqrt / bias_correction1
 
-    for chunk in in_wider_dtype(chunks(params, grads, ms, vs), (True, False, True, True), params):
+    for chunk in widened(chunks(params, grads, ms, vs)):
         params, grads, ms, vs = chunk
         if maximize:
             # g = -g

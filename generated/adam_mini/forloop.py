@@ -7,7 +7,7 @@ from torch import Tensor
 from optgen.runtime.eager.parts import blocks, zip_slices
 from optgen.runtime.eager.reductions import row_sum, row_sum_of_squares, zero_row_sum
 from optgen.runtime.eager.scalars import advance, advance_one, divide, sqrt
-from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.eager.working_copies import WideCopies, widened, wider
 from optgen.runtime.matrix_ops import cols
 
 
@@ -31,31 +31,31 @@ def update_factored(
     step_size = lr / bias_correction1
 
     for index in range(len(params)):
-        for param, grad, m in in_wider_dtype(
-            [(params[index], grads[index], ms[index])], (True, False, True), params
-        ):
-            vmean = wider(vmeans[index], params[index])
-            grad_sq_row_sum = zero_row_sum(param)
-            for grad_block, m_block, grad_sq_row_sum_block in blocks(grad, m, grad_sq_row_sum):
-                if maximize:
-                    # g = -g
-                    grad_block = grad_block.neg()
-                # m = beta1 * m + (1 - beta1) * g
-                m_block.mul_(beta1).add_(grad_block, alpha=1 - beta1)
-                # r = beta2 * r + (1 - beta2) * row_mean(g**2)
-                grad_sq_row_sum_block.add_(row_sum_of_squares(grad_block))
+        copies = WideCopies(params[index], grads[index], ms[index])
+        param, grad, m = copies.tensors
+        vmean = wider(vmeans[index], like=params[index])
+        grad_sq_row_sum = zero_row_sum(param)
+        for grad_block, m_block, grad_sq_row_sum_block in blocks(grad, m, grad_sq_row_sum):
+            if maximize:
+                # g = -g
+                grad_block = grad_block.neg()
+            # m = beta1 * m + (1 - beta1) * g
+            m_block.mul_(beta1).add_(grad_block, alpha=1 - beta1)
             # r = beta2 * r + (1 - beta2) * row_mean(g**2)
-            vmean = beta2 * vmean + (1 - beta2) * (grad_sq_row_sum / cols(params[0]))
+            grad_sq_row_sum_block.add_(row_sum_of_squares(grad_block))
+        # r = beta2 * r + (1 - beta2) * row_mean(g**2)
+        vmean = beta2 * vmean + (1 - beta2) * (grad_sq_row_sum / cols(params[0]))
+        # u = m / (sqrt(r / (1 - beta2**t)) + eps)
+        # p = p - lr / (1 - beta1**t) * u
+        row_factor = 1 / (sqrt(vmean) / sqrt(1 - beta2**step) + eps)
+        vmeans[index].copy_(vmean)
+        for param_block, m_block, row_factor_block in blocks(param, m, row_factor):
+            # p = p - lr * weight_decay * p
+            param_block.mul_(1 - lr * weight_decay)
             # u = m / (sqrt(r / (1 - beta2**t)) + eps)
             # p = p - lr / (1 - beta1**t) * u
-            row_factor = 1 / (sqrt(vmean) / sqrt(1 - beta2**step) + eps)
-            vmeans[index].copy_(vmean)
-            for param_block, m_block, row_factor_block in blocks(param, m, row_factor):
-                # p = p - lr * weight_decay * p
-                param_block.mul_(1 - lr * weight_decay)
-                # u = m / (sqrt(r / (1 - beta2**t)) + eps)
-                # p = p - lr / (1 - beta1**t) * u
-                param_block.addcmul_(m_block, row_factor_block, value=-step_size)
+            param_block.addcmul_(m_block, row_factor_block, value=-step_size)
+        copies.write_back()
 
 
 def update_functional_factored(
@@ -74,10 +74,10 @@ def update_functional_factored(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], params[index])
-        grad = wider(grads[index], params[index])
-        m = wider(ms[index], params[index])
-        vmean = wider(vmeans[index], params[index])
+        param = wider(params[index])
+        grad = wider(grads[index], like=params[index])
+        m = wider(ms[index], like=params[index])
+        vmean = wider(vmeans[index], like=params[index])
         step = advance_one(state_steps[index], capturable)
         beta1, beta2 = betas
         grad_sq_row_sum_weight = divide(1 - beta2, cols(params[index]))
@@ -126,9 +126,7 @@ def update_not_factored(
     bias_correction1 = 1 - beta1**step
     step_size = lr / bias_correction1
 
-    for param, grad, m, v in in_wider_dtype(
-        zip_slices(params, grads, ms, vs), (True, False, True, True), params
-    ):
+    for param, grad, m, v in widened(zip_slices(params, grads, ms, vs)):
         if maximize:
             # g = -g
             grad = grad.neg()
@@ -160,10 +158,10 @@ def update_functional_not_factored(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], params[index])
-        grad = wider(grads[index], params[index])
-        m = wider(ms[index], params[index])
-        v = wider(vs[index], params[index])
+        param = wider(params[index])
+        grad = wider(grads[index], like=params[index])
+        m = wider(ms[index], like=params[index])
+        v = wider(vs[index], like=params[index])
         step = advance_one(state_steps[index], capturable)
         beta1, beta2 = betas
         bias_correction2 = 1 - beta2**step

@@ -5,11 +5,11 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.parts import one_list_block, sublists
-from optgen.runtime.eager.reductions import sum_of_squares, zero_sum
+from optgen.runtime.eager.parts import narrowed, sublists
+from optgen.runtime.eager.reductions import sum_of_squares
 from optgen.runtime.eager.rounding import scale_
 from optgen.runtime.eager.scalars import maximum, minimum, sqrt
-from optgen.runtime.eager.working_copies import in_wider_dtype
+from optgen.runtime.eager.working_copies import WideCopies
 from optgen.runtime.matrix_ops import cols, orthogonalize, rows
 from optgen.runtime.sharded.driver import Collectives, Update
 
@@ -35,53 +35,40 @@ def update(
 
     for sublist in sublists(params, grads, momentum_buffers, v_buffers):
         params, grads, momentum_buffers, v_buffers = sublist
-        for params, grads, momentum_buffers, v_buffers in in_wider_dtype(
-            [(params, grads, momentum_buffers, v_buffers)], (True, False, True, True), params
-        ):
-            for grad_blocks, momentum_buffer_blocks in one_list_block(grads, momentum_buffers):
-                if maximize:
-                    # g = -g
-                    grad_blocks = torch._foreach_neg(grad_blocks)
-                # b = lerp(b, g, 1 - momentum)
-                torch._foreach_lerp_(momentum_buffer_blocks, grad_blocks, one_minus_momentum)
-                if nesterov:
-                    # u = lerp(g, b, momentum)
-                    us = torch._foreach_lerp(grad_blocks, momentum_buffer_blocks, momentum)
-                else:
-                    # u = b
-                    us = momentum_buffer_blocks
-                # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
-                sign_matrices = torch._foreach_sign(us)
-            # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
-            o_2s = orthogonalize(sign_matrices, ns_coefficients, ns_steps, 1e-07)
-            o_2s = [o_2.to(params[0].dtype) for o_2 in o_2s]
-            o_sq_sum = zero_sum(params[0], len(params))
-            o_sq_sums = o_sq_sum.unbind()
-            for v_buffer_blocks, o_2_blocks in one_list_block(v_buffers, o_2s):
-                # v = momentum * v + (1 - momentum) * o**2
-                scale_(v_buffer_blocks, momentum)
-                torch._foreach_addcmul_(v_buffer_blocks, o_2_blocks, o_2_blocks, one_minus_momentum)
-                # o = o / (sqrt(v) + eps)
-                denoms = torch._foreach_sqrt(v_buffer_blocks)
-                torch._foreach_add_(denoms, eps)
-                o_3s = torch._foreach_div(o_2_blocks, denoms)
-                # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-                torch._foreach_add_(o_sq_sums, [sum_of_squares(o_3) for o_3 in o_3s])
-            # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-            o_scale = sqrt(minimum(rows(params[0]), cols(params[0]))) / (sqrt(o_sq_sum) + eps)
-            for param_blocks, v_buffer_blocks, o_2_blocks, o_scale_blocks in one_list_block(
-                params, v_buffers, o_2s, o_scale.unbind()
-            ):
-                # o = o / (sqrt(v) + eps)
-                denoms = torch._foreach_sqrt(v_buffer_blocks)
-                torch._foreach_add_(denoms, eps)
-                o_3s = torch._foreach_div(o_2_blocks, denoms)
-                # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-                os = torch._foreach_mul(o_3s, o_scale_blocks)
-                # p = p - lr * weight_decay * p
-                scale_(param_blocks, 1 - lr * weight_decay)
-                # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
-                torch._foreach_add_(param_blocks, os, alpha=-step_size)
+        copies = WideCopies(params, grads, momentum_buffers, v_buffers)
+        params, grads, momentum_buffers, v_buffers = copies.tensors
+        if maximize:
+            # g = -g
+            grads = torch._foreach_neg(grads)
+        # b = lerp(b, g, 1 - momentum)
+        torch._foreach_lerp_(momentum_buffers, grads, one_minus_momentum)
+        if nesterov:
+            # u = lerp(g, b, momentum)
+            us = torch._foreach_lerp(grads, momentum_buffers, momentum)
+        else:
+            # u = b
+            us = momentum_buffers
+        # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
+        sign_matrices = torch._foreach_sign(us)
+        os = orthogonalize(sign_matrices, ns_coefficients, ns_steps, 1e-07)
+        os = [o.to(params[0].dtype) for o in os]
+        # v = momentum * v + (1 - momentum) * o**2
+        scale_(v_buffers, momentum)
+        torch._foreach_addcmul_(v_buffers, os, os, one_minus_momentum)
+        # o = o / (sqrt(v) + eps)
+        denoms = torch._foreach_sqrt(v_buffers)
+        torch._foreach_add_(denoms, eps)
+        o_2s = torch._foreach_div(os, denoms)
+        # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
+        o_sq_sum = torch.stack([sum_of_squares(o_2) for o_2 in o_2s]).double()
+        o_3_scale = sqrt(minimum(rows(params[0]), cols(params[0]))) / (sqrt(o_sq_sum) + eps)
+        o_3_scales = narrowed(o_3_scale.unbind(), like=params[0])
+        o_3s = torch._foreach_mul(o_2s, o_3_scales)
+        # p = p - lr * weight_decay * p
+        scale_(params, 1 - lr * weight_decay)
+        # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
+        torch._foreach_add_(params, o_3s, alpha=-step_size)
+        copies.write_back()
 
 
 def update_sharded(
@@ -104,54 +91,41 @@ def update_sharded(
     one_minus_momentum = 1 - momentum
     step_size = lr * 0.2 * sqrt(maximum(rows(collectives.whole), cols(collectives.whole)))
 
-    for params, grads, momentum_buffers, v_buffers in in_wider_dtype(
-        [(params, grads, momentum_buffers, v_buffers)], (True, False, True, True), params
-    ):
-        for grad_blocks, momentum_buffer_blocks in one_list_block(grads, momentum_buffers):
-            if maximize:
-                # g = -g
-                grad_blocks = torch._foreach_neg(grad_blocks)
-            # b = lerp(b, g, 1 - momentum)
-            torch._foreach_lerp_(momentum_buffer_blocks, grad_blocks, one_minus_momentum)
-            if nesterov:
-                # u = lerp(g, b, momentum)
-                us = torch._foreach_lerp(grad_blocks, momentum_buffer_blocks, momentum)
-            else:
-                # u = b
-                us = momentum_buffer_blocks
-            # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
-            sign_matrices = torch._foreach_sign(us)
-        # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
-        whole = yield collectives.gather(sign_matrices)
-        o_2s = yield collectives.scatter(orthogonalize(whole, ns_coefficients, ns_steps, 1e-07))
-        o_2s = [o_2.to(params[0].dtype) for o_2 in o_2s]
-        o_sq_sum = zero_sum(params[0], len(params))
-        o_sq_sums = o_sq_sum.unbind()
-        for v_buffer_blocks, o_2_blocks in one_list_block(v_buffers, o_2s):
-            # v = momentum * v + (1 - momentum) * o**2
-            scale_(v_buffer_blocks, momentum)
-            torch._foreach_addcmul_(v_buffer_blocks, o_2_blocks, o_2_blocks, one_minus_momentum)
-            # o = o / (sqrt(v) + eps)
-            denoms = torch._foreach_sqrt(v_buffer_blocks)
-            torch._foreach_add_(denoms, eps)
-            o_3s = torch._foreach_div(o_2_blocks, denoms)
-            # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-            torch._foreach_add_(o_sq_sums, [sum_of_squares(o_3) for o_3 in o_3s])
-        yield [collectives.sum(o_sq_sum)]
-        # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-        o_scale = sqrt(minimum(rows(collectives.whole), cols(collectives.whole))) / (
-            sqrt(o_sq_sum) + eps
-        )
-        for param_blocks, v_buffer_blocks, o_2_blocks, o_scale_blocks in one_list_block(
-            params, v_buffers, o_2s, o_scale.unbind()
-        ):
-            # o = o / (sqrt(v) + eps)
-            denoms = torch._foreach_sqrt(v_buffer_blocks)
-            torch._foreach_add_(denoms, eps)
-            o_3s = torch._foreach_div(o_2_blocks, denoms)
-            # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-            os = torch._foreach_mul(o_3s, o_scale_blocks)
-            # p = p - lr * weight_decay * p
-            scale_(param_blocks, 1 - lr * weight_decay)
-            # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
-            torch._foreach_add_(param_blocks, os, alpha=-step_size)
+    copies = WideCopies(params, grads, momentum_buffers, v_buffers)
+    params, grads, momentum_buffers, v_buffers = copies.tensors
+    if maximize:
+        # g = -g
+        grads = torch._foreach_neg(grads)
+    # b = lerp(b, g, 1 - momentum)
+    torch._foreach_lerp_(momentum_buffers, grads, one_minus_momentum)
+    if nesterov:
+        # u = lerp(g, b, momentum)
+        us = torch._foreach_lerp(grads, momentum_buffers, momentum)
+    else:
+        # u = b
+        us = momentum_buffers
+    # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
+    sign_matrices = torch._foreach_sign(us)
+    whole = yield collectives.gather(sign_matrices)
+    os = yield collectives.scatter(orthogonalize(whole, ns_coefficients, ns_steps, 1e-07))
+    os = [o.to(params[0].dtype) for o in os]
+    # v = momentum * v + (1 - momentum) * o**2
+    scale_(v_buffers, momentum)
+    torch._foreach_addcmul_(v_buffers, os, os, one_minus_momentum)
+    # o = o / (sqrt(v) + eps)
+    denoms = torch._foreach_sqrt(v_buffers)
+    torch._foreach_add_(denoms, eps)
+    o_2s = torch._foreach_div(os, denoms)
+    # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
+    o_sq_sum = torch.stack([sum_of_squares(o_2) for o_2 in o_2s]).double()
+    yield [collectives.sum(o_sq_sum)]
+    o_3_scale = sqrt(minimum(rows(collectives.whole), cols(collectives.whole))) / (
+        sqrt(o_sq_sum) + eps
+    )
+    o_3_scales = narrowed(o_3_scale.unbind(), like=params[0])
+    o_3s = torch._foreach_mul(o_2s, o_3_scales)
+    # p = p - lr * weight_decay * p
+    scale_(params, 1 - lr * weight_decay)
+    # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
+    torch._foreach_add_(params, o_3s, alpha=-step_size)
+    copies.write_back()

@@ -4,10 +4,10 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.parts import one_block
-from optgen.runtime.eager.reductions import sum_of_squares, total, zero_sum
+from optgen.runtime.eager.parts import narrowed
+from optgen.runtime.eager.reductions import sum_of_squares, total
 from optgen.runtime.eager.scalars import lerp, maximum, minimum, sign, sqrt
-from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.eager.working_copies import WideCopies, wider
 from optgen.runtime.matrix_ops import cols, orthogonalize, rows
 
 
@@ -31,53 +31,38 @@ def update(
     step_size = lr * 0.2 * sqrt(maximum(rows(params[0]), cols(params[0])))
 
     for index in range(len(params)):
-        for param, grad, momentum_buffer, v_buffer in in_wider_dtype(
-            [(params[index], grads[index], momentum_buffers[index], v_buffers[index])],
-            (True, False, True, True),
-            params,
-        ):
-            for grad_block, momentum_buffer_block in one_block(grad, momentum_buffer):
-                if maximize:
-                    # g = -g
-                    grad_block = grad_block.neg()
-                # b = lerp(b, g, 1 - momentum)
-                momentum_buffer_block.lerp_(grad_block, one_minus_momentum)
-                if nesterov:
-                    # u = lerp(g, b, momentum)
-                    u = grad_block.lerp(momentum_buffer_block, momentum)
-                else:
-                    # u = b
-                    u = momentum_buffer_block
-                # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
-                sign_matrix = u.sign()
-            # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
-            o_2 = orthogonalize([sign_matrix], ns_coefficients, ns_steps, 1e-07)[0]
-            o_2 = o_2.to(param.dtype)
-            o_sq_sum = zero_sum(param)
-            for v_buffer_block, o_2_block in one_block(v_buffer, o_2):
-                # v = momentum * v + (1 - momentum) * o**2
-                v_buffer_block.mul_(momentum).addcmul_(
-                    o_2_block, o_2_block, value=one_minus_momentum
-                )
-                # o = o / (sqrt(v) + eps)
-                denom = v_buffer_block.sqrt().add_(eps)
-                o_3 = o_2_block.div(denom)
-                # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-                o_sq_sum.add_(sum_of_squares(o_3))
-            # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-            o_scale = sqrt(minimum(rows(params[0]), cols(params[0]))) / (sqrt(o_sq_sum) + eps)
-            for param_block, v_buffer_block, o_2_block, o_scale_block in one_block(
-                param, v_buffer, o_2, o_scale
-            ):
-                # o = o / (sqrt(v) + eps)
-                denom = v_buffer_block.sqrt().add_(eps)
-                o_3 = o_2_block.div(denom)
-                # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-                o = o_3.mul(o_scale_block)
-                # p = p - lr * weight_decay * p
-                param_block.mul_(1 - lr * weight_decay)
-                # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
-                param_block.add_(o, alpha=-step_size)
+        copies = WideCopies(params[index], grads[index], momentum_buffers[index], v_buffers[index])
+        param, grad, momentum_buffer, v_buffer = copies.tensors
+        if maximize:
+            # g = -g
+            grad = grad.neg()
+        # b = lerp(b, g, 1 - momentum)
+        momentum_buffer.lerp_(grad, one_minus_momentum)
+        if nesterov:
+            # u = lerp(g, b, momentum)
+            u = grad.lerp(momentum_buffer, momentum)
+        else:
+            # u = b
+            u = momentum_buffer
+        # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
+        sign_matrix = u.sign()
+        o = orthogonalize([sign_matrix], ns_coefficients, ns_steps, 1e-07)[0]
+        o = o.to(param.dtype)
+        # v = momentum * v + (1 - momentum) * o**2
+        v_buffer.mul_(momentum).addcmul_(o, o, value=one_minus_momentum)
+        # o = o / (sqrt(v) + eps)
+        denom = v_buffer.sqrt().add_(eps)
+        o_2 = o.div(denom)
+        # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
+        o_sq_sum = sum_of_squares(o_2).double()
+        o_3_scale = sqrt(minimum(rows(params[0]), cols(params[0]))) / (sqrt(o_sq_sum) + eps)
+        o_3_scale = narrowed(o_3_scale, like=param)
+        o_3 = o_2.mul(o_3_scale)
+        # p = p - lr * weight_decay * p
+        param.mul_(1 - lr * weight_decay)
+        # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
+        param.add_(o_3, alpha=-step_size)
+        copies.write_back()
 
 
 def update_functional(
@@ -98,10 +83,10 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], params[index])
-        grad = wider(grads[index], params[index])
-        momentum_buffer = wider(momentum_buffers[index], params[index])
-        v_buffer = wider(v_buffers[index], params[index])
+        param = wider(params[index])
+        grad = wider(grads[index], like=params[index])
+        momentum_buffer = wider(momentum_buffers[index], like=params[index])
+        v_buffer = wider(v_buffers[index], like=params[index])
         one_minus_momentum = 1 - momentum
         step_size = lr * 0.2 * sqrt(maximum(rows(params[index]), cols(params[index])))
 
@@ -117,18 +102,18 @@ def update_functional(
             # u = b
             u = momentum_buffer
         # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
-        o_2 = orthogonalize([sign(u)], ns_coefficients, ns_steps, 1e-07)[0]
+        o = orthogonalize([sign(u)], ns_coefficients, ns_steps, 1e-07)[0]
         # v = momentum * v + (1 - momentum) * o**2
-        v_buffer = momentum * v_buffer + one_minus_momentum * o_2 * o_2
+        v_buffer = momentum * v_buffer + one_minus_momentum * o * o
         # o = o / (sqrt(v) + eps)
-        o_3 = o_2 / (sqrt(v_buffer) + eps)
+        o_2 = o / (sqrt(v_buffer) + eps)
         # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-        o_sq_sum = total(o_3 * o_3)
-        o = sqrt(minimum(rows(param), cols(param))) / (sqrt(o_sq_sum) + eps) * o_3
+        o_sq_sum = total(o_2 * o_2)
+        o_3 = sqrt(minimum(rows(param), cols(param))) / (sqrt(o_sq_sum) + eps) * o_2
         # p = p - lr * weight_decay * p
         param = (1 - lr * weight_decay) * param
         # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
-        param = param - step_size * o
+        param = param - step_size * o_3
 
         params[index].copy_(param)
         momentum_buffers[index].copy_(momentum_buffer)

@@ -8,7 +8,7 @@ from torch import Tensor
 from optgen.runtime.eager.parts import chunks
 from optgen.runtime.eager.rounding import scale_
 from optgen.runtime.eager.scalars import advance, divide, log, power, sqrt
-from optgen.runtime.eager.working_copies import in_wider_dtype
+from optgen.runtime.eager.working_copies import widened
 
 
 def update(
@@ -54,11 +54,7 @@ def update(
     bias_correction1 = 1 - beta1**step
     exp_avg_fast_weight = bias_correction2_sqrt / bias_correction1
 
-    for chunk in in_wider_dtype(
-        chunks(params, grads, exp_avg_fasts, exp_avg_slows, exp_avg_sqs),
-        (True, False, True, True, True),
-        params,
-    ):
+    for chunk in widened(chunks(params, grads, exp_avg_fasts, exp_avg_slows, exp_avg_sqs)):
         params, grads, exp_avg_fasts, exp_avg_slows, exp_avg_sqs = chunk
         if maximize:
             # g = -g

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.parts import zip_slices
 from optgen.runtime.eager.scalars import advance, advance_one, divide, log, power, sqrt, where
-from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.eager.working_copies import widened, wider
 
 
 def update(
@@ -50,10 +50,8 @@ def update(
     bias_correction2_sqrt = sqrt(bias_correction2)
     bias_correction1 = 1 - beta1**step
 
-    for param, grad, exp_avg_fast, exp_avg_slow, exp_avg_sq in in_wider_dtype(
-        zip_slices(params, grads, exp_avg_fasts, exp_avg_slows, exp_avg_sqs),
-        (True, False, True, True, True),
-        params,
+    for param, grad, exp_avg_fast, exp_avg_slow, exp_avg_sq in widened(
+        zip_slices(params, grads, exp_avg_fasts, exp_avg_slows, exp_avg_sqs)
     ):
         if maximize:
             # g = -g
@@ -95,11 +93,11 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], params[index])
-        grad = wider(grads[index], params[index])
-        exp_avg_fast = wider(exp_avg_fasts[index], params[index])
-        exp_avg_slow = wider(exp_avg_slows[index], params[index])
-        exp_avg_sq = wider(exp_avg_sqs[index], params[index])
+        param = wider(params[index])
+        grad = wider(grads[index], like=params[index])
+        exp_avg_fast = wider(exp_avg_fasts[index], like=params[index])
+        exp_avg_slow = wider(exp_avg_slows[index], like=params[index])
+        exp_avg_sq = wider(exp_avg_sqs[index], like=params[index])
         step = advance_one(state_steps[index], capturable)
         beta1, beta2, beta3 = betas
         alpha_now = alpha

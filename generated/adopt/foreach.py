@@ -8,7 +8,7 @@ from torch import Tensor
 from optgen.runtime.eager.parts import chunks
 from optgen.runtime.eager.rounding import scale_
 from optgen.runtime.eager.scalars import advance, power
-from optgen.runtime.eager.working_copies import in_wider_dtype
+from optgen.runtime.eager.working_copies import widened
 
 
 def update(
@@ -35,11 +35,7 @@ def update(
             # limit = (t - 1) ** clip_exp
             limit = power(step - 1, clip_exp)
 
-    for chunk in in_wider_dtype(
-        chunks(params, grads, exp_avgs, exp_avg_sqs, live_lists=6),
-        (True, False, True, True),
-        params,
-    ):
+    for chunk in widened(chunks(params, grads, exp_avgs, exp_avg_sqs, live_lists=6)):
         params, grads, exp_avgs, exp_avg_sqs = chunk
         if maximize:
             # g = -g

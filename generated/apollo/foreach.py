@@ -11,9 +11,9 @@ from optgen.runtime.eager.scalars import (
     advance,
     divide,
     floor,
+    keys_of,
     maximum,
     minimum,
-    numbers_of,
     remainder,
     sqrt,
 )
@@ -75,7 +75,7 @@ def update_tall(
         if remainder(step - 1, update_proj_gap) == 0:
             # W = gaussian(W, seed, k) / sqrt(used_rank)
             right_projection = divide(1, used_rank_sqrt) * gaussian(
-                right_projection, seed_key, floor(numbers_of(streams) % 16777216), step, 0
+                right_projection, seed_key, keys_of(streams), step, 0
             )
         # x = g @ W
         x = grad @ right_projection
@@ -174,7 +174,7 @@ def update_not_tall(
         if remainder(step - 1, update_proj_gap) == 0:
             # U = gaussian(U, seed, k) / sqrt(used_rank)
             left_projection = divide(1, used_rank_sqrt) * gaussian(
-                left_projection, seed_key, floor(numbers_of(streams) % 16777216), step, 1
+                left_projection, seed_key, keys_of(streams), step, 1
             )
         # z = U @ g
         z = left_projection @ grad

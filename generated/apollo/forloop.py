@@ -11,6 +11,7 @@ from optgen.runtime.eager.scalars import (
     advance_one,
     divide,
     floor,
+    key_of,
     maximum,
     minimum,
     read_one,
@@ -73,7 +74,7 @@ def update_tall(
         if remainder(step - 1, update_proj_gap) == 0:
             # W = gaussian(W, seed, k) / sqrt(used_rank)
             right_projection = divide(1, used_rank_sqrt) * gaussian(
-                right_projection, seed_key, floor(streams[index].item() % 16777216), step, 0
+                right_projection, seed_key, key_of(streams[index]), step, 0
             )
         # x = g @ W
         x = grad @ right_projection
@@ -273,7 +274,7 @@ def update_not_tall(
         if remainder(step - 1, update_proj_gap) == 0:
             # U = gaussian(U, seed, k) / sqrt(used_rank)
             left_projection = divide(1, used_rank_sqrt) * gaussian(
-                left_projection, seed_key, floor(streams[index].item() % 16777216), step, 1
+                left_projection, seed_key, key_of(streams[index]), step, 1
             )
         # z = U @ g
         z = left_projection @ grad

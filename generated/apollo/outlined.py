@@ -9,17 +9,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.parts import same_shape_sublists
 from optgen.runtime.eager.random_numbers import gaussian
-from optgen.runtime.eager.reductions import col_sum, row_sum, total
-from optgen.runtime.eager.scalars import (
-    advance,
-    divide,
-    floor,
-    maximum,
-    minimum,
-    numbers_of,
-    remainder,
-    sqrt,
-)
+from optgen.runtime.eager.scalars import advance, divide, floor, keys_of, minimum, remainder, sqrt
 from optgen.runtime.eager.tensor_lists import sweep_function
 from optgen.runtime.eager.working_copies import empty_like, in_compute_dtype, write_back
 from optgen.runtime.matrix_ops import cols, rows
@@ -27,6 +17,13 @@ from optgen.runtime.matrix_ops import cols, rows
 sweep1 = sweep_function(__package__, "sweep1")
 sweep2 = sweep_function(__package__, "sweep2")
 sweep3 = sweep_function(__package__, "sweep3")
+sweep4 = sweep_function(__package__, "sweep4")
+sweep5 = sweep_function(__package__, "sweep5")
+sweep6 = sweep_function(__package__, "sweep6")
+sweep7 = sweep_function(__package__, "sweep7")
+sweep8 = sweep_function(__package__, "sweep8")
+sweep9 = sweep_function(__package__, "sweep9")
+sweep10 = sweep_function(__package__, "sweep10")
 
 
 def update_tall(
@@ -87,59 +84,59 @@ def update_tall(
         if remainder(step - 1, update_proj_gap) == 0:
             # W = gaussian(W, seed, k) / sqrt(used_rank)
             right_projection_gaussian = gaussian(
-                right_projection, seed_key, floor(numbers_of(streams) % 16777216), step, 0
+                right_projection, seed_key, keys_of(streams), step, 0
             )
-            right_projection = inverse_used_rank_sqrt * right_projection_gaussian
+            sweep1(
+                right_projection,
+                right_projection_gaussian,
+                inverse_used_rank_sqrt=inverse_used_rank_sqrt,
+            )
         # x = g @ W
         x = grad @ right_projection
         # m = beta1 * m + (1 - beta1) * x
         # v = beta2 * v + (1 - beta2) * x**2
         # y = m / (sqrt(v) + eps)
         # u = g * row_norm(y) / (row_norm(x) + TINY)
-        y = empty_like(x)
-        y_product = empty_like(x)
-        sweep1(
+        y = empty_like(exp_avg, "like")
+        y_sq_row_sum = empty_like(exp_avg, "row")
+        x_sq_row_sum = empty_like(exp_avg, "row")
+        sweep2(
             exp_avg,
             x,
             exp_avg_sq,
             y,
-            y_product,
+            y_sq_row_sum,
+            x_sq_row_sum,
             beta1=beta1,
             one_minus_beta1=one_minus_beta1,
             beta2=beta2,
             one_minus_beta2=one_minus_beta2,
             eps=eps,
         )
-        # u = g * row_norm(y) / (row_norm(x) + TINY)
-        y_sq_row_sum = row_sum(y_product)
-        x_product = x * x
-        x_sq_row_sum = row_sum(x_product)
         if mini:
             # u = g * norm(y) / (norm(x) + TINY)
-            y_product_2 = y * y
-            y_sq_sum = total(y_product_2)
-            x_product_2 = x * x
-            x_sq_sum = total(x_product_2)
-            u = sqrt(y_sq_sum) / (sqrt(x_sq_sum) + 1e-08) * grad
+            y_sq_sum = empty_like(y, "scalar")
+            x_sq_sum = empty_like(y, "scalar")
+            sweep3(y, x, y_sq_sum, x_sq_sum)
+            u = empty_like(grad, "like")
+            sweep4(u, grad, y_sq_sum, x_sq_sum)
         else:
             # u = g * row_norm(y) / (row_norm(x) + TINY)
-            u = grad * sqrt(y_sq_row_sum) / (sqrt(x_sq_row_sum) + 1e-08)
+            u = empty_like(grad, "like")
+            sweep5(u, grad, y_sq_row_sum, x_sq_row_sum)
         if fresh_last_norm:
             # last_norm = 0 * last_norm + norm(u)
-            u_product = u * u
-            u_sq_sum = total(u_product)
-            last_norm = 0 * last_norm + sqrt(u_sq_sum)
+            sweep6(u, u, last_norm)
         else:
             # limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
-            u_product_2 = u * u
-            u_sq_sum_2 = total(u_product_2)
-            limit = limit_offset * maximum(sqrt(u_sq_sum_2) / (last_norm + 1e-08), 1.01)
             # last_norm = norm(u) / limit
-            last_norm = sqrt(u_sq_sum_2) / limit
-            u = u / limit
+            # u = u / limit
+            u_after = empty_like(u, "like")
+            sweep7(u_after, u, last_norm, limit_offset=limit_offset)
+            u = u_after
         # p = p - lr * sqrt(scale) * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         # p = p - lr * weight_decay * p
-        sweep2(param, u, step_size=step_size, decay_factor=decay_factor)
+        sweep8(param, u, step_size=step_size, decay_factor=decay_factor)
         write_back(params, param)
         write_back(right_projections, right_projection)
         write_back(exp_avgs, exp_avg)
@@ -207,59 +204,59 @@ def update_not_tall(
         if remainder(step - 1, update_proj_gap) == 0:
             # U = gaussian(U, seed, k) / sqrt(used_rank)
             left_projection_gaussian = gaussian(
-                left_projection, seed_key, floor(numbers_of(streams) % 16777216), step, 1
+                left_projection, seed_key, keys_of(streams), step, 1
             )
-            left_projection = inverse_used_rank_sqrt * left_projection_gaussian
+            sweep1(
+                left_projection,
+                left_projection_gaussian,
+                inverse_used_rank_sqrt=inverse_used_rank_sqrt,
+            )
         # z = U @ g
         z = left_projection @ grad
         # n = beta1 * n + (1 - beta1) * z
         # w = beta2 * w + (1 - beta2) * z**2
         # s = n / (sqrt(w) + eps)
         # u = g * col_norm(s) / (col_norm(z) + TINY)
-        s = empty_like(z)
-        s_product = empty_like(z)
-        sweep3(
+        s = empty_like(exp_avg_wide, "like")
+        s_sq_col_sum = empty_like(exp_avg_wide, "col")
+        z_sq_col_sum = empty_like(exp_avg_wide, "col")
+        sweep9(
             exp_avg_wide,
             z,
             exp_avg_sq_wide,
             s,
-            s_product,
+            s_sq_col_sum,
+            z_sq_col_sum,
             beta1=beta1,
             one_minus_beta1=one_minus_beta1,
             beta2=beta2,
             one_minus_beta2=one_minus_beta2,
             eps=eps,
         )
-        # u = g * col_norm(s) / (col_norm(z) + TINY)
-        s_sq_col_sum = col_sum(s_product)
-        z_product = z * z
-        z_sq_col_sum = col_sum(z_product)
         if mini:
             # u = g * norm(s) / (norm(z) + TINY)
-            s_product_2 = s * s
-            s_sq_sum = total(s_product_2)
-            z_product_2 = z * z
-            z_sq_sum = total(z_product_2)
-            u = sqrt(s_sq_sum) / (sqrt(z_sq_sum) + 1e-08) * grad
+            s_sq_sum = empty_like(s, "scalar")
+            z_sq_sum = empty_like(s, "scalar")
+            sweep3(s, z, s_sq_sum, z_sq_sum)
+            u = empty_like(grad, "like")
+            sweep4(u, grad, s_sq_sum, z_sq_sum)
         else:
             # u = g * col_norm(s) / (col_norm(z) + TINY)
-            u = grad * sqrt(s_sq_col_sum) / (sqrt(z_sq_col_sum) + 1e-08)
+            u = empty_like(grad, "like")
+            sweep10(u, grad, s_sq_col_sum, z_sq_col_sum)
         if fresh_last_norm:
             # last_norm = 0 * last_norm + norm(u)
-            u_product = u * u
-            u_sq_sum = total(u_product)
-            last_norm = 0 * last_norm + sqrt(u_sq_sum)
+            sweep6(u, u, last_norm)
         else:
             # limit = maximum(norm(u) / (last_norm + TINY), GROWTH) / GROWTH
-            u_product_2 = u * u
-            u_sq_sum_2 = total(u_product_2)
-            limit = limit_offset * maximum(sqrt(u_sq_sum_2) / (last_norm + 1e-08), 1.01)
             # last_norm = norm(u) / limit
-            last_norm = sqrt(u_sq_sum_2) / limit
-            u = u / limit
+            # u = u / limit
+            u_after = empty_like(u, "like")
+            sweep7(u_after, u, last_norm, limit_offset=limit_offset)
+            u = u_after
         # p = p - lr * sqrt(scale) * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         # p = p - lr * weight_decay * p
-        sweep2(param, u, step_size=step_size, decay_factor=decay_factor)
+        sweep8(param, u, step_size=step_size, decay_factor=decay_factor)
         write_back(params, param)
         write_back(left_projections, left_projection)
         write_back(exp_avg_wides, exp_avg_wide)

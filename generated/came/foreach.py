@@ -18,7 +18,7 @@ from optgen.runtime.eager.reductions import (
 )
 from optgen.runtime.eager.rounding import scale_
 from optgen.runtime.eager.scalars import divide, maximum, sqrt
-from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.eager.working_copies import WideCopies, wider
 from optgen.runtime.matrix_ops import cols, rows
 from optgen.runtime.sharded.driver import Collectives, Update
 
@@ -61,135 +61,130 @@ def update(
             exp_avg_res_rows,
             exp_avg_res_cols,
         ) = sublist
-        for params, grads, exp_avgs in in_wider_dtype(
-            [(params, grads, exp_avgs)], (True, False, True), params
+        copies = WideCopies(params, grads, exp_avgs)
+        params, grads, exp_avgs = copies.tensors
+        blocked = needs_blocks(params[0])
+        exp_avg_sq_row = wider(torch.stack(exp_avg_sq_rows), like=params[0])
+        exp_avg_sq_col = wider(torch.stack(exp_avg_sq_cols), like=params[0])
+        exp_avg_res_row = wider(torch.stack(exp_avg_res_rows), like=params[0])
+        exp_avg_res_col = wider(torch.stack(exp_avg_res_cols), like=params[0])
+        grad_row_sum = zero_row_sum(params[0], len(params))
+        grad_col_sum = zero_col_sum(params[0], len(params))
+        for grad_blocks, grad_row_sum_blocks, grad_col_sum_blocks in list_blocks(
+            grads, grad_row_sum.unbind(), grad_col_sum.unbind()
         ):
-            blocked = needs_blocks(params[0])
-            exp_avg_sq_row = wider(torch.stack(exp_avg_sq_rows), params[0])
-            exp_avg_sq_col = wider(torch.stack(exp_avg_sq_cols), params[0])
-            exp_avg_res_row = wider(torch.stack(exp_avg_res_rows), params[0])
-            exp_avg_res_col = wider(torch.stack(exp_avg_res_cols), params[0])
-            grad_row_sum = zero_row_sum(params[0], len(params))
-            grad_col_sum = zero_col_sum(params[0], len(params))
-            for grad_blocks, grad_row_sum_blocks, grad_col_sum_blocks in list_blocks(
-                grads, grad_row_sum.unbind(), grad_col_sum.unbind()
-            ):
-                if maximize:
-                    # g = -g
-                    grad_blocks = torch._foreach_neg(grad_blocks)
-                # r = beta2 * r + (1 - beta2) * row_mean(g**2 + eps1)
-                operands = torch._foreach_mul(grad_blocks, grad_blocks)
-                torch._foreach_add_(operands, eps1)
-                torch._foreach_add_(grad_row_sum_blocks, [row_sum(operand) for operand in operands])
-                # c = beta2 * c + (1 - beta2) * col_mean(g**2 + eps1)
-                operands = torch._foreach_mul(grad_blocks, grad_blocks)
-                torch._foreach_add_(operands, eps1)
-                torch._foreach_add_(grad_col_sum_blocks, [col_sum(operand) for operand in operands])
+            if maximize:
+                # g = -g
+                grad_blocks = torch._foreach_neg(grad_blocks)
             # r = beta2 * r + (1 - beta2) * row_mean(g**2 + eps1)
-            exp_avg_sq_row = beta2 * exp_avg_sq_row + (1 - beta2) * (grad_row_sum / cols(params[0]))
+            operands = torch._foreach_mul(grad_blocks, grad_blocks)
+            torch._foreach_add_(operands, eps1)
+            torch._foreach_add_(grad_row_sum_blocks, [row_sum(operand) for operand in operands])
             # c = beta2 * c + (1 - beta2) * col_mean(g**2 + eps1)
-            exp_avg_sq_col = beta2 * exp_avg_sq_col + (1 - beta2) * (grad_col_sum / rows(params[0]))
+            operands = torch._foreach_mul(grad_blocks, grad_blocks)
+            torch._foreach_add_(operands, eps1)
+            torch._foreach_add_(grad_col_sum_blocks, [col_sum(operand) for operand in operands])
+        # r = beta2 * r + (1 - beta2) * row_mean(g**2 + eps1)
+        exp_avg_sq_row = beta2 * exp_avg_sq_row + (1 - beta2) * (grad_row_sum / cols(params[0]))
+        # c = beta2 * c + (1 - beta2) * col_mean(g**2 + eps1)
+        exp_avg_sq_col = beta2 * exp_avg_sq_col + (1 - beta2) * (grad_col_sum / rows(params[0]))
+        # u = g / sqrt(r / mean(r)) / sqrt(c)
+        exp_avg_sq_row_sum = totals(exp_avg_sq_row)
+        row_factor = 1 / sqrt(
+            divide(params[0].numel(), cols(params[0])) * exp_avg_sq_row / exp_avg_sq_row_sum
+        )
+        col_factor = 1 / sqrt(exp_avg_sq_col)
+        write(exp_avg_sq_rows, exp_avg_sq_row)
+        write(exp_avg_sq_cols, exp_avg_sq_col)
+        u_sq_sum = zero_sum(params[0], len(params))
+        u_sq_sums = u_sq_sum.unbind()
+        for grad_blocks, row_factor_blocks, col_factor_blocks in list_blocks(
+            grads, row_factor.unbind(), col_factor.unbind()
+        ):
+            if maximize:
+                # g = -g
+                grad_blocks = torch._foreach_neg(grad_blocks)
             # u = g / sqrt(r / mean(r)) / sqrt(c)
-            exp_avg_sq_row_sum = totals(exp_avg_sq_row)
-            row_factor = 1 / sqrt(
-                divide(params[0].numel(), cols(params[0])) * exp_avg_sq_row / exp_avg_sq_row_sum
-            )
-            col_factor = 1 / sqrt(exp_avg_sq_col)
-            write(exp_avg_sq_rows, exp_avg_sq_row)
-            write(exp_avg_sq_cols, exp_avg_sq_col)
-            u_sq_sum = zero_sum(params[0], len(params))
-            u_sq_sums = u_sq_sum.unbind()
-            for grad_blocks, row_factor_blocks, col_factor_blocks in list_blocks(
-                grads, row_factor.unbind(), col_factor.unbind()
-            ):
+            us = torch._foreach_mul(grad_blocks, row_factor_blocks)
+            torch._foreach_mul_(us, col_factor_blocks)
+            # u = u / maximum(1, rms(u) / clip_threshold)
+            torch._foreach_add_(u_sq_sums, [sum_of_squares(u) for u in us])
+        # u = u / maximum(1, rms(u) / clip_threshold)
+        # m = beta1 * m + (1 - beta1) * u
+        exp_avg_scale = (1 - beta1) / maximum(
+            1, sqrt(u_sq_sum / params[0].numel()) / clip_threshold
+        )
+        # residual = (u - m) ** 2 + eps2
+        residual_scale = 1 / maximum(1, sqrt(u_sq_sum / params[0].numel()) / clip_threshold)
+        residual_row_sum = zero_row_sum(params[0], len(params))
+        residual_col_sum = zero_col_sum(params[0], len(params))
+        for (
+            grad_blocks,
+            exp_avg_blocks,
+            residual_row_sum_blocks,
+            residual_col_sum_blocks,
+            row_factor_blocks,
+            col_factor_blocks,
+            exp_avg_scale_blocks,
+            residual_scale_blocks,
+        ) in list_blocks(
+            grads,
+            exp_avgs,
+            residual_row_sum.unbind(),
+            residual_col_sum.unbind(),
+            row_factor.unbind(),
+            col_factor.unbind(),
+            exp_avg_scale.unbind(),
+            residual_scale.unbind(),
+        ):
+            if blocked:
                 if maximize:
                     # g = -g
                     grad_blocks = torch._foreach_neg(grad_blocks)
                 # u = g / sqrt(r / mean(r)) / sqrt(c)
                 us = torch._foreach_mul(grad_blocks, row_factor_blocks)
                 torch._foreach_mul_(us, col_factor_blocks)
-                # u = u / maximum(1, rms(u) / clip_threshold)
-                torch._foreach_add_(u_sq_sums, [sum_of_squares(u) for u in us])
             # u = u / maximum(1, rms(u) / clip_threshold)
             # m = beta1 * m + (1 - beta1) * u
-            exp_avg_scale = (1 - beta1) / maximum(
-                1, sqrt(u_sq_sum / params[0].numel()) / clip_threshold
-            )
-            # u = u / maximum(1, rms(u) / clip_threshold)
+            scale_(exp_avg_blocks, beta1)
+            torch._foreach_addcmul_(exp_avg_blocks, us, exp_avg_scale_blocks)
             # residual = (u - m) ** 2 + eps2
-            residual_scale = 1 / maximum(1, sqrt(u_sq_sum / params[0].numel()) / clip_threshold)
-            residual_row_sum = zero_row_sum(params[0], len(params))
-            residual_col_sum = zero_col_sum(params[0], len(params))
-            for (
-                grad_blocks,
-                exp_avg_blocks,
-                residual_row_sum_blocks,
-                residual_col_sum_blocks,
-                row_factor_blocks,
-                col_factor_blocks,
-                exp_avg_scale_blocks,
-                residual_scale_blocks,
-            ) in list_blocks(
-                grads,
-                exp_avgs,
-                residual_row_sum.unbind(),
-                residual_col_sum.unbind(),
-                row_factor.unbind(),
-                col_factor.unbind(),
-                exp_avg_scale.unbind(),
-                residual_scale.unbind(),
-            ):
-                if blocked:
-                    if maximize:
-                        # g = -g
-                        grad_blocks = torch._foreach_neg(grad_blocks)
-                    # u = g / sqrt(r / mean(r)) / sqrt(c)
-                    us = torch._foreach_mul(grad_blocks, row_factor_blocks)
-                    torch._foreach_mul_(us, col_factor_blocks)
-                # u = u / maximum(1, rms(u) / clip_threshold)
-                # m = beta1 * m + (1 - beta1) * u
-                scale_(exp_avg_blocks, beta1)
-                torch._foreach_addcmul_(exp_avg_blocks, us, exp_avg_scale_blocks)
-                # u = u / maximum(1, rms(u) / clip_threshold)
-                # residual = (u - m) ** 2 + eps2
-                operands = torch._foreach_mul(us, residual_scale_blocks)
-                torch._foreach_sub_(operands, exp_avg_blocks)
-                residuals = torch._foreach_mul(operands, operands)
-                torch._foreach_add_(residuals, eps2)
-                # r_res = beta3 * r_res + (1 - beta3) * row_mean(residual)
-                torch._foreach_add_(
-                    residual_row_sum_blocks, [row_sum(residual) for residual in residuals]
-                )
-                # c_res = beta3 * c_res + (1 - beta3) * col_mean(residual)
-                torch._foreach_add_(
-                    residual_col_sum_blocks, [col_sum(residual) for residual in residuals]
-                )
+            operands = torch._foreach_mul(us, residual_scale_blocks)
+            torch._foreach_sub_(operands, exp_avg_blocks)
+            residuals = torch._foreach_mul(operands, operands)
+            torch._foreach_add_(residuals, eps2)
             # r_res = beta3 * r_res + (1 - beta3) * row_mean(residual)
-            exp_avg_res_row = beta3 * exp_avg_res_row + (1 - beta3) * (
-                residual_row_sum / cols(params[0])
+            torch._foreach_add_(
+                residual_row_sum_blocks, [row_sum(residual) for residual in residuals]
             )
             # c_res = beta3 * c_res + (1 - beta3) * col_mean(residual)
-            exp_avg_res_col = beta3 * exp_avg_res_col + (1 - beta3) * (
-                residual_col_sum / rows(params[0])
+            torch._foreach_add_(
+                residual_col_sum_blocks, [col_sum(residual) for residual in residuals]
             )
+        # r_res = beta3 * r_res + (1 - beta3) * row_mean(residual)
+        exp_avg_res_row = beta3 * exp_avg_res_row + (1 - beta3) * (
+            residual_row_sum / cols(params[0])
+        )
+        # c_res = beta3 * c_res + (1 - beta3) * col_mean(residual)
+        exp_avg_res_col = beta3 * exp_avg_res_col + (1 - beta3) * (
+            residual_col_sum / rows(params[0])
+        )
+        # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
+        exp_avg_res_row_sum = totals(exp_avg_res_row)
+        row_factor_2 = 1 / sqrt(
+            divide(params[0].numel(), cols(params[0])) * exp_avg_res_row / exp_avg_res_row_sum
+        )
+        col_factor_2 = 1 / sqrt(exp_avg_res_col)
+        write(exp_avg_res_rows, exp_avg_res_row)
+        write(exp_avg_res_cols, exp_avg_res_col)
+        for param_blocks, exp_avg_blocks, row_factor_2_blocks, col_factor_2_blocks in list_blocks(
+            params, exp_avgs, row_factor_2.unbind(), col_factor_2.unbind()
+        ):
             # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
-            exp_avg_res_row_sum = totals(exp_avg_res_row)
-            row_factor_2 = 1 / sqrt(
-                divide(params[0].numel(), cols(params[0])) * exp_avg_res_row / exp_avg_res_row_sum
-            )
-            col_factor_2 = 1 / sqrt(exp_avg_res_col)
-            write(exp_avg_res_rows, exp_avg_res_row)
-            write(exp_avg_res_cols, exp_avg_res_col)
-            for (
-                param_blocks,
-                exp_avg_blocks,
-                row_factor_2_blocks,
-                col_factor_2_blocks,
-            ) in list_blocks(params, exp_avgs, row_factor_2.unbind(), col_factor_2.unbind()):
-                # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
-                updates = torch._foreach_mul(exp_avg_blocks, row_factor_2_blocks)
-                scale_(param_blocks, 1 - lr * weight_decay)
-                torch._foreach_addcmul_(param_blocks, updates, col_factor_2_blocks, -lr)
+            updates = torch._foreach_mul(exp_avg_blocks, row_factor_2_blocks)
+            scale_(param_blocks, 1 - lr * weight_decay)
+            torch._foreach_addcmul_(param_blocks, updates, col_factor_2_blocks, -lr)
+        copies.write_back()
 
 
 def update_sharded(
@@ -213,142 +208,132 @@ def update_sharded(
     beta1, beta2, beta3 = betas
     eps1, eps2 = eps
 
-    for params, grads, exp_avgs in in_wider_dtype(
-        [(params, grads, exp_avgs)], (True, False, True), params
+    copies = WideCopies(params, grads, exp_avgs)
+    params, grads, exp_avgs = copies.tensors
+    exp_avg_sq_row = wider(torch.stack(exp_avg_sq_rows), like=params[0])
+    exp_avg_sq_col = wider(torch.stack(exp_avg_sq_cols), like=params[0])
+    exp_avg_res_row = wider(torch.stack(exp_avg_res_rows), like=params[0])
+    exp_avg_res_col = wider(torch.stack(exp_avg_res_cols), like=params[0])
+    grad_row_sum = zero_row_sum(params[0], len(params))
+    grad_col_sum = zero_col_sum(params[0], len(params))
+    for grad_blocks, grad_row_sum_blocks, grad_col_sum_blocks in list_chunks(
+        grads, grad_row_sum.unbind(), grad_col_sum.unbind()
     ):
-        exp_avg_sq_row = wider(torch.stack(exp_avg_sq_rows), params[0])
-        exp_avg_sq_col = wider(torch.stack(exp_avg_sq_cols), params[0])
-        exp_avg_res_row = wider(torch.stack(exp_avg_res_rows), params[0])
-        exp_avg_res_col = wider(torch.stack(exp_avg_res_cols), params[0])
-        grad_row_sum = zero_row_sum(params[0], len(params))
-        grad_col_sum = zero_col_sum(params[0], len(params))
-        for grad_blocks, grad_row_sum_blocks, grad_col_sum_blocks in list_chunks(
-            grads, grad_row_sum.unbind(), grad_col_sum.unbind()
-        ):
-            if maximize:
-                # g = -g
-                grad_blocks = torch._foreach_neg(grad_blocks)
-            # r = beta2 * r + (1 - beta2) * row_mean(g**2 + eps1)
-            operands = torch._foreach_mul(grad_blocks, grad_blocks)
-            torch._foreach_add_(operands, eps1)
-            torch._foreach_add_(grad_row_sum_blocks, [row_sum(operand) for operand in operands])
-            # c = beta2 * c + (1 - beta2) * col_mean(g**2 + eps1)
-            operands = torch._foreach_mul(grad_blocks, grad_blocks)
-            torch._foreach_add_(operands, eps1)
-            torch._foreach_add_(grad_col_sum_blocks, [col_sum(operand) for operand in operands])
-        del grad_blocks, operands  # freed before waiting for other ranks
-        yield [collectives.sum(grad_row_sum, "cols"), collectives.sum(grad_col_sum, "rows")]
+        if maximize:
+            # g = -g
+            grad_blocks = torch._foreach_neg(grad_blocks)
         # r = beta2 * r + (1 - beta2) * row_mean(g**2 + eps1)
-        exp_avg_sq_row = beta2 * exp_avg_sq_row + (1 - beta2) * (
-            grad_row_sum / cols(collectives.whole)
-        )
+        operands = torch._foreach_mul(grad_blocks, grad_blocks)
+        torch._foreach_add_(operands, eps1)
+        torch._foreach_add_(grad_row_sum_blocks, [row_sum(operand) for operand in operands])
         # c = beta2 * c + (1 - beta2) * col_mean(g**2 + eps1)
-        exp_avg_sq_col = beta2 * exp_avg_sq_col + (1 - beta2) * (
-            grad_col_sum / rows(collectives.whole)
-        )
+        operands = torch._foreach_mul(grad_blocks, grad_blocks)
+        torch._foreach_add_(operands, eps1)
+        torch._foreach_add_(grad_col_sum_blocks, [col_sum(operand) for operand in operands])
+    del grad_blocks, operands  # freed before waiting for other ranks
+    yield [collectives.sum(grad_row_sum, "cols"), collectives.sum(grad_col_sum, "rows")]
+    # r = beta2 * r + (1 - beta2) * row_mean(g**2 + eps1)
+    exp_avg_sq_row = beta2 * exp_avg_sq_row + (1 - beta2) * (grad_row_sum / cols(collectives.whole))
+    # c = beta2 * c + (1 - beta2) * col_mean(g**2 + eps1)
+    exp_avg_sq_col = beta2 * exp_avg_sq_col + (1 - beta2) * (grad_col_sum / rows(collectives.whole))
+    # u = g / sqrt(r / mean(r)) / sqrt(c)
+    exp_avg_sq_row_sum = totals(exp_avg_sq_row)
+    yield [collectives.sum(exp_avg_sq_row_sum, "batch", "rows")]
+    row_factor = 1 / sqrt(
+        divide(collectives.whole.numel(), cols(collectives.whole))
+        * exp_avg_sq_row
+        / exp_avg_sq_row_sum
+    )
+    col_factor = 1 / sqrt(exp_avg_sq_col)
+    write(exp_avg_sq_rows, exp_avg_sq_row)
+    write(exp_avg_sq_cols, exp_avg_sq_col)
+    u_sq_sum = zero_sum(params[0], len(params))
+    for grad_blocks, row_factor_blocks, col_factor_blocks, u_sq_sum_blocks in list_chunks(
+        grads, row_factor.unbind(), col_factor.unbind(), sums=[u_sq_sum.unbind()]
+    ):
+        if maximize:
+            # g = -g
+            grad_blocks = torch._foreach_neg(grad_blocks)
         # u = g / sqrt(r / mean(r)) / sqrt(c)
-        exp_avg_sq_row_sum = totals(exp_avg_sq_row)
-        yield [collectives.sum(exp_avg_sq_row_sum, "batch", "rows")]
-        row_factor = 1 / sqrt(
-            divide(collectives.whole.numel(), cols(collectives.whole))
-            * exp_avg_sq_row
-            / exp_avg_sq_row_sum
-        )
-        col_factor = 1 / sqrt(exp_avg_sq_col)
-        write(exp_avg_sq_rows, exp_avg_sq_row)
-        write(exp_avg_sq_cols, exp_avg_sq_col)
-        u_sq_sum = zero_sum(params[0], len(params))
-        for grad_blocks, row_factor_blocks, col_factor_blocks, u_sq_sum_blocks in list_chunks(
-            grads, row_factor.unbind(), col_factor.unbind(), sums=[u_sq_sum.unbind()]
-        ):
-            if maximize:
-                # g = -g
-                grad_blocks = torch._foreach_neg(grad_blocks)
-            # u = g / sqrt(r / mean(r)) / sqrt(c)
-            us = torch._foreach_mul(grad_blocks, row_factor_blocks)
-            torch._foreach_mul_(us, col_factor_blocks)
-            # u = u / maximum(1, rms(u) / clip_threshold)
-            torch._foreach_add_(u_sq_sum_blocks, [sum_of_squares(u) for u in us])
-        del grad_blocks, us  # freed before waiting for other ranks
-        yield [collectives.sum(u_sq_sum)]
+        us = torch._foreach_mul(grad_blocks, row_factor_blocks)
+        torch._foreach_mul_(us, col_factor_blocks)
+        # u = u / maximum(1, rms(u) / clip_threshold)
+        torch._foreach_add_(u_sq_sum_blocks, [sum_of_squares(u) for u in us])
+    del grad_blocks, us  # freed before waiting for other ranks
+    yield [collectives.sum(u_sq_sum)]
+    # u = u / maximum(1, rms(u) / clip_threshold)
+    # m = beta1 * m + (1 - beta1) * u
+    exp_avg_scale = (1 - beta1) / maximum(
+        1, sqrt(u_sq_sum / collectives.whole.numel()) / clip_threshold
+    )
+    # residual = (u - m) ** 2 + eps2
+    residual_scale = 1 / maximum(1, sqrt(u_sq_sum / collectives.whole.numel()) / clip_threshold)
+    residual_row_sum = zero_row_sum(params[0], len(params))
+    residual_col_sum = zero_col_sum(params[0], len(params))
+    for (
+        grad_blocks,
+        exp_avg_blocks,
+        residual_row_sum_blocks,
+        residual_col_sum_blocks,
+        row_factor_blocks,
+        col_factor_blocks,
+        exp_avg_scale_blocks,
+        residual_scale_blocks,
+    ) in list_chunks(
+        grads,
+        exp_avgs,
+        residual_row_sum.unbind(),
+        residual_col_sum.unbind(),
+        row_factor.unbind(),
+        col_factor.unbind(),
+        exp_avg_scale.unbind(),
+        residual_scale.unbind(),
+    ):
+        if maximize:
+            # g = -g
+            grad_blocks = torch._foreach_neg(grad_blocks)
+        # u = g / sqrt(r / mean(r)) / sqrt(c)
+        us = torch._foreach_mul(grad_blocks, row_factor_blocks)
+        torch._foreach_mul_(us, col_factor_blocks)
         # u = u / maximum(1, rms(u) / clip_threshold)
         # m = beta1 * m + (1 - beta1) * u
-        exp_avg_scale = (1 - beta1) / maximum(
-            1, sqrt(u_sq_sum / collectives.whole.numel()) / clip_threshold
-        )
-        # u = u / maximum(1, rms(u) / clip_threshold)
+        scale_(exp_avg_blocks, beta1)
+        torch._foreach_addcmul_(exp_avg_blocks, us, exp_avg_scale_blocks)
         # residual = (u - m) ** 2 + eps2
-        residual_scale = 1 / maximum(1, sqrt(u_sq_sum / collectives.whole.numel()) / clip_threshold)
-        residual_row_sum = zero_row_sum(params[0], len(params))
-        residual_col_sum = zero_col_sum(params[0], len(params))
-        for (
-            grad_blocks,
-            exp_avg_blocks,
-            residual_row_sum_blocks,
-            residual_col_sum_blocks,
-            row_factor_blocks,
-            col_factor_blocks,
-            exp_avg_scale_blocks,
-            residual_scale_blocks,
-        ) in list_chunks(
-            grads,
-            exp_avgs,
-            residual_row_sum.unbind(),
-            residual_col_sum.unbind(),
-            row_factor.unbind(),
-            col_factor.unbind(),
-            exp_avg_scale.unbind(),
-            residual_scale.unbind(),
-        ):
-            if maximize:
-                # g = -g
-                grad_blocks = torch._foreach_neg(grad_blocks)
-            # u = g / sqrt(r / mean(r)) / sqrt(c)
-            us = torch._foreach_mul(grad_blocks, row_factor_blocks)
-            torch._foreach_mul_(us, col_factor_blocks)
-            # u = u / maximum(1, rms(u) / clip_threshold)
-            # m = beta1 * m + (1 - beta1) * u
-            scale_(exp_avg_blocks, beta1)
-            torch._foreach_addcmul_(exp_avg_blocks, us, exp_avg_scale_blocks)
-            # u = u / maximum(1, rms(u) / clip_threshold)
-            # residual = (u - m) ** 2 + eps2
-            operands = torch._foreach_mul(us, residual_scale_blocks)
-            torch._foreach_sub_(operands, exp_avg_blocks)
-            residuals = torch._foreach_mul(operands, operands)
-            torch._foreach_add_(residuals, eps2)
-            # r_res = beta3 * r_res + (1 - beta3) * row_mean(residual)
-            torch._foreach_add_(
-                residual_row_sum_blocks, [row_sum(residual) for residual in residuals]
-            )
-            # c_res = beta3 * c_res + (1 - beta3) * col_mean(residual)
-            torch._foreach_add_(
-                residual_col_sum_blocks, [col_sum(residual) for residual in residuals]
-            )
-        del grad_blocks, us, operands, residuals  # freed before waiting for other ranks
-        yield [collectives.sum(residual_row_sum, "cols"), collectives.sum(residual_col_sum, "rows")]
+        operands = torch._foreach_mul(us, residual_scale_blocks)
+        torch._foreach_sub_(operands, exp_avg_blocks)
+        residuals = torch._foreach_mul(operands, operands)
+        torch._foreach_add_(residuals, eps2)
         # r_res = beta3 * r_res + (1 - beta3) * row_mean(residual)
-        exp_avg_res_row = beta3 * exp_avg_res_row + (1 - beta3) * (
-            residual_row_sum / cols(collectives.whole)
-        )
+        torch._foreach_add_(residual_row_sum_blocks, [row_sum(residual) for residual in residuals])
         # c_res = beta3 * c_res + (1 - beta3) * col_mean(residual)
-        exp_avg_res_col = beta3 * exp_avg_res_col + (1 - beta3) * (
-            residual_col_sum / rows(collectives.whole)
-        )
+        torch._foreach_add_(residual_col_sum_blocks, [col_sum(residual) for residual in residuals])
+    del grad_blocks, us, operands, residuals  # freed before waiting for other ranks
+    yield [collectives.sum(residual_row_sum, "cols"), collectives.sum(residual_col_sum, "rows")]
+    # r_res = beta3 * r_res + (1 - beta3) * row_mean(residual)
+    exp_avg_res_row = beta3 * exp_avg_res_row + (1 - beta3) * (
+        residual_row_sum / cols(collectives.whole)
+    )
+    # c_res = beta3 * c_res + (1 - beta3) * col_mean(residual)
+    exp_avg_res_col = beta3 * exp_avg_res_col + (1 - beta3) * (
+        residual_col_sum / rows(collectives.whole)
+    )
+    # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
+    exp_avg_res_row_sum = totals(exp_avg_res_row)
+    yield [collectives.sum(exp_avg_res_row_sum, "batch", "rows")]
+    row_factor_2 = 1 / sqrt(
+        divide(collectives.whole.numel(), cols(collectives.whole))
+        * exp_avg_res_row
+        / exp_avg_res_row_sum
+    )
+    col_factor_2 = 1 / sqrt(exp_avg_res_col)
+    write(exp_avg_res_rows, exp_avg_res_row)
+    write(exp_avg_res_cols, exp_avg_res_col)
+    for param_blocks, exp_avg_blocks, row_factor_2_blocks, col_factor_2_blocks in list_chunks(
+        params, exp_avgs, row_factor_2.unbind(), col_factor_2.unbind()
+    ):
         # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
-        exp_avg_res_row_sum = totals(exp_avg_res_row)
-        yield [collectives.sum(exp_avg_res_row_sum, "batch", "rows")]
-        row_factor_2 = 1 / sqrt(
-            divide(collectives.whole.numel(), cols(collectives.whole))
-            * exp_avg_res_row
-            / exp_avg_res_row_sum
-        )
-        col_factor_2 = 1 / sqrt(exp_avg_res_col)
-        write(exp_avg_res_rows, exp_avg_res_row)
-        write(exp_avg_res_cols, exp_avg_res_col)
-        for param_blocks, exp_avg_blocks, row_factor_2_blocks, col_factor_2_blocks in list_chunks(
-            params, exp_avgs, row_factor_2.unbind(), col_factor_2.unbind()
-        ):
-            # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
-            updates = torch._foreach_mul(exp_avg_blocks, row_factor_2_blocks)
-            scale_(param_blocks, 1 - lr * weight_decay)
-            torch._foreach_addcmul_(param_blocks, updates, col_factor_2_blocks, -lr)
+        updates = torch._foreach_mul(exp_avg_blocks, row_factor_2_blocks)
+        scale_(param_blocks, 1 - lr * weight_decay)
+        torch._foreach_addcmul_(param_blocks, updates, col_factor_2_blocks, -lr)
+    copies.write_back()

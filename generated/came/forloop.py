@@ -15,7 +15,7 @@ from optgen.runtime.eager.reductions import (
     zero_sum,
 )
 from optgen.runtime.eager.scalars import divide, maximum, sqrt
-from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.eager.working_copies import WideCopies, wider
 from optgen.runtime.matrix_ops import cols, rows
 
 
@@ -40,121 +40,115 @@ def update(
     eps1, eps2 = eps
 
     for index in range(len(params)):
-        for param, grad, exp_avg in in_wider_dtype(
-            [(params[index], grads[index], exp_avgs[index])], (True, False, True), params
+        copies = WideCopies(params[index], grads[index], exp_avgs[index])
+        param, grad, exp_avg = copies.tensors
+        blocked = needs_blocks(params[index])
+        exp_avg_sq_row = wider(exp_avg_sq_rows[index], like=params[index])
+        exp_avg_sq_col = wider(exp_avg_sq_cols[index], like=params[index])
+        exp_avg_res_row = wider(exp_avg_res_rows[index], like=params[index])
+        exp_avg_res_col = wider(exp_avg_res_cols[index], like=params[index])
+        grad_row_sum = zero_row_sum(param)
+        grad_col_sum = zero_col_sum(param)
+        for grad_block, grad_row_sum_block, grad_col_sum_block in blocks(
+            grad, grad_row_sum, grad_col_sum
         ):
-            blocked = needs_blocks(params[index])
-            exp_avg_sq_row = wider(exp_avg_sq_rows[index], params[index])
-            exp_avg_sq_col = wider(exp_avg_sq_cols[index], params[index])
-            exp_avg_res_row = wider(exp_avg_res_rows[index], params[index])
-            exp_avg_res_col = wider(exp_avg_res_cols[index], params[index])
-            grad_row_sum = zero_row_sum(param)
-            grad_col_sum = zero_col_sum(param)
-            for grad_block, grad_row_sum_block, grad_col_sum_block in blocks(
-                grad, grad_row_sum, grad_col_sum
-            ):
-                if maximize:
-                    # g = -g
-                    grad_block = grad_block.neg()
-                # r = beta2 * r + (1 - beta2) * row_mean(g**2 + eps1)
-                operand = grad_block.mul(grad_block).add_(eps1)
-                grad_row_sum_block.add_(row_sum(operand))
-                # c = beta2 * c + (1 - beta2) * col_mean(g**2 + eps1)
-                operand = grad_block.mul(grad_block).add_(eps1)
-                grad_col_sum_block.add_(col_sum(operand))
+            if maximize:
+                # g = -g
+                grad_block = grad_block.neg()
             # r = beta2 * r + (1 - beta2) * row_mean(g**2 + eps1)
-            exp_avg_sq_row = beta2 * exp_avg_sq_row + (1 - beta2) * (grad_row_sum / cols(params[0]))
+            operand = grad_block.mul(grad_block).add_(eps1)
+            grad_row_sum_block.add_(row_sum(operand))
             # c = beta2 * c + (1 - beta2) * col_mean(g**2 + eps1)
-            exp_avg_sq_col = beta2 * exp_avg_sq_col + (1 - beta2) * (grad_col_sum / rows(params[0]))
+            operand = grad_block.mul(grad_block).add_(eps1)
+            grad_col_sum_block.add_(col_sum(operand))
+        # r = beta2 * r + (1 - beta2) * row_mean(g**2 + eps1)
+        exp_avg_sq_row = beta2 * exp_avg_sq_row + (1 - beta2) * (grad_row_sum / cols(params[0]))
+        # c = beta2 * c + (1 - beta2) * col_mean(g**2 + eps1)
+        exp_avg_sq_col = beta2 * exp_avg_sq_col + (1 - beta2) * (grad_col_sum / rows(params[0]))
+        # u = g / sqrt(r / mean(r)) / sqrt(c)
+        exp_avg_sq_row_sum = total(exp_avg_sq_row)
+        row_factor = 1 / sqrt(
+            divide(params[0].numel(), cols(params[0])) * exp_avg_sq_row / exp_avg_sq_row_sum
+        )
+        col_factor = 1 / sqrt(exp_avg_sq_col)
+        exp_avg_sq_rows[index].copy_(exp_avg_sq_row)
+        exp_avg_sq_cols[index].copy_(exp_avg_sq_col)
+        u_sq_sum = zero_sum(param)
+        for grad_block, row_factor_block, col_factor_block in blocks(grad, row_factor, col_factor):
+            if maximize:
+                # g = -g
+                grad_block = grad_block.neg()
             # u = g / sqrt(r / mean(r)) / sqrt(c)
-            exp_avg_sq_row_sum = total(exp_avg_sq_row)
-            row_factor = 1 / sqrt(
-                divide(params[0].numel(), cols(params[0])) * exp_avg_sq_row / exp_avg_sq_row_sum
-            )
-            col_factor = 1 / sqrt(exp_avg_sq_col)
-            exp_avg_sq_rows[index].copy_(exp_avg_sq_row)
-            exp_avg_sq_cols[index].copy_(exp_avg_sq_col)
-            u_sq_sum = zero_sum(param)
-            for grad_block, row_factor_block, col_factor_block in blocks(
-                grad, row_factor, col_factor
-            ):
+            u = grad_block.mul(row_factor_block).mul_(col_factor_block)
+            # u = u / maximum(1, rms(u) / clip_threshold)
+            u_sq_sum.add_(sum_of_squares(u))
+        # u = u / maximum(1, rms(u) / clip_threshold)
+        # m = beta1 * m + (1 - beta1) * u
+        exp_avg_scale = (1 - beta1) / maximum(
+            1, sqrt(u_sq_sum / params[0].numel()) / clip_threshold
+        )
+        # residual = (u - m) ** 2 + eps2
+        residual_scale = 1 / maximum(1, sqrt(u_sq_sum / params[0].numel()) / clip_threshold)
+        residual_row_sum = zero_row_sum(param)
+        residual_col_sum = zero_col_sum(param)
+        for (
+            grad_block,
+            exp_avg_block,
+            residual_row_sum_block,
+            residual_col_sum_block,
+            row_factor_block,
+            col_factor_block,
+            exp_avg_scale_block,
+            residual_scale_block,
+        ) in blocks(
+            grad,
+            exp_avg,
+            residual_row_sum,
+            residual_col_sum,
+            row_factor,
+            col_factor,
+            exp_avg_scale,
+            residual_scale,
+        ):
+            if blocked:
                 if maximize:
                     # g = -g
                     grad_block = grad_block.neg()
                 # u = g / sqrt(r / mean(r)) / sqrt(c)
                 u = grad_block.mul(row_factor_block).mul_(col_factor_block)
-                # u = u / maximum(1, rms(u) / clip_threshold)
-                u_sq_sum.add_(sum_of_squares(u))
             # u = u / maximum(1, rms(u) / clip_threshold)
             # m = beta1 * m + (1 - beta1) * u
-            exp_avg_scale = (1 - beta1) / maximum(
-                1, sqrt(u_sq_sum / params[0].numel()) / clip_threshold
-            )
-            # u = u / maximum(1, rms(u) / clip_threshold)
+            exp_avg_block.mul_(beta1).addcmul_(u, exp_avg_scale_block)
             # residual = (u - m) ** 2 + eps2
-            residual_scale = 1 / maximum(1, sqrt(u_sq_sum / params[0].numel()) / clip_threshold)
-            residual_row_sum = zero_row_sum(param)
-            residual_col_sum = zero_col_sum(param)
-            for (
-                grad_block,
-                exp_avg_block,
-                residual_row_sum_block,
-                residual_col_sum_block,
-                row_factor_block,
-                col_factor_block,
-                exp_avg_scale_block,
-                residual_scale_block,
-            ) in blocks(
-                grad,
-                exp_avg,
-                residual_row_sum,
-                residual_col_sum,
-                row_factor,
-                col_factor,
-                exp_avg_scale,
-                residual_scale,
-            ):
-                if blocked:
-                    if maximize:
-                        # g = -g
-                        grad_block = grad_block.neg()
-                    # u = g / sqrt(r / mean(r)) / sqrt(c)
-                    u = grad_block.mul(row_factor_block).mul_(col_factor_block)
-                # u = u / maximum(1, rms(u) / clip_threshold)
-                # m = beta1 * m + (1 - beta1) * u
-                exp_avg_block.mul_(beta1).addcmul_(u, exp_avg_scale_block)
-                # u = u / maximum(1, rms(u) / clip_threshold)
-                # residual = (u - m) ** 2 + eps2
-                operand = u.mul(residual_scale_block).sub_(exp_avg_block)
-                residual = operand.mul(operand).add_(eps2)
-                # r_res = beta3 * r_res + (1 - beta3) * row_mean(residual)
-                residual_row_sum_block.add_(row_sum(residual))
-                # c_res = beta3 * c_res + (1 - beta3) * col_mean(residual)
-                residual_col_sum_block.add_(col_sum(residual))
+            operand = u.mul(residual_scale_block).sub_(exp_avg_block)
+            residual = operand.mul(operand).add_(eps2)
             # r_res = beta3 * r_res + (1 - beta3) * row_mean(residual)
-            exp_avg_res_row = beta3 * exp_avg_res_row + (1 - beta3) * (
-                residual_row_sum / cols(params[0])
-            )
+            residual_row_sum_block.add_(row_sum(residual))
             # c_res = beta3 * c_res + (1 - beta3) * col_mean(residual)
-            exp_avg_res_col = beta3 * exp_avg_res_col + (1 - beta3) * (
-                residual_col_sum / rows(params[0])
-            )
+            residual_col_sum_block.add_(col_sum(residual))
+        # r_res = beta3 * r_res + (1 - beta3) * row_mean(residual)
+        exp_avg_res_row = beta3 * exp_avg_res_row + (1 - beta3) * (
+            residual_row_sum / cols(params[0])
+        )
+        # c_res = beta3 * c_res + (1 - beta3) * col_mean(residual)
+        exp_avg_res_col = beta3 * exp_avg_res_col + (1 - beta3) * (
+            residual_col_sum / rows(params[0])
+        )
+        # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
+        exp_avg_res_row_sum = total(exp_avg_res_row)
+        row_factor_2 = 1 / sqrt(
+            divide(params[0].numel(), cols(params[0])) * exp_avg_res_row / exp_avg_res_row_sum
+        )
+        col_factor_2 = 1 / sqrt(exp_avg_res_col)
+        exp_avg_res_rows[index].copy_(exp_avg_res_row)
+        exp_avg_res_cols[index].copy_(exp_avg_res_col)
+        for param_block, exp_avg_block, row_factor_2_block, col_factor_2_block in blocks(
+            param, exp_avg, row_factor_2, col_factor_2
+        ):
             # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
-            exp_avg_res_row_sum = total(exp_avg_res_row)
-            row_factor_2 = 1 / sqrt(
-                divide(params[0].numel(), cols(params[0])) * exp_avg_res_row / exp_avg_res_row_sum
-            )
-            col_factor_2 = 1 / sqrt(exp_avg_res_col)
-            exp_avg_res_rows[index].copy_(exp_avg_res_row)
-            exp_avg_res_cols[index].copy_(exp_avg_res_col)
-            for param_block, exp_avg_block, row_factor_2_block, col_factor_2_block in blocks(
-                param, exp_avg, row_factor_2, col_factor_2
-            ):
-                # p = p - lr * (m / sqrt(r_res / mean(r_res)) / sqrt(c_res) + weight_decay * p)
-                update = exp_avg_block.mul(row_factor_2_block)
-                param_block.mul_(1 - lr * weight_decay).addcmul_(
-                    update, col_factor_2_block, value=-lr
-                )
+            update = exp_avg_block.mul(row_factor_2_block)
+            param_block.mul_(1 - lr * weight_decay).addcmul_(update, col_factor_2_block, value=-lr)
+        copies.write_back()
 
 
 def update_functional(
@@ -176,13 +170,13 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], params[index])
-        grad = wider(grads[index], params[index])
-        exp_avg = wider(exp_avgs[index], params[index])
-        exp_avg_sq_row = wider(exp_avg_sq_rows[index], params[index])
-        exp_avg_sq_col = wider(exp_avg_sq_cols[index], params[index])
-        exp_avg_res_row = wider(exp_avg_res_rows[index], params[index])
-        exp_avg_res_col = wider(exp_avg_res_cols[index], params[index])
+        param = wider(params[index])
+        grad = wider(grads[index], like=params[index])
+        exp_avg = wider(exp_avgs[index], like=params[index])
+        exp_avg_sq_row = wider(exp_avg_sq_rows[index], like=params[index])
+        exp_avg_sq_col = wider(exp_avg_sq_cols[index], like=params[index])
+        exp_avg_res_row = wider(exp_avg_res_rows[index], like=params[index])
+        exp_avg_res_col = wider(exp_avg_res_cols[index], like=params[index])
         beta1, beta2, beta3 = betas
         eps1, eps2 = eps
         one_minus_beta2 = 1 - beta2
@@ -210,13 +204,11 @@ def update_functional(
         )
         # u = u / maximum(1, rms(u) / clip_threshold)
         u_sq_sum = total(u * u)
-        # u = u / maximum(1, rms(u) / clip_threshold)
         # m = beta1 * m + (1 - beta1) * u
         exp_avg = (
             beta1 * exp_avg
             + (1 - beta1) / maximum(1, sqrt(u_sq_sum / param.numel()) / clip_threshold) * u
         )
-        # u = u / maximum(1, rms(u) / clip_threshold)
         # residual = (u - m) ** 2 + eps2
         residual = (
             1 / maximum(1, sqrt(u_sq_sum / param.numel()) / clip_threshold) * u - exp_avg

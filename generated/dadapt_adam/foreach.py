@@ -17,7 +17,7 @@ from optgen.runtime.eager.reductions import (
 )
 from optgen.runtime.eager.rounding import scale_
 from optgen.runtime.eager.scalars import maximum, minimum, sqrt, where
-from optgen.runtime.eager.working_copies import in_wider_dtype
+from optgen.runtime.eager.working_copies import WideCopies
 from optgen.runtime.sharded.driver import Collectives, Update
 
 
@@ -46,132 +46,131 @@ def update_sharded(
     beta1, beta2 = betas
     beta3 = sqrt(beta2)
 
-    for params, grads, exp_avgs, exp_avg_sqs, s_list in in_wider_dtype(
-        [(params, grads, exp_avgs, exp_avg_sqs, s_list)], (True, False, True, True, True), params
+    copies = WideCopies(params, grads, exp_avgs, exp_avg_sqs, s_list)
+    params, grads, exp_avgs, exp_avg_sqs, s_list = copies.tensors
+    exp_avg_scale = None
+    s_scale = None
+    decay_factor = None
+    k = stacked_numbers(params[0], ks)
+    d = stacked_numbers(params[0], ds)
+    numerator_weighted = stacked_numbers(params[0], numerator_weighteds)
+    scale = d
+    if use_bias_correction:
+        # scale = scale * sqrt(1 - beta2 ** (k + 1)) / (1 - beta1 ** (k + 1))
+        scale_2 = scale * sqrt(1 - beta2 ** (k + 1)) / (1 - beta1 ** (k + 1))
+    else:
+        scale_2 = scale
+    # step_size = layer_scale * scale * lr
+    step_size = layer_scale * scale_2 * lr
+    if lr > 0:
+        # m = beta1 * m + (1 - beta1) * step_size * g
+        exp_avg_scale = (1 - beta1) * step_size
+        # s = beta3 * s + (1 - beta3) * scale * lr * g
+        s_scale = (1 - beta3) * scale_2 * lr
+    where_sum = zero_sum(params[0], len(params))
+    where_sum_2 = zero_sum(params[0], len(params))
+    for (
+        param_blocks,
+        grad_blocks,
+        exp_avg_blocks,
+        exp_avg_sq_blocks,
+        s_blocks,
+        step_size_blocks,
+        exp_avg_scale_blocks,
+        s_scale_blocks,
+        where_sum_blocks,
+        where_sum_2_blocks,
+    ) in list_chunks(
+        params,
+        grads,
+        exp_avgs,
+        exp_avg_sqs,
+        s_list,
+        step_size.unbind(),
+        [] if exp_avg_scale is None else exp_avg_scale.unbind(),
+        [] if s_scale is None else s_scale.unbind(),
+        sums=[where_sum.unbind(), where_sum_2.unbind()],
     ):
-        exp_avg_scale = None
-        s_scale = None
-        decay_factor = None
-        k = stacked_numbers(params[0], ks)
-        d = stacked_numbers(params[0], ds)
-        numerator_weighted = stacked_numbers(params[0], numerator_weighteds)
-        scale = d
-        if use_bias_correction:
-            # scale = scale * sqrt(1 - beta2 ** (k + 1)) / (1 - beta1 ** (k + 1))
-            scale_2 = scale * sqrt(1 - beta2 ** (k + 1)) / (1 - beta1 ** (k + 1))
-        else:
-            scale_2 = scale
-        # step_size = layer_scale * scale * lr
-        step_size = layer_scale * scale_2 * lr
+        if maximize:
+            # g = -g
+            grad_blocks = torch._foreach_neg(grad_blocks)
+        if weight_decay and not decouple:
+            # g = g + weight_decay * p
+            grad_blocks = torch._foreach_add(grad_blocks, param_blocks, alpha=weight_decay)
+        values = torch._foreach_mul(grad_blocks, s_blocks)
+        torch._foreach_mul_(values, step_size_blocks)
+        denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
+        torch._foreach_add_(denoms, eps)
+        torch._foreach_div_(values, denoms)
+        operands = [torch.where(torch.tensor(lr > 0), value, 0) for value in values]
+        torch._foreach_add_(where_sum_blocks, [total(operand) for operand in operands])
         if lr > 0:
             # m = beta1 * m + (1 - beta1) * step_size * g
-            exp_avg_scale = (1 - beta1) * step_size
-        if lr > 0:
+            scale_(exp_avg_blocks, beta1)
+            torch._foreach_addcmul_(exp_avg_blocks, grad_blocks, exp_avg_scale_blocks)
+            # v = beta2 * v + (1 - beta2) * g**2
+            scale_(exp_avg_sq_blocks, beta2)
+            torch._foreach_addcmul_(exp_avg_sq_blocks, grad_blocks, grad_blocks, 1 - beta2)
             # s = beta3 * s + (1 - beta3) * scale * lr * g
-            s_scale = (1 - beta3) * scale_2 * lr
-        where_sum = zero_sum(params[0], len(params))
-        where_sum_2 = zero_sum(params[0], len(params))
-        for (
-            param_blocks,
-            grad_blocks,
-            exp_avg_blocks,
-            exp_avg_sq_blocks,
-            s_blocks,
-            step_size_blocks,
-            exp_avg_scale_blocks,
-            s_scale_blocks,
-            where_sum_blocks,
-            where_sum_2_blocks,
-        ) in list_chunks(
-            params,
-            grads,
-            exp_avgs,
-            exp_avg_sqs,
-            s_list,
-            step_size.unbind(),
-            [] if exp_avg_scale is None else exp_avg_scale.unbind(),
-            [] if s_scale is None else s_scale.unbind(),
-            sums=[where_sum.unbind(), where_sum_2.unbind()],
-        ):
-            if maximize:
-                # g = -g
-                grad_blocks = torch._foreach_neg(grad_blocks)
-            if weight_decay and not decouple:
-                # g = g + weight_decay * p
-                grad_blocks = torch._foreach_add(grad_blocks, param_blocks, alpha=weight_decay)
-            values = torch._foreach_mul(grad_blocks, s_blocks)
-            torch._foreach_mul_(values, step_size_blocks)
-            denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
-            torch._foreach_add_(denoms, eps)
-            torch._foreach_div_(values, denoms)
-            operands = [torch.where(torch.tensor(lr > 0), value, 0) for value in values]
-            torch._foreach_add_(where_sum_blocks, [total(operand) for operand in operands])
-            if lr > 0:
-                # m = beta1 * m + (1 - beta1) * step_size * g
-                scale_(exp_avg_blocks, beta1)
-                torch._foreach_addcmul_(exp_avg_blocks, grad_blocks, exp_avg_scale_blocks)
-                # v = beta2 * v + (1 - beta2) * g**2
-                scale_(exp_avg_sq_blocks, beta2)
-                torch._foreach_addcmul_(exp_avg_sq_blocks, grad_blocks, grad_blocks, 1 - beta2)
-                # s = beta3 * s + (1 - beta3) * scale * lr * g
-                scale_(s_blocks, beta3)
-                torch._foreach_addcmul_(s_blocks, grad_blocks, s_scale_blocks)
-            values = torch._foreach_abs(s_blocks)
-            scale_(values, layer_scale)
-            operands = [torch.where(torch.tensor(lr > 0), value, 0) for value in values]
-            torch._foreach_add_(where_sum_2_blocks, [total(operand) for operand in operands])
-        del grad_blocks, values, denoms, operands  # freed before waiting for other ranks
-        yield [collectives.sum(where_sum), collectives.sum(where_sum_2)]
-        sum_over_all = yield all_sum(where_sum)
-        # inner = sum(where(lr > 0, step_size * g * s / (sqrt(v) + eps), 0), over="all")
-        inner = sum_over_all
-        sum_over_all2 = yield all_sum(where_sum_2)
-        # l1_norm = sum(where(lr > 0, layer_scale * abs(s), 0), over="all")
-        l1_norm = sum_over_all2
-        moves = l1_norm != 0
-        max_over_all = yield all_max(number(params[0], abs(lr), len(params)))
-        # rate = where(moves, scale * max_abs(lr, over="all"), 0)
-        rate = where(moves, scale_2 * max_over_all, 0)
-        k = where(moves, k + 1, k)
-        # r = where(moves, beta3 * r + (1 - beta3) * inner, r)
-        numerator_weighted = where(
-            moves, beta3 * numerator_weighted + (1 - beta3) * inner, numerator_weighted
-        )
-        # d_hat = where(moves, r / ((1 - beta3) * l1_norm), d)
-        d_hat = where(moves, numerator_weighted / ((1 - beta3) * l1_norm), d)
-        if growth_rate is not None:
-            # d_hat = minimum(d_hat, d * growth_rate)
-            d_hat_2 = minimum(d_hat, d * growth_rate)
-        else:
-            d_hat_2 = d_hat
-        # d = maximum(d, d_hat)
-        d = maximum(d, d_hat_2)
+            scale_(s_blocks, beta3)
+            torch._foreach_addcmul_(s_blocks, grad_blocks, s_scale_blocks)
+        values = torch._foreach_abs(s_blocks)
+        scale_(values, layer_scale)
+        operands = [torch.where(torch.tensor(lr > 0), value, 0) for value in values]
+        torch._foreach_add_(where_sum_2_blocks, [total(operand) for operand in operands])
+    del grad_blocks, values, denoms, operands  # freed before waiting for other ranks
+    yield [collectives.sum(where_sum), collectives.sum(where_sum_2)]
+    sum_over_all = yield all_sum(where_sum)
+    # inner = sum(where(lr > 0, step_size * g * s / (sqrt(v) + eps), 0), over="all")
+    inner = sum_over_all
+    sum_over_all2 = yield all_sum(where_sum_2)
+    # l1_norm = sum(where(lr > 0, layer_scale * abs(s), 0), over="all")
+    l1_norm = sum_over_all2
+    moves = l1_norm != 0
+    max_over_all = yield all_max(number(params[0], abs(lr), len(params)))
+    # rate = where(moves, scale * max_abs(lr, over="all"), 0)
+    rate = where(moves, scale_2 * max_over_all, 0)
+    k = where(moves, k + 1, k)
+    # r = where(moves, beta3 * r + (1 - beta3) * inner, r)
+    numerator_weighted = where(
+        moves, beta3 * numerator_weighted + (1 - beta3) * inner, numerator_weighted
+    )
+    # d_hat = where(moves, r / ((1 - beta3) * l1_norm), d)
+    d_hat = where(moves, numerator_weighted / ((1 - beta3) * l1_norm), d)
+    if growth_rate is not None:
+        # d_hat = minimum(d_hat, d * growth_rate)
+        d_hat_2 = minimum(d_hat, d * growth_rate)
+    else:
+        d_hat_2 = d_hat
+    # d = maximum(d, d_hat)
+    d = maximum(d, d_hat_2)
+    if decouple:
+        # p = p - weight_decay * rate * p
+        decay_factor = 1 - weight_decay * rate
+    # p = p - where(moves, 1, 0) * m / (sqrt(v) + eps)
+    step_size_2 = where(moves, 1, 0)
+    write(ks, k.flatten())
+    write(ds, d.flatten())
+    write(numerator_weighteds, numerator_weighted.flatten())
+    for (
+        param_blocks,
+        exp_avg_blocks,
+        exp_avg_sq_blocks,
+        decay_factor_blocks,
+        step_size_2_blocks,
+    ) in list_chunks(
+        params,
+        exp_avgs,
+        exp_avg_sqs,
+        [] if decay_factor is None else decay_factor.unbind(),
+        step_size_2.unbind(),
+    ):
         if decouple:
             # p = p - weight_decay * rate * p
-            decay_factor = 1 - weight_decay * rate
+            torch._foreach_mul_(param_blocks, decay_factor_blocks)
         # p = p - where(moves, 1, 0) * m / (sqrt(v) + eps)
-        step_size_2 = where(moves, 1, 0)
-        write(ks, k.flatten())
-        write(ds, d.flatten())
-        write(numerator_weighteds, numerator_weighted.flatten())
-        for (
-            param_blocks,
-            exp_avg_blocks,
-            exp_avg_sq_blocks,
-            decay_factor_blocks,
-            step_size_2_blocks,
-        ) in list_chunks(
-            params,
-            exp_avgs,
-            exp_avg_sqs,
-            [] if decay_factor is None else decay_factor.unbind(),
-            step_size_2.unbind(),
-        ):
-            if decouple:
-                # p = p - weight_decay * rate * p
-                torch._foreach_mul_(param_blocks, decay_factor_blocks)
-            # p = p - where(moves, 1, 0) * m / (sqrt(v) + eps)
-            denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
-            torch._foreach_add_(denoms, eps)
-            updates = torch._foreach_mul(exp_avg_blocks, step_size_2_blocks)
-            torch._foreach_addcdiv_(param_blocks, updates, denoms, -1)
+        denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
+        torch._foreach_add_(denoms, eps)
+        updates = torch._foreach_mul(exp_avg_blocks, step_size_2_blocks)
+        torch._foreach_addcdiv_(param_blocks, updates, denoms, -1)
+    copies.write_back()

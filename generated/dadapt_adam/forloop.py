@@ -8,12 +8,7 @@ from torch import Tensor
 from optgen.runtime.eager.parts import blocks
 from optgen.runtime.eager.reductions import all_max, all_sum, number, total, zero_sum
 from optgen.runtime.eager.scalars import maximum, minimum, sqrt, where, where_number
-from optgen.runtime.eager.working_copies import (
-    in_wider_dtype,
-    number_in_float64,
-    wider,
-    write_number,
-)
+from optgen.runtime.eager.working_copies import WideCopies, number_in_float64, wider, write_number
 from optgen.runtime.sharded.driver import Update
 
 
@@ -42,111 +37,110 @@ def update(
     beta3 = sqrt(beta2)
 
     for index in range(len(params)):
-        for param, grad, exp_avg, exp_avg_sq, s in in_wider_dtype(
-            [(params[index], grads[index], exp_avgs[index], exp_avg_sqs[index], s_list[index])],
-            (True, False, True, True, True),
-            params,
-        ):
-            exp_avg_scale = None
-            s_scale = None
-            decay_factor = None
-            k = number(params[index], ks[index])
-            d = number(params[index], ds[index])
-            numerator_weighted = number(params[index], numerator_weighteds[index])
-            # scale = d
-            scale = d.clone()
-            if use_bias_correction:
-                # scale = scale * sqrt(1 - beta2 ** (k + 1)) / (1 - beta1 ** (k + 1))
-                scale_2 = scale * sqrt(1 - beta2 ** (k + 1)) / (1 - beta1 ** (k + 1))
-            else:
-                scale_2 = scale
-            # step_size = layer_scale * scale * lr
-            step_size = layer_scale * scale_2 * lr
+        copies = WideCopies(
+            params[index], grads[index], exp_avgs[index], exp_avg_sqs[index], s_list[index]
+        )
+        param, grad, exp_avg, exp_avg_sq, s = copies.tensors
+        exp_avg_scale = None
+        s_scale = None
+        decay_factor = None
+        k = number(params[index], ks[index])
+        d = number(params[index], ds[index])
+        numerator_weighted = number(params[index], numerator_weighteds[index])
+        # scale = d
+        scale = d.clone()
+        if use_bias_correction:
+            # scale = scale * sqrt(1 - beta2 ** (k + 1)) / (1 - beta1 ** (k + 1))
+            scale_2 = scale * sqrt(1 - beta2 ** (k + 1)) / (1 - beta1 ** (k + 1))
+        else:
+            scale_2 = scale
+        # step_size = layer_scale * scale * lr
+        step_size = layer_scale * scale_2 * lr
+        if lr > 0:
+            # m = beta1 * m + (1 - beta1) * step_size * g
+            exp_avg_scale = (1 - beta1) * step_size
+            # s = beta3 * s + (1 - beta3) * scale * lr * g
+            s_scale = (1 - beta3) * scale_2 * lr
+        where_sum = zero_sum(param)
+        where_sum_2 = zero_sum(param)
+        for (
+            param_block,
+            grad_block,
+            exp_avg_block,
+            exp_avg_sq_block,
+            s_block,
+            step_size_block,
+            exp_avg_scale_block,
+            s_scale_block,
+        ) in blocks(param, grad, exp_avg, exp_avg_sq, s, step_size, exp_avg_scale, s_scale):
+            if maximize:
+                # g = -g
+                grad_block = grad_block.neg()
+            if weight_decay and not decouple:
+                # g = g + weight_decay * p
+                grad_block = grad_block.add(param_block, alpha=weight_decay)
+            value = grad_block.mul(s_block).mul_(step_size_block)
+            denom = exp_avg_sq_block.sqrt().add_(eps)
+            value.div_(denom)
+            operand = torch.where(torch.tensor(lr > 0), value, 0)
+            where_sum.add_(total(operand))
             if lr > 0:
                 # m = beta1 * m + (1 - beta1) * step_size * g
-                exp_avg_scale = (1 - beta1) * step_size
-            if lr > 0:
+                exp_avg_block.mul_(beta1).addcmul_(grad_block, exp_avg_scale_block)
+                # v = beta2 * v + (1 - beta2) * g**2
+                exp_avg_sq_block.mul_(beta2).addcmul_(grad_block, grad_block, value=1 - beta2)
                 # s = beta3 * s + (1 - beta3) * scale * lr * g
-                s_scale = (1 - beta3) * scale_2 * lr
-            where_sum = zero_sum(param)
-            where_sum_2 = zero_sum(param)
-            for (
-                param_block,
-                grad_block,
-                exp_avg_block,
-                exp_avg_sq_block,
-                s_block,
-                step_size_block,
-                exp_avg_scale_block,
-                s_scale_block,
-            ) in blocks(param, grad, exp_avg, exp_avg_sq, s, step_size, exp_avg_scale, s_scale):
-                if maximize:
-                    # g = -g
-                    grad_block = grad_block.neg()
-                if weight_decay and not decouple:
-                    # g = g + weight_decay * p
-                    grad_block = grad_block.add(param_block, alpha=weight_decay)
-                value = grad_block.mul(s_block).mul_(step_size_block)
-                denom = exp_avg_sq_block.sqrt().add_(eps)
-                value.div_(denom)
-                operand = torch.where(torch.tensor(lr > 0), value, 0)
-                where_sum.add_(total(operand))
-                if lr > 0:
-                    # m = beta1 * m + (1 - beta1) * step_size * g
-                    exp_avg_block.mul_(beta1).addcmul_(grad_block, exp_avg_scale_block)
-                    # v = beta2 * v + (1 - beta2) * g**2
-                    exp_avg_sq_block.mul_(beta2).addcmul_(grad_block, grad_block, value=1 - beta2)
-                    # s = beta3 * s + (1 - beta3) * scale * lr * g
-                    s_block.mul_(beta3).addcmul_(grad_block, s_scale_block)
-                value = s_block.abs().mul_(layer_scale)
-                operand = torch.where(torch.tensor(lr > 0), value, 0)
-                where_sum_2.add_(total(operand))
-            sum_over_all = yield all_sum(where_sum)
-            # inner = sum(where(lr > 0, step_size * g * s / (sqrt(v) + eps), 0), over="all")
-            inner = sum_over_all
-            sum_over_all2 = yield all_sum(where_sum_2)
-            # l1_norm = sum(where(lr > 0, layer_scale * abs(s), 0), over="all")
-            l1_norm = sum_over_all2
-            moves = l1_norm != 0
-            max_over_all = yield all_max(number(param, abs(lr)))
-            # rate = where(moves, scale * max_abs(lr, over="all"), 0)
-            rate = where(moves, scale_2 * max_over_all, 0)
-            k = where(moves, k + 1, k)
-            # r = where(moves, beta3 * r + (1 - beta3) * inner, r)
-            numerator_weighted = where(
-                moves, beta3 * numerator_weighted + (1 - beta3) * inner, numerator_weighted
-            )
-            # d_hat = where(moves, r / ((1 - beta3) * l1_norm), d)
-            d_hat = where(moves, numerator_weighted / ((1 - beta3) * l1_norm), d)
-            if growth_rate is not None:
-                # d_hat = minimum(d_hat, d * growth_rate)
-                d_hat_2 = minimum(d_hat, d * growth_rate)
-            else:
-                d_hat_2 = d_hat
-            # d = maximum(d, d_hat)
-            d = maximum(d, d_hat_2)
+                s_block.mul_(beta3).addcmul_(grad_block, s_scale_block)
+            value = s_block.abs().mul_(layer_scale)
+            operand = torch.where(torch.tensor(lr > 0), value, 0)
+            where_sum_2.add_(total(operand))
+        sum_over_all = yield all_sum(where_sum)
+        # inner = sum(where(lr > 0, step_size * g * s / (sqrt(v) + eps), 0), over="all")
+        inner = sum_over_all
+        sum_over_all2 = yield all_sum(where_sum_2)
+        # l1_norm = sum(where(lr > 0, layer_scale * abs(s), 0), over="all")
+        l1_norm = sum_over_all2
+        moves = l1_norm != 0
+        max_over_all = yield all_max(number(param, abs(lr)))
+        # rate = where(moves, scale * max_abs(lr, over="all"), 0)
+        rate = where(moves, scale_2 * max_over_all, 0)
+        k = where(moves, k + 1, k)
+        # r = where(moves, beta3 * r + (1 - beta3) * inner, r)
+        numerator_weighted = where(
+            moves, beta3 * numerator_weighted + (1 - beta3) * inner, numerator_weighted
+        )
+        # d_hat = where(moves, r / ((1 - beta3) * l1_norm), d)
+        d_hat = where(moves, numerator_weighted / ((1 - beta3) * l1_norm), d)
+        if growth_rate is not None:
+            # d_hat = minimum(d_hat, d * growth_rate)
+            d_hat_2 = minimum(d_hat, d * growth_rate)
+        else:
+            d_hat_2 = d_hat
+        # d = maximum(d, d_hat)
+        d = maximum(d, d_hat_2)
+        if decouple:
+            # p = p - weight_decay * rate * p
+            decay_factor = 1 - weight_decay * rate
+        # p = p - where(moves, 1, 0) * m / (sqrt(v) + eps)
+        step_size_2 = where(moves, 1, 0)
+        ks[index].copy_(k.view(()))
+        ds[index].copy_(d.view(()))
+        numerator_weighteds[index].copy_(numerator_weighted.view(()))
+        for (
+            param_block,
+            exp_avg_block,
+            exp_avg_sq_block,
+            decay_factor_block,
+            step_size_2_block,
+        ) in blocks(param, exp_avg, exp_avg_sq, decay_factor, step_size_2):
             if decouple:
                 # p = p - weight_decay * rate * p
-                decay_factor = 1 - weight_decay * rate
+                param_block.mul_(decay_factor_block)
             # p = p - where(moves, 1, 0) * m / (sqrt(v) + eps)
-            step_size_2 = where(moves, 1, 0)
-            ks[index].copy_(k.view(()))
-            ds[index].copy_(d.view(()))
-            numerator_weighteds[index].copy_(numerator_weighted.view(()))
-            for (
-                param_block,
-                exp_avg_block,
-                exp_avg_sq_block,
-                decay_factor_block,
-                step_size_2_block,
-            ) in blocks(param, exp_avg, exp_avg_sq, decay_factor, step_size_2):
-                if decouple:
-                    # p = p - weight_decay * rate * p
-                    param_block.mul_(decay_factor_block)
-                # p = p - where(moves, 1, 0) * m / (sqrt(v) + eps)
-                denom = exp_avg_sq_block.sqrt().add_(eps)
-                update = exp_avg_block.mul(step_size_2_block)
-                param_block.addcdiv_(update, denom, value=-1)
+            denom = exp_avg_sq_block.sqrt().add_(eps)
+            update = exp_avg_block.mul(step_size_2_block)
+            param_block.addcdiv_(update, denom, value=-1)
+        copies.write_back()
 
 
 def update_functional(
@@ -172,11 +166,11 @@ def update_functional(
 ) -> Update:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], params[index])
-        grad = wider(grads[index], params[index])
-        exp_avg = wider(exp_avgs[index], params[index])
-        exp_avg_sq = wider(exp_avg_sqs[index], params[index])
-        s = wider(s_list[index], params[index])
+        param = wider(params[index])
+        grad = wider(grads[index], like=params[index])
+        exp_avg = wider(exp_avgs[index], like=params[index])
+        exp_avg_sq = wider(exp_avg_sqs[index], like=params[index])
+        s = wider(s_list[index], like=params[index])
         k = number_in_float64(ks[index])
         d = number_in_float64(ds[index])
         numerator_weighted = number_in_float64(numerator_weighteds[index])

@@ -77,7 +77,7 @@ class Dion(GeneratedOptimizer):
         tensor_hypers=(),
         elementwise=False,
         why_uncut="the state Q is a thin matrix",
-        sweeps=("sweep1", "sweep2"),
+        sweeps=("sweep1", "sweep2", "sweep3"),
         ranked=True,
     )
     lowerings = __name__

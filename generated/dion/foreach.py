@@ -8,7 +8,7 @@ from optgen.runtime.eager.linear_algebra import qr, transpose
 from optgen.runtime.eager.parts import same_shape_sublists
 from optgen.runtime.eager.random_numbers import gaussian
 from optgen.runtime.eager.reductions import col_sum
-from optgen.runtime.eager.scalars import advance, divide, floor, numbers_of, sqrt
+from optgen.runtime.eager.scalars import advance, divide, floor, keys_of, sqrt
 from optgen.runtime.eager.working_copies import in_compute_dtype, write_back
 from optgen.runtime.matrix_ops import cols, rows
 
@@ -46,7 +46,7 @@ def update(
             grad = -grad
         if fresh_Q:
             # Q = gaussian(Q, seed, k)
-            Q = gaussian(Q, seed_key, floor(numbers_of(streams) % 16777216), step, 0)
+            Q = gaussian(Q, seed_key, keys_of(streams), step, 0)
         # m = m + g
         momentum = momentum + grad
         # P = qr(m @ Q)

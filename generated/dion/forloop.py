@@ -7,7 +7,7 @@ from torch import Tensor
 from optgen.runtime.eager.linear_algebra import qr, transpose
 from optgen.runtime.eager.random_numbers import gaussian
 from optgen.runtime.eager.reductions import col_sum
-from optgen.runtime.eager.scalars import advance, advance_one, divide, floor, read_one, sqrt
+from optgen.runtime.eager.scalars import advance, advance_one, divide, floor, key_of, read_one, sqrt
 from optgen.runtime.eager.working_copies import copy_in_compute_dtype, in_compute_dtype
 from optgen.runtime.matrix_ops import cols, rows
 
@@ -44,7 +44,7 @@ def update(
             grad = -grad
         if fresh_Q:
             # Q = gaussian(Q, seed, k)
-            Q = gaussian(Q, seed_key, floor(streams[index].item() % 16777216), step, 0)
+            Q = gaussian(Q, seed_key, key_of(streams[index]), step, 0)
         # m = m + g
         momentum = momentum + grad
         # P = qr(m @ Q)

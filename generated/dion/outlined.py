@@ -10,14 +10,14 @@ from torch import Tensor
 from optgen.runtime.eager.linear_algebra import qr, transpose
 from optgen.runtime.eager.parts import same_shape_sublists
 from optgen.runtime.eager.random_numbers import gaussian
-from optgen.runtime.eager.reductions import col_sum
-from optgen.runtime.eager.scalars import advance, divide, floor, numbers_of, sqrt
+from optgen.runtime.eager.scalars import advance, divide, floor, keys_of, sqrt
 from optgen.runtime.eager.tensor_lists import sweep_function
-from optgen.runtime.eager.working_copies import in_compute_dtype, write_back
+from optgen.runtime.eager.working_copies import empty_like, in_compute_dtype, write_back
 from optgen.runtime.matrix_ops import cols, rows
 
 sweep1 = sweep_function(__package__, "sweep1")
 sweep2 = sweep_function(__package__, "sweep2")
+sweep3 = sweep_function(__package__, "sweep3")
 
 
 def update(
@@ -55,7 +55,7 @@ def update(
             grad = -grad
         if fresh_Q:
             # Q = gaussian(Q, seed, k)
-            Q = gaussian(Q, seed_key, floor(numbers_of(streams) % 16777216), step, 0)
+            Q = gaussian(Q, seed_key, keys_of(streams), step, 0)
         # m = m + g
         sweep1(momentum, grad)
         # P = qr(m @ Q)
@@ -63,19 +63,23 @@ def update(
         # R = transpose(m) @ P
         R = transpose(momentum) @ P
         # m = m - (1 - mu) * P @ transpose(R)
-        P_scaled = one_minus_mu * P
-        P_product = P_scaled @ transpose(R)
+        P_product = P @ transpose(R)
         # Q = R / (col_norm(R) + epsilon)
-        R_product = R * R
-        R_sq_col_sum = col_sum(R_product)
-        Q = R / (sqrt(R_sq_col_sum) + epsilon)
+        Q = empty_like(R, "like")
+        sweep2(Q, R, epsilon=epsilon)
         # p = p - lr * sqrt(rows(p) / cols(p)) * P @ transpose(Q)
-        P_scaled_2 = P_scale * P
-        P_product_2 = P_scaled_2 @ transpose(Q)
+        P_product_2 = P @ transpose(Q)
         # m = m - (1 - mu) * P @ transpose(R)
         # p = p - lr * weight_decay * p
-        # p = p - lr * sqrt(rows(p) / cols(p)) * P @ transpose(Q)
-        sweep2(momentum, P_product, param, P_product_2, decay_factor=decay_factor)
+        sweep3(
+            momentum,
+            P_product,
+            param,
+            P_product_2,
+            one_minus_mu=one_minus_mu,
+            decay_factor=decay_factor,
+            P_scale=P_scale,
+        )
         write_back(params, param)
         write_back(momentums, momentum)
         write_back(Qs, Q)

@@ -111,7 +111,7 @@ class GaLore(GeneratedOptimizer):
         widens=True,
         why_uncut="the state right_vectors is a thin matrix",
         by_matrix=True,
-        sweeps=("sweep1", "sweep2", "sweep3", "sweep4"),
+        sweeps=("sweep1", "sweep2"),
         ranked=True,
         facts=("tall",),
         upper_bounds=(("betas", 1),),

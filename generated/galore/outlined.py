@@ -16,8 +16,6 @@ from optgen.runtime.matrix_ops import cols, rows
 
 sweep1 = sweep_function(__package__, "sweep1")
 sweep2 = sweep_function(__package__, "sweep2")
-sweep3 = sweep_function(__package__, "sweep3")
-sweep4 = sweep_function(__package__, "sweep4")
 
 
 def update_tall(
@@ -69,7 +67,7 @@ def update_tall(
         # v = beta2 * v + (1 - beta2) * x**2
         # u = m / (sqrt(v) + eps) @ transpose(W)
         # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
-        exp_avg_quotient = empty_like(x)
+        exp_avg_quotient = empty_like(exp_avg, "like")
         sweep1(
             exp_avg,
             x,
@@ -81,11 +79,7 @@ def update_tall(
             one_minus_beta2=one_minus_beta2,
             eps=eps,
         )
-        # u = m / (sqrt(v) + eps) @ transpose(W)
-        # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         exp_avg_product = exp_avg_quotient @ transpose(right_vectors)
-        # u = m / (sqrt(v) + eps) @ transpose(W)
-        # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         # p = p - lr * weight_decay * p
         sweep2(param, exp_avg_product, step_size=step_size, decay_factor=decay_factor)
         write_back(params, param)
@@ -145,8 +139,8 @@ def update_not_tall(
         # w = beta2 * w + (1 - beta2) * z**2
         # u = U @ (n / (sqrt(w) + eps))
         # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
-        exp_avg_wide_quotient = empty_like(z)
-        sweep3(
+        exp_avg_wide_quotient = empty_like(exp_avg_wide, "like")
+        sweep1(
             exp_avg_wide,
             z,
             exp_avg_sq_wide,
@@ -157,13 +151,9 @@ def update_not_tall(
             one_minus_beta2=one_minus_beta2,
             eps=eps,
         )
-        # u = U @ (n / (sqrt(w) + eps))
-        # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         left_vectors_product = left_vectors @ exp_avg_wide_quotient
-        # u = U @ (n / (sqrt(w) + eps))
-        # p = p - lr * scale * sqrt(1 - beta2**t) / (1 - beta1**t) * u
         # p = p - lr * weight_decay * p
-        sweep4(param, left_vectors_product, step_size=step_size, decay_factor=decay_factor)
+        sweep2(param, left_vectors_product, step_size=step_size, decay_factor=decay_factor)
         write_back(params, param)
         write_back(left_vectors_list, left_vectors)
         write_back(exp_avg_wides, exp_avg_wide)

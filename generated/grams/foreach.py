@@ -8,7 +8,7 @@ from torch import Tensor
 from optgen.runtime.eager.parts import chunks
 from optgen.runtime.eager.rounding import scale_
 from optgen.runtime.eager.scalars import advance, sqrt
-from optgen.runtime.eager.working_copies import in_wider_dtype
+from optgen.runtime.eager.working_copies import widened
 
 
 def update(
@@ -32,11 +32,7 @@ def update(
     bias_correction1 = 1 - beta1**step
     exp_avg_scale = bias_correction2_sqrt / bias_correction1
 
-    for chunk in in_wider_dtype(
-        chunks(params, grads, exp_avgs, exp_avg_sqs, live_lists=5),
-        (True, False, True, True),
-        params,
-    ):
+    for chunk in widened(chunks(params, grads, exp_avgs, exp_avg_sqs, live_lists=5)):
         params, grads, exp_avgs, exp_avg_sqs = chunk
         if maximize:
             # g = -g

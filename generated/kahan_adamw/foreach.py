@@ -8,7 +8,7 @@ from torch import Tensor
 from optgen.runtime.eager.parts import chunks
 from optgen.runtime.eager.rounding import rounded, scale_
 from optgen.runtime.eager.scalars import advance, sqrt
-from optgen.runtime.eager.working_copies import in_wider_dtype
+from optgen.runtime.eager.working_copies import widened
 
 
 def update(
@@ -34,11 +34,7 @@ def update(
     exp_avg_weight = lr * bias_correction2_sqrt / bias_correction1
     machine_eps = torch.finfo(params[0].dtype).eps
 
-    for chunk in in_wider_dtype(
-        chunks(params, grads, exp_avgs, exp_avg_sqs, compensations, live_lists=8),
-        (True, False, True, True, True),
-        params,
-    ):
+    for chunk in widened(chunks(params, grads, exp_avgs, exp_avg_sqs, compensations, live_lists=9)):
         params, grads, exp_avgs, exp_avg_sqs, compensations = chunk
         if maximize:
             # g = -g
@@ -56,11 +52,9 @@ def update(
         scale_(step_s, exp_avg_weight)
         torch._foreach_add_(step_s, params, alpha=lr * weight_decay)
         # c = where(rounded(p + 0.5 * c) == p, c, 0) - step
-        conditions = torch._foreach_add(params, compensations, alpha=0.5)
-        conditions = [rounded(condition, machine_eps) for condition in conditions]
-        conditions = [
-            condition.eq(param) for condition, param in zip(conditions, params, strict=True)
-        ]
+        values = torch._foreach_add(params, compensations, alpha=0.5)
+        values = [rounded(value, machine_eps) for value in values]
+        conditions = [value.eq(param) for value, param in zip(values, params, strict=True)]
         updates = [
             torch.where(condition, compensation, 0)
             for condition, compensation in zip(conditions, compensations, strict=True)
@@ -71,7 +65,7 @@ def update(
         rounded_sums = torch._foreach_add(params, compensations)
         rounded_sums = [rounded(rounded_sum, machine_eps) for rounded_sum in rounded_sums]
         # c = c - (rounded_sum - p)
-        operands = torch._foreach_sub(rounded_sums, params)
-        torch._foreach_sub_(compensations, operands)
+        differences = torch._foreach_sub(rounded_sums, params)
+        torch._foreach_sub_(compensations, differences)
         # p = rounded_sum
         torch._foreach_copy_(params, rounded_sums)

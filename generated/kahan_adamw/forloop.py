@@ -8,7 +8,7 @@ from torch import Tensor
 from optgen.runtime.eager.parts import zip_slices
 from optgen.runtime.eager.rounding import rounded
 from optgen.runtime.eager.scalars import advance, advance_one, sqrt, where
-from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.eager.working_copies import widened, wider
 
 
 def update(
@@ -34,10 +34,8 @@ def update(
     exp_avg_weight = lr / bias_correction1
     machine_eps = torch.finfo(params[0].dtype).eps
 
-    for param, grad, exp_avg, exp_avg_sq, compensation in in_wider_dtype(
-        zip_slices(params, grads, exp_avgs, exp_avg_sqs, compensations),
-        (True, False, True, True, True),
-        params,
+    for param, grad, exp_avg, exp_avg_sq, compensation in widened(
+        zip_slices(params, grads, exp_avgs, exp_avg_sqs, compensations)
     ):
         if maximize:
             # g = -g
@@ -51,17 +49,17 @@ def update(
         denom = exp_avg_sq.sqrt().div_(bias_correction2_sqrt).add_(eps)
         step_ = exp_avg.div(denom).mul_(exp_avg_weight).add_(param, alpha=lr * weight_decay)
         # c = where(rounded(p + 0.5 * c) == p, c, 0) - step
-        condition = param.add(compensation, alpha=0.5)
-        condition = rounded(condition, machine_eps)
-        condition = condition.eq(param)
+        value = param.add(compensation, alpha=0.5)
+        value = rounded(value, machine_eps)
+        condition = value.eq(param)
         update = torch.where(condition, compensation, 0).sub_(step_)
         compensation.copy_(update)
         # rounded_sum = rounded(p + c)
         rounded_sum = param.add(compensation)
         rounded_sum = rounded(rounded_sum, machine_eps)
         # c = c - (rounded_sum - p)
-        operand = rounded_sum.sub(param)
-        compensation.sub_(operand)
+        difference = rounded_sum.sub(param)
+        compensation.sub_(difference)
         # p = rounded_sum
         param.copy_(rounded_sum)
 
@@ -83,11 +81,11 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], params[index])
-        grad = wider(grads[index], params[index])
-        exp_avg = wider(exp_avgs[index], params[index])
-        exp_avg_sq = wider(exp_avg_sqs[index], params[index])
-        compensation = wider(compensations[index], params[index])
+        param = wider(params[index])
+        grad = wider(grads[index], like=params[index])
+        exp_avg = wider(exp_avgs[index], like=params[index])
+        exp_avg_sq = wider(exp_avg_sqs[index], like=params[index])
+        compensation = wider(compensations[index], like=params[index])
         step = advance_one(state_steps[index], capturable)
         beta1, beta2 = betas
         bias_correction2 = 1 - beta2**step

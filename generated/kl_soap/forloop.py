@@ -128,7 +128,6 @@ def update(
             # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
             x_sq_row_sum = row_sum(x * whitening_right_before * x * whitening_right_before)
             x_sq_col_sum = col_sum(x * whitening_left_before * x * whitening_left_before)
-            # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
             # a = whitening(lerp(1 / a**2, left, 1 - decay), rows(p), max_clamp_value)
             whitening_left = minimum(
                 1
@@ -141,7 +140,6 @@ def update(
                 ),
                 scaled_count,
             )
-            # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
             # b = whitening(lerp(1 / b**2, right, 1 - decay), cols(p), max_clamp_value)
             whitening_right = minimum(
                 1
@@ -293,7 +291,6 @@ def update_functional(
             # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
             x_sq_row_sum = row_sum(x * whitening_right_before * x * whitening_right_before)
             x_sq_col_sum = col_sum(x * whitening_left_before * x * whitening_left_before)
-            # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
             # a = whitening(lerp(1 / a**2, left, 1 - decay), rows(p), max_clamp_value)
             whitening_left_else = minimum(
                 1
@@ -306,7 +303,6 @@ def update_functional(
                 ),
                 scaled_count,
             )
-            # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
             # b = whitening(lerp(1 / b**2, right, 1 - decay), cols(p), max_clamp_value)
             whitening_right_else = minimum(
                 1
@@ -385,7 +381,6 @@ def update_functional(
             # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
             x_sq_row_sum = row_sum(x * whitening_right_before * x * whitening_right_before)
             x_sq_col_sum = col_sum(x * whitening_left_before * x * whitening_left_before)
-            # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
             # a = whitening(lerp(1 / a**2, left, 1 - decay), rows(p), max_clamp_value)
             whitening_left = minimum(
                 1
@@ -398,7 +393,6 @@ def update_functional(
                 ),
                 scaled_count,
             )
-            # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
             # b = whitening(lerp(1 / b**2, right, 1 - decay), cols(p), max_clamp_value)
             whitening_right = minimum(
                 1

@@ -15,8 +15,7 @@ from optgen.runtime.eager.linear_algebra import (
     transpose,
 )
 from optgen.runtime.eager.parts import same_shape_sublists
-from optgen.runtime.eager.reductions import col_sum, row_sum
-from optgen.runtime.eager.scalars import advance, divide, lerp, maximum, minimum, remainder, sqrt
+from optgen.runtime.eager.scalars import advance, divide, maximum, minimum, remainder, sqrt
 from optgen.runtime.eager.tensor_lists import sweep_function
 from optgen.runtime.eager.working_copies import empty_like, in_compute_dtype, write_back
 from optgen.runtime.matrix_ops import cols, rows
@@ -134,10 +133,10 @@ def update(
                 gram_left_eigenvectors, descending_order(gram_left_eigenvalues)
             )
             # R = lerp(R, transpose(g) @ g / rows(p), 1 - decay)
-            sweep2(
+            sweep1(
                 gram_right,
                 grad_col_gram,
-                one_over_rows=one_over_rows,
+                one_over_cols=one_over_rows,
                 one_minus_decay=one_minus_decay,
             )
             # U, W = basis(L), basis(R)
@@ -146,8 +145,12 @@ def update(
                 gram_right_eigenvectors, descending_order(gram_right_eigenvalues)
             )
             # a, b = a + 1 / sqrt(init_factor), b + 1 / sqrt(init_factor)
-            whitening_left = whitening_left + inverse_init_factor_sqrt
-            whitening_right = whitening_right + inverse_init_factor_sqrt
+            sweep2(
+                whitening_left, whitening_left, inverse_init_factor_sqrt=inverse_init_factor_sqrt
+            )
+            sweep2(
+                whitening_right, whitening_right, inverse_init_factor_sqrt=inverse_init_factor_sqrt
+            )
         else:
             # x = transpose(U) @ g @ W
             grad_product = transpose(basis_left) @ grad
@@ -155,7 +158,7 @@ def update(
             # m = lerp(m, x, 1 - beta1)
             # v = lerp(v, x**2, 1 - beta2)
             # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
-            exp_avg_quotient = empty_like(x)
+            exp_avg_quotient = empty_like(exp_avg, "like")
             sweep3(
                 exp_avg,
                 x,
@@ -165,55 +168,25 @@ def update(
                 one_minus_beta2=one_minus_beta2,
                 eps=eps,
             )
-            # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
-            basis_left_scaled = lr * basis_left
-            exp_avg_product = basis_left_scaled @ exp_avg_quotient @ transpose(basis_right)
+            exp_avg_product = basis_left @ exp_avg_quotient @ transpose(basis_right)
             # y, z = g @ W * b, transpose(U) @ g * a
-            y = grad @ basis_right * whitening_right_before
-            z = grad_product * whitening_left_before
+            grad_product_2 = grad @ basis_right
+            y = empty_like(grad_product_2, "like")
+            sweep4(y, grad_product_2, whitening_right_before)
             # L = lerp(L, y @ transpose(y) / cols(p), 1 - decay)
             y_row_gram = y @ transpose(y)
+            # y, z = g @ W * b, transpose(U) @ g * a
+            z = empty_like(grad_product, "like")
+            sweep5(z, grad_product, whitening_left_before)
             # R = lerp(R, transpose(z) @ z / rows(p), 1 - decay)
             z_col_gram = transpose(z) @ z
-            # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
-            x_sq_row_sum = row_sum(x * whitening_right_before * x * whitening_right_before)
-            x_sq_col_sum = col_sum(x * whitening_left_before * x * whitening_left_before)
-            # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
-            # a = whitening(lerp(1 / a**2, left, 1 - decay), rows(p), max_clamp_value)
-            whitening_left = minimum(
-                1
-                / sqrt(
-                    lerp(
-                        1 / whitening_left / whitening_left,
-                        one_over_cols * x_sq_row_sum,
-                        one_minus_decay,
-                    )
-                ),
-                scaled_count,
-            )
-            # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
-            # b = whitening(lerp(1 / b**2, right, 1 - decay), cols(p), max_clamp_value)
-            whitening_right = minimum(
-                1
-                / sqrt(
-                    lerp(
-                        1 / whitening_right / whitening_right,
-                        one_over_rows * x_sq_col_sum,
-                        one_minus_decay,
-                    )
-                ),
-                scaled_count2,
-            )
-            # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
-            # p = p - lr * weight_decay * p
-            sweep4(param, exp_avg_product, decay_factor=decay_factor)
             # L = lerp(L, y @ transpose(y) / cols(p), 1 - decay)
-            sweep5(
+            sweep1(
                 gram_left, y_row_gram, one_over_cols=one_over_cols, one_minus_decay=one_minus_decay
             )
             # R = lerp(R, transpose(z) @ z / rows(p), 1 - decay)
-            sweep6(
-                gram_right, z_col_gram, one_over_rows=one_over_rows, one_minus_decay=one_minus_decay
+            sweep1(
+                gram_right, z_col_gram, one_over_cols=one_over_rows, one_minus_decay=one_minus_decay
             )
             if remainder(step - 1, precondition_frequency) == 0:
                 # momentum = U @ m @ transpose(W)
@@ -223,6 +196,27 @@ def update(
                 basis_right = qr(gram_right @ basis_right)
                 # m = transpose(U) @ momentum @ W
                 exp_avg = transpose(basis_left) @ momentum @ basis_right
+            # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
+            # p = p - lr * weight_decay * p
+            # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
+            # a = whitening(lerp(1 / a**2, left, 1 - decay), rows(p), max_clamp_value)
+            # b = whitening(lerp(1 / b**2, right, 1 - decay), cols(p), max_clamp_value)
+            sweep6(
+                param,
+                exp_avg_product,
+                whitening_left,
+                whitening_right,
+                x,
+                whitening_right_before,
+                whitening_left_before,
+                lr=lr,
+                decay_factor=decay_factor,
+                one_over_cols=one_over_cols,
+                one_minus_decay=one_minus_decay,
+                scaled_count=scaled_count,
+                one_over_rows=one_over_rows,
+                scaled_count2=scaled_count2,
+            )
         write_back(params, param)
         write_back(exp_avgs, exp_avg)
         write_back(exp_avg_sqs, exp_avg_sq)

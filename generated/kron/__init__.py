@@ -148,7 +148,22 @@ class Kron(GeneratedOptimizer):
         elementwise=False,
         widens=True,
         why_uncut="the state Q_left is a square matrix",
-        sweeps=("sweep1", "sweep2"),
+        sweeps=(
+            "sweep1",
+            "sweep2",
+            "sweep3",
+            "sweep4",
+            "sweep5",
+            "sweep6",
+            "sweep7",
+            "sweep8",
+            "sweep9",
+            "sweep10",
+            "sweep11",
+            "sweep12",
+            "sweep13",
+            "sweep14",
+        ),
         upper_bounds=(("lr_preconditioner", 1),),
     )
     lowerings = __name__

@@ -12,10 +12,10 @@ from optgen.runtime.eager.scalars import (
     advance,
     clamp,
     floor,
+    keys_of,
     lerp,
     maximum,
     minimum,
-    numbers_of,
     remainder,
     sqrt,
     where,
@@ -86,7 +86,7 @@ def update(
         if remainder(step - 1, update_every) == 0:
             # x = m + (damping + 2**-24 * abs(m)) * gaussian(m, seed, k)
             x = ema + (damping + 5.960464477539063e-08 * abs(ema)) * gaussian(
-                ema, seed_key, floor(numbers_of(streams) % 16777216), step, 0
+                ema, seed_key, keys_of(streams), step, 0
             )
             # x = transpose(U) @ U @ x @ transpose(W) @ W
             x = transpose(Q_left) @ Q_left @ x @ transpose(Q_right) @ Q_right
@@ -102,7 +102,6 @@ def update(
             r = transpose(q) - q
             # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             eigenvalues_max_abs_2 = max_abs(eigenvalues(transpose(r) @ r))
-            # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             # first, second = trace(r @ q), trace(r @ r @ q)
             r2_product = 1 / (sqrt(eigenvalues_max_abs_2) + 1.1754943508222875e-38) * r @ q
             r2_product_2 = (
@@ -112,9 +111,7 @@ def update(
                 @ (1 / (sqrt(eigenvalues_max_abs_2) + 1.1754943508222875e-38) * r)
                 @ q
             )
-            # first, second = trace(r @ q), trace(r @ r @ q)
             second = trace(r2_product_2)
-            # first, second = trace(r @ q), trace(r @ r @ q)
             # a = where(second < 0, minimum(-first / second, 1 / 8), 1 / 8)
             a2 = where(second < 0, minimum(-trace(r2_product) / second, 0.125), 0.125)
             # U = rotate(U - lr_preconditioner * (y @ U - cols(p) * U) / a)
@@ -133,7 +130,6 @@ def update(
             r3 = transpose(q2) - q2
             # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             eigenvalues_max_abs_4 = max_abs(eigenvalues(transpose(r3) @ r3))
-            # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             # first, second = trace(r @ q), trace(r @ r @ q)
             r4_product = 1 / (sqrt(eigenvalues_max_abs_4) + 1.1754943508222875e-38) * r3 @ q2
             r4_product_2 = (
@@ -143,9 +139,7 @@ def update(
                 @ (1 / (sqrt(eigenvalues_max_abs_4) + 1.1754943508222875e-38) * r3)
                 @ q2
             )
-            # first, second = trace(r @ q), trace(r @ r @ q)
             second2 = trace(r4_product_2)
-            # first, second = trace(r @ q), trace(r @ r @ q)
             # a = where(second < 0, minimum(-first / second, 1 / 8), 1 / 8)
             a3 = where(second2 < 0, minimum(-trace(r4_product) / second2, 0.125), 0.125)
             # W = rotate(W - lr_preconditioner * (z @ W - rows(p) * W) / b)
@@ -154,7 +148,6 @@ def update(
         u = transpose(Q_left) @ Q_left @ ema @ transpose(Q_right) @ Q_right
         # u = u * minimum(max_average / rms(u), 1)
         u_sq_sum = total(u * u)
-        # u = u * minimum(max_average / rms(u), 1)
         # p = p - lr * clamp(u, -max_element, max_element)
         param = param - lr * clamp(
             minimum(max_average / sqrt(u_sq_sum / params[0].numel()), 1) * u,

@@ -13,6 +13,7 @@ from optgen.runtime.eager.scalars import (
     both,
     clamp,
     floor,
+    key_of,
     lerp,
     maximum,
     minimum,
@@ -84,7 +85,7 @@ def update(
         if remainder(step - 1, update_every) == 0:
             # x = m + (damping + 2**-24 * abs(m)) * gaussian(m, seed, k)
             x = ema + (damping + 5.960464477539063e-08 * abs(ema)) * gaussian(
-                ema, seed_key, floor(streams[index].item() % 16777216), step, 0
+                ema, seed_key, key_of(streams[index]), step, 0
             )
             # x = transpose(U) @ U @ x @ transpose(W) @ W
             x = transpose(Q_left) @ Q_left @ x @ transpose(Q_right) @ Q_right
@@ -100,7 +101,6 @@ def update(
             r = transpose(q) - q
             # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             eigenvalues_max_abs_2 = max_abs(eigenvalues(transpose(r) @ r))
-            # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             # first, second = trace(r @ q), trace(r @ r @ q)
             r2_product = 1 / (sqrt(eigenvalues_max_abs_2) + 1.1754943508222875e-38) * r @ q
             r2_product_2 = (
@@ -110,9 +110,7 @@ def update(
                 @ (1 / (sqrt(eigenvalues_max_abs_2) + 1.1754943508222875e-38) * r)
                 @ q
             )
-            # first, second = trace(r @ q), trace(r @ r @ q)
             second = trace(r2_product_2)
-            # first, second = trace(r @ q), trace(r @ r @ q)
             # a = where(second < 0, minimum(-first / second, 1 / 8), 1 / 8)
             a2 = where(second < 0, minimum(-trace(r2_product) / second, 0.125), 0.125)
             # U = rotate(U - lr_preconditioner * (y @ U - cols(p) * U) / a)
@@ -131,7 +129,6 @@ def update(
             r3 = transpose(q2) - q2
             # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             eigenvalues_max_abs_4 = max_abs(eigenvalues(transpose(r3) @ r3))
-            # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             # first, second = trace(r @ q), trace(r @ r @ q)
             r4_product = 1 / (sqrt(eigenvalues_max_abs_4) + 1.1754943508222875e-38) * r3 @ q2
             r4_product_2 = (
@@ -141,9 +138,7 @@ def update(
                 @ (1 / (sqrt(eigenvalues_max_abs_4) + 1.1754943508222875e-38) * r3)
                 @ q2
             )
-            # first, second = trace(r @ q), trace(r @ r @ q)
             second2 = trace(r4_product_2)
-            # first, second = trace(r @ q), trace(r @ r @ q)
             # a = where(second < 0, minimum(-first / second, 1 / 8), 1 / 8)
             a3 = where(second2 < 0, minimum(-trace(r4_product) / second2, 0.125), 0.125)
             # W = rotate(W - lr_preconditioner * (z @ W - rows(p) * W) / b)
@@ -152,7 +147,6 @@ def update(
         u = transpose(Q_left) @ Q_left @ ema @ transpose(Q_right) @ Q_right
         # u = u * minimum(max_average / rms(u), 1)
         u_sq_sum = total(u * u)
-        # u = u * minimum(max_average / rms(u), 1)
         # p = p - lr * clamp(u, -max_element, max_element)
         param = param - lr * clamp(
             minimum(max_average / sqrt(u_sq_sum / params[index].numel()), 1) * u,
@@ -257,7 +251,6 @@ def update_functional(
             r = transpose(q) - q
             # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             eigenvalues_max_abs_2 = max_abs(eigenvalues(transpose(r) @ r))
-            # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             # first, second = trace(r @ q), trace(r @ r @ q)
             r2_product = 1 / (sqrt(eigenvalues_max_abs_2) + 1.1754943508222875e-38) * r @ q
             r2_product_2 = (
@@ -267,9 +260,7 @@ def update_functional(
                 @ (1 / (sqrt(eigenvalues_max_abs_2) + 1.1754943508222875e-38) * r)
                 @ q
             )
-            # first, second = trace(r @ q), trace(r @ r @ q)
             second = trace(r2_product_2)
-            # first, second = trace(r @ q), trace(r @ r @ q)
             # a = where(second < 0, minimum(-first / second, 1 / 8), 1 / 8)
             a2 = where(second < 0, minimum(-trace(r2_product) / second, 0.125), 0.125)
             # U = rotate(U - lr_preconditioner * (y @ U - cols(p) * U) / a)
@@ -288,7 +279,6 @@ def update_functional(
             r3 = transpose(q2) - q2
             # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             eigenvalues_max_abs_4 = max_abs(eigenvalues(transpose(r3) @ r3))
-            # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             # first, second = trace(r @ q), trace(r @ r @ q)
             r4_product = 1 / (sqrt(eigenvalues_max_abs_4) + 1.1754943508222875e-38) * r3 @ q2
             r4_product_2 = (
@@ -298,9 +288,7 @@ def update_functional(
                 @ (1 / (sqrt(eigenvalues_max_abs_4) + 1.1754943508222875e-38) * r3)
                 @ q2
             )
-            # first, second = trace(r @ q), trace(r @ r @ q)
             second2 = trace(r4_product_2)
-            # first, second = trace(r @ q), trace(r @ r @ q)
             # a = where(second < 0, minimum(-first / second, 1 / 8), 1 / 8)
             a3 = where(second2 < 0, minimum(-trace(r4_product) / second2, 0.125), 0.125)
             # W = rotate(W - lr_preconditioner * (z @ W - rows(p) * W) / b)
@@ -328,7 +316,6 @@ def update_functional(
             r = transpose(q) - q
             # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             eigenvalues_max_abs_2 = max_abs(eigenvalues(transpose(r) @ r))
-            # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             # first, second = trace(r @ q), trace(r @ r @ q)
             r2_product = 1 / (sqrt(eigenvalues_max_abs_2) + 1.1754943508222875e-38) * r @ q
             r2_product_2 = (
@@ -338,9 +325,7 @@ def update_functional(
                 @ (1 / (sqrt(eigenvalues_max_abs_2) + 1.1754943508222875e-38) * r)
                 @ q
             )
-            # first, second = trace(r @ q), trace(r @ r @ q)
             second = trace(r2_product_2)
-            # first, second = trace(r @ q), trace(r @ r @ q)
             # a = where(second < 0, minimum(-first / second, 1 / 8), 1 / 8)
             a2 = where(second < 0, minimum(-trace(r2_product) / second, 0.125), 0.125)
             # U = rotate(U - lr_preconditioner * (y @ U - cols(p) * U) / a)
@@ -359,7 +344,6 @@ def update_functional(
             r3 = transpose(q2) - q2
             # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             eigenvalues_max_abs_4 = max_abs(eigenvalues(transpose(r3) @ r3))
-            # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             # first, second = trace(r @ q), trace(r @ r @ q)
             r4_product = 1 / (sqrt(eigenvalues_max_abs_4) + 1.1754943508222875e-38) * r3 @ q2
             r4_product_2 = (
@@ -369,9 +353,7 @@ def update_functional(
                 @ (1 / (sqrt(eigenvalues_max_abs_4) + 1.1754943508222875e-38) * r3)
                 @ q2
             )
-            # first, second = trace(r @ q), trace(r @ r @ q)
             second2 = trace(r4_product_2)
-            # first, second = trace(r @ q), trace(r @ r @ q)
             # a = where(second < 0, minimum(-first / second, 1 / 8), 1 / 8)
             a3 = where(second2 < 0, minimum(-trace(r4_product) / second2, 0.125), 0.125)
             # W = rotate(W - lr_preconditioner * (z @ W - rows(p) * W) / b)
@@ -380,7 +362,6 @@ def update_functional(
         u = transpose(Q_left) @ Q_left @ ema @ transpose(Q_right) @ Q_right
         # u = u * minimum(max_average / rms(u), 1)
         u_sq_sum = total(u * u)
-        # u = u * minimum(max_average / rms(u), 1)
         # p = p - lr * clamp(u, -max_element, max_element)
         param = param - lr * clamp(
             minimum(max_average / sqrt(u_sq_sum / params[index].numel()), 1) * u,

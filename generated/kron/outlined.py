@@ -10,25 +10,26 @@ from torch import Tensor
 from optgen.runtime.eager.linear_algebra import eigenvalues, identity, trace, transpose
 from optgen.runtime.eager.parts import same_shape_sublists
 from optgen.runtime.eager.random_numbers import gaussian
-from optgen.runtime.eager.reductions import max_abs, total
-from optgen.runtime.eager.scalars import (
-    advance,
-    clamp,
-    floor,
-    lerp,
-    maximum,
-    minimum,
-    numbers_of,
-    remainder,
-    sqrt,
-    where,
-)
+from optgen.runtime.eager.reductions import max_abs
+from optgen.runtime.eager.scalars import advance, floor, keys_of, minimum, remainder, sqrt, where
 from optgen.runtime.eager.tensor_lists import sweep_function
 from optgen.runtime.eager.working_copies import empty_like, in_compute_dtype, write_back
 from optgen.runtime.matrix_ops import cols, rows
 
 sweep1 = sweep_function(__package__, "sweep1")
 sweep2 = sweep_function(__package__, "sweep2")
+sweep3 = sweep_function(__package__, "sweep3")
+sweep4 = sweep_function(__package__, "sweep4")
+sweep5 = sweep_function(__package__, "sweep5")
+sweep6 = sweep_function(__package__, "sweep6")
+sweep7 = sweep_function(__package__, "sweep7")
+sweep8 = sweep_function(__package__, "sweep8")
+sweep9 = sweep_function(__package__, "sweep9")
+sweep10 = sweep_function(__package__, "sweep10")
+sweep11 = sweep_function(__package__, "sweep11")
+sweep12 = sweep_function(__package__, "sweep12")
+sweep13 = sweep_function(__package__, "sweep13")
+sweep14 = sweep_function(__package__, "sweep14")
 
 
 def update(
@@ -82,25 +83,31 @@ def update(
         if maximize:
             # g = -g
             grad = -grad
-        # p = p - lr * weight_decay * p
-        # m = lerp(m, g, 1 - minimum((t - 1) / t, momentum))
-        ema_after = empty_like(ema)
-        sweep1(param, ema, ema_after, grad, decay_factor=decay_factor, lerp_weight=lerp_weight)
-        ema = ema_after
         if fresh_Q_left:
             # U = sqrt(preconditioner_init_scale) * identity(U)
             Q_left_identity = identity(Q_left)
             # W = sqrt(preconditioner_init_scale) * identity(W)
             Q_right_identity = identity(Q_right)
             # U = sqrt(preconditioner_init_scale) * identity(U)
-            Q_left = preconditioner_init_scale_sqrt * Q_left_identity
+            sweep1(
+                Q_left,
+                Q_left_identity,
+                preconditioner_init_scale_sqrt=preconditioner_init_scale_sqrt,
+            )
             # W = sqrt(preconditioner_init_scale) * identity(W)
-            Q_right = preconditioner_init_scale_sqrt * Q_right_identity
+            sweep1(
+                Q_right,
+                Q_right_identity,
+                preconditioner_init_scale_sqrt=preconditioner_init_scale_sqrt,
+            )
+        # p = p - lr * weight_decay * p
+        # m = lerp(m, g, 1 - minimum((t - 1) / t, momentum))
+        sweep2(param, grad, ema, decay_factor=decay_factor, lerp_weight=lerp_weight)
         if remainder(step - 1, update_every) == 0:
             # x = m + (damping + 2**-24 * abs(m)) * gaussian(m, seed, k)
-            ema_gaussian = gaussian(ema, seed_key, floor(numbers_of(streams) % 16777216), step, 0)
-            x = empty_like(ema)
-            sweep2(x, ema, ema_gaussian, damping=damping)
+            ema_gaussian = gaussian(ema, seed_key, keys_of(streams), step, 0)
+            x = empty_like(ema, "like")
+            sweep3(x, ema, ema_gaussian, damping=damping)
             # x = transpose(U) @ U @ x @ transpose(W) @ W
             x = transpose(Q_left) @ Q_left @ x @ transpose(Q_right) @ Q_right
             # y, z = x @ transpose(x), transpose(x) @ x
@@ -109,83 +116,104 @@ def update(
             # bound = max_abs(eigenvalues(y)) + cols(p)
             eigenvalues_max_abs = max_abs(eigenvalues(y))
             bound = eigenvalues_max_abs + cols(params[0])
+            y_product = y @ Q_left
             # a = maximum(lerp(a, bound, 1 - betaL), bound)
-            L_left = maximum(lerp(L_left, bound, one_minus_betaL), bound)
-            q = Q_left - lr_preconditioner * (y @ Q_left) / L_left + Q_left_weight * Q_left / L_left
+            sweep4(L_left, L_left, bound, one_minus_betaL=one_minus_betaL)
+            # sweep5 reads y_product by the name q, and then overwrites it
+            q = y_product
+            sweep5(
+                q, Q_left, L_left, lr_preconditioner=lr_preconditioner, Q_left_weight=Q_left_weight
+            )
             # r = transpose(q) - q
             q_transpose = transpose(q)
-            r = q_transpose - q
+            r = empty_like(q_transpose, "like")
+            sweep6(r, q_transpose, q)
             # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             eigenvalues_max_abs_2 = max_abs(eigenvalues(transpose(r) @ r))
-            # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             # first, second = trace(r @ q), trace(r @ r @ q)
-            r2_product = 1 / (sqrt(eigenvalues_max_abs_2) + 1.1754943508222875e-38) * r @ q
-            r2_product_2 = (
-                1
-                / (sqrt(eigenvalues_max_abs_2) + 1.1754943508222875e-38)
-                * r
-                @ (1 / (sqrt(eigenvalues_max_abs_2) + 1.1754943508222875e-38) * r)
-                @ q
+            eigenvalues_max_abs_2_scaled = empty_like(r, "like")
+            sweep7(eigenvalues_max_abs_2_scaled, r, eigenvalues_max_abs_2)
+            r2_product = eigenvalues_max_abs_2_scaled @ q
+            eigenvalues_max_abs_2_scaled_2 = empty_like(r, "like")
+            eigenvalues_max_abs_2_scaled_3 = empty_like(r, "like")
+            sweep8(
+                eigenvalues_max_abs_2_scaled_2,
+                r,
+                eigenvalues_max_abs_2_scaled_3,
+                eigenvalues_max_abs_2,
             )
-            # first, second = trace(r @ q), trace(r @ r @ q)
+            r2_product_2 = eigenvalues_max_abs_2_scaled_2 @ eigenvalues_max_abs_2_scaled_3 @ q
             second = trace(r2_product_2)
-            # first, second = trace(r @ q), trace(r @ r @ q)
             # a = where(second < 0, minimum(-first / second, 1 / 8), 1 / 8)
             a2 = where(second < 0, minimum(-trace(r2_product) / second, 0.125), 0.125)
-            # U = rotate(U - lr_preconditioner * (y @ U - cols(p) * U) / a)
-            Q_left = q + a2 * (r2_product + 0.5 * a2 * r2_product_2)
             # bound = max_abs(eigenvalues(z)) + rows(p)
             eigenvalues_max_abs_3 = max_abs(eigenvalues(z))
             bound_2 = eigenvalues_max_abs_3 + rows(params[0])
+            z_product = z @ Q_right
             # b = maximum(lerp(b, bound, 1 - betaL), bound)
-            L_right = maximum(lerp(L_right, bound_2, one_minus_betaL), bound_2)
-            q2 = (
-                Q_right
-                - lr_preconditioner * (z @ Q_right) / L_right
-                + Q_right_weight * Q_right / L_right
+            sweep4(L_right, L_right, bound_2, one_minus_betaL=one_minus_betaL)
+            # sweep9 reads z_product by the name q2, and then overwrites it
+            q2 = z_product
+            sweep9(
+                q2,
+                Q_right,
+                L_right,
+                lr_preconditioner=lr_preconditioner,
+                Q_right_weight=Q_right_weight,
             )
             # r = transpose(q) - q
             q2_transpose = transpose(q2)
-            r3 = q2_transpose - q2
+            r3 = empty_like(q2_transpose, "like")
+            sweep6(r3, q2_transpose, q2)
             # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             eigenvalues_max_abs_4 = max_abs(eigenvalues(transpose(r3) @ r3))
-            # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
             # first, second = trace(r @ q), trace(r @ r @ q)
-            r4_product = 1 / (sqrt(eigenvalues_max_abs_4) + 1.1754943508222875e-38) * r3 @ q2
-            r4_product_2 = (
-                1
-                / (sqrt(eigenvalues_max_abs_4) + 1.1754943508222875e-38)
-                * r3
-                @ (1 / (sqrt(eigenvalues_max_abs_4) + 1.1754943508222875e-38) * r3)
-                @ q2
+            eigenvalues_max_abs_4_scaled = empty_like(r3, "like")
+            sweep7(eigenvalues_max_abs_4_scaled, r3, eigenvalues_max_abs_4)
+            r4_product = eigenvalues_max_abs_4_scaled @ q2
+            eigenvalues_max_abs_4_scaled_2 = empty_like(r3, "like")
+            eigenvalues_max_abs_4_scaled_3 = empty_like(r3, "like")
+            sweep8(
+                eigenvalues_max_abs_4_scaled_2,
+                r3,
+                eigenvalues_max_abs_4_scaled_3,
+                eigenvalues_max_abs_4,
             )
-            # first, second = trace(r @ q), trace(r @ r @ q)
+            r4_product_2 = eigenvalues_max_abs_4_scaled_2 @ eigenvalues_max_abs_4_scaled_3 @ q2
             second2 = trace(r4_product_2)
-            # first, second = trace(r @ q), trace(r @ r @ q)
             # a = where(second < 0, minimum(-first / second, 1 / 8), 1 / 8)
             a3 = where(second2 < 0, minimum(-trace(r4_product) / second2, 0.125), 0.125)
+            a2_rows = in_rows(a2, Q_left)
+            # U = rotate(U - lr_preconditioner * (y @ U - cols(p) * U) / a)
+            sweep10(Q_left, q, a2_rows, r2_product, r2_product_2)
+            a3_rows = in_rows(a3, Q_right)
             # W = rotate(W - lr_preconditioner * (z @ W - rows(p) * W) / b)
-            Q_right = q2 + a3 * (r4_product + 0.5 * a3 * r4_product_2)
+            sweep10(Q_right, q2, a3_rows, r4_product, r4_product_2)
         # u = transpose(U) @ U @ m @ transpose(W) @ W
         u = transpose(Q_left) @ Q_left @ ema @ transpose(Q_right) @ Q_right
         # u = u * minimum(max_average / rms(u), 1)
-        u_product = u * u
-        u_sq_sum = total(u_product)
-        # u = u * minimum(max_average / rms(u), 1)
         # p = p - lr * clamp(u, -max_element, max_element)
-        param = param - lr * clamp(
-            minimum(max_average / sqrt(u_sq_sum / params[0].numel()), 1) * u,
-            -max_element,
-            max_element,
-        )
+        param_numel = params[0].numel()
         if remainder(step - 1, 100 * update_every) == 0 and step > 1:
             # balance = sqrt(max_abs(W) / max_abs(U))
-            Q_right_max_abs = max_abs(Q_right)
-            Q_left_max_abs = max_abs(Q_left)
-            balance = sqrt(Q_right_max_abs / Q_left_max_abs)
+            Q_right_max_abs = empty_like(Q_right, "scalar")
+            sweep11(Q_right, Q_right, Q_right_max_abs)
+            Q_left_max_abs = empty_like(Q_left, "scalar")
+            sweep11(Q_left, Q_left, Q_left_max_abs)
             # U, W = U * balance, W / balance
-            Q_left = balance * Q_left
-            Q_right = 1 / balance * Q_right
+            balance = empty_like(Q_left, "scalar")
+            sweep12(Q_left, Q_left, balance, Q_right_max_abs, Q_left_max_abs)
+            sweep13(Q_right, Q_right, balance)
+        # u = u * minimum(max_average / rms(u), 1)
+        # p = p - lr * clamp(u, -max_element, max_element)
+        sweep14(
+            param,
+            u,
+            lr=lr,
+            max_average=max_average,
+            param_numel=param_numel,
+            max_element=max_element,
+        )
         write_back(params, param)
         write_back(emas, ema)
         write_back(Q_lefts, Q_left)

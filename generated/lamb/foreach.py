@@ -9,7 +9,7 @@ from optgen.runtime.eager.parts import list_blocks, list_chunks, sublists
 from optgen.runtime.eager.reductions import sum_of_squares, zero_sum
 from optgen.runtime.eager.rounding import scale_
 from optgen.runtime.eager.scalars import advance, both, minimum, sqrt, where
-from optgen.runtime.eager.working_copies import in_wider_dtype
+from optgen.runtime.eager.working_copies import WideCopies
 from optgen.runtime.sharded.driver import Collectives, Update
 
 
@@ -39,67 +39,67 @@ def update(
 
     for sublist in sublists(params, grads, exp_avgs, exp_avg_sqs):
         params, grads, exp_avgs, exp_avg_sqs = sublist
-        for params, grads, exp_avgs, exp_avg_sqs in in_wider_dtype(
-            [(params, grads, exp_avgs, exp_avg_sqs)], (True, False, True, True), params
+        copies = WideCopies(params, grads, exp_avgs, exp_avg_sqs)
+        params, grads, exp_avgs, exp_avg_sqs = copies.tensors
+        trust_2 = None
+        param_sq_sum = zero_sum(params[0], len(params))
+        u_sq_sum = zero_sum(params[0], len(params))
+        param_sq_sums = param_sq_sum.unbind()
+        u_sq_sums = u_sq_sum.unbind()
+        for param_blocks, grad_blocks, exp_avg_blocks, exp_avg_sq_blocks in list_blocks(
+            params, grads, exp_avgs, exp_avg_sqs
         ):
-            trust_2 = None
-            param_sq_sum = zero_sum(params[0], len(params))
-            u_sq_sum = zero_sum(params[0], len(params))
-            param_sq_sums = param_sq_sum.unbind()
-            u_sq_sums = u_sq_sum.unbind()
-            for param_blocks, grad_blocks, exp_avg_blocks, exp_avg_sq_blocks in list_blocks(
-                params, grads, exp_avgs, exp_avg_sqs
-            ):
-                if maximize:
-                    # g = -g
-                    grad_blocks = torch._foreach_neg(grad_blocks)
-                # m = beta1 * m + (1 - beta1) * g
-                torch._foreach_lerp_(exp_avg_blocks, grad_blocks, 1 - beta1)
-                # v = beta2 * v + (1 - beta2) * g**2
-                scale_(exp_avg_sq_blocks, beta2)
-                torch._foreach_addcmul_(exp_avg_sq_blocks, grad_blocks, grad_blocks, 1 - beta2)
-                # m_hat = m / (1 - beta1**t)
-                # v_hat = v / (1 - beta2**t)
-                # u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p
-                denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
-                torch._foreach_add_(denoms, scaled_eps)
-                us = torch._foreach_div(exp_avg_blocks, denoms)
-                scale_(us, exp_avg_weight)
-                torch._foreach_add_(us, param_blocks, alpha=weight_decay)
-                if weight_decay or always_adapt:
-                    # trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
-                    torch._foreach_add_(
-                        param_sq_sums, [sum_of_squares(param_block) for param_block in param_blocks]
-                    )
-                    torch._foreach_add_(u_sq_sums, [sum_of_squares(u) for u in us])
+            if maximize:
+                # g = -g
+                grad_blocks = torch._foreach_neg(grad_blocks)
+            # m = beta1 * m + (1 - beta1) * g
+            torch._foreach_lerp_(exp_avg_blocks, grad_blocks, 1 - beta1)
+            # v = beta2 * v + (1 - beta2) * g**2
+            scale_(exp_avg_sq_blocks, beta2)
+            torch._foreach_addcmul_(exp_avg_sq_blocks, grad_blocks, grad_blocks, 1 - beta2)
+            # m_hat = m / (1 - beta1**t)
+            # v_hat = v / (1 - beta2**t)
+            # u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p
+            denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
+            torch._foreach_add_(denoms, scaled_eps)
+            us = torch._foreach_div(exp_avg_blocks, denoms)
+            scale_(us, exp_avg_weight)
+            torch._foreach_add_(us, param_blocks, alpha=weight_decay)
             if weight_decay or always_adapt:
                 # trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
-                trust = where(
-                    both(sqrt(param_sq_sum) > 0, sqrt(u_sq_sum) > 0),
-                    sqrt(param_sq_sum) / sqrt(u_sq_sum),
-                    1,
+                torch._foreach_add_(
+                    param_sq_sums, [sum_of_squares(param_block) for param_block in param_blocks]
                 )
-                if trust_clip:
-                    # trust = minimum(trust, 1)
-                    trust_2 = minimum(trust, 1)
-                else:
-                    trust_2 = trust
-            for param_blocks, exp_avg_blocks, exp_avg_sq_blocks, trust_2_blocks in list_blocks(
-                params, exp_avgs, exp_avg_sqs, [] if trust_2 is None else trust_2.unbind()
-            ):
-                # m_hat = m / (1 - beta1**t)
-                # v_hat = v / (1 - beta2**t)
-                # u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p
-                denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
-                torch._foreach_add_(denoms, scaled_eps)
-                us = torch._foreach_div(exp_avg_blocks, denoms)
-                scale_(us, exp_avg_weight)
-                torch._foreach_add_(us, param_blocks, alpha=weight_decay)
-                if weight_decay or always_adapt:
-                    # u = trust * u
-                    torch._foreach_mul_(us, trust_2_blocks)
-                # p = p - lr * u
-                torch._foreach_add_(param_blocks, us, alpha=-lr)
+                torch._foreach_add_(u_sq_sums, [sum_of_squares(u) for u in us])
+        if weight_decay or always_adapt:
+            # trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
+            trust = where(
+                both(sqrt(param_sq_sum) > 0, sqrt(u_sq_sum) > 0),
+                sqrt(param_sq_sum) / sqrt(u_sq_sum),
+                1,
+            )
+            if trust_clip:
+                # trust = minimum(trust, 1)
+                trust_2 = minimum(trust, 1)
+            else:
+                trust_2 = trust
+        for param_blocks, exp_avg_blocks, exp_avg_sq_blocks, trust_2_blocks in list_blocks(
+            params, exp_avgs, exp_avg_sqs, [] if trust_2 is None else trust_2.unbind()
+        ):
+            # m_hat = m / (1 - beta1**t)
+            # v_hat = v / (1 - beta2**t)
+            # u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p
+            denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
+            torch._foreach_add_(denoms, scaled_eps)
+            us = torch._foreach_div(exp_avg_blocks, denoms)
+            scale_(us, exp_avg_weight)
+            torch._foreach_add_(us, param_blocks, alpha=weight_decay)
+            if weight_decay or always_adapt:
+                # u = trust * u
+                torch._foreach_mul_(us, trust_2_blocks)
+            # p = p - lr * u
+            torch._foreach_add_(param_blocks, us, alpha=-lr)
+        copies.write_back()
 
 
 def update_sharded(
@@ -127,72 +127,69 @@ def update_sharded(
     bias_correction1 = 1 - beta1**step
     exp_avg_weight = bias_correction2_sqrt / bias_correction1
 
-    for params, grads, exp_avgs, exp_avg_sqs in in_wider_dtype(
-        [(params, grads, exp_avgs, exp_avg_sqs)], (True, False, True, True), params
+    copies = WideCopies(params, grads, exp_avgs, exp_avg_sqs)
+    params, grads, exp_avgs, exp_avg_sqs = copies.tensors
+    trust_2 = None
+    param_sq_sum = zero_sum(params[0], len(params))
+    u_sq_sum = zero_sum(params[0], len(params))
+    for (
+        param_blocks,
+        grad_blocks,
+        exp_avg_blocks,
+        exp_avg_sq_blocks,
+        param_sq_sum_blocks,
+        u_sq_sum_blocks,
+    ) in list_chunks(
+        params, grads, exp_avgs, exp_avg_sqs, sums=[param_sq_sum.unbind(), u_sq_sum.unbind()]
     ):
-        trust_2 = None
-        param_sq_sum = zero_sum(params[0], len(params))
-        u_sq_sum = zero_sum(params[0], len(params))
-        for (
-            param_blocks,
-            grad_blocks,
-            exp_avg_blocks,
-            exp_avg_sq_blocks,
-            param_sq_sum_blocks,
-            u_sq_sum_blocks,
-        ) in list_chunks(
-            params, grads, exp_avgs, exp_avg_sqs, sums=[param_sq_sum.unbind(), u_sq_sum.unbind()]
-        ):
-            if maximize:
-                # g = -g
-                grad_blocks = torch._foreach_neg(grad_blocks)
-            # m = beta1 * m + (1 - beta1) * g
-            torch._foreach_lerp_(exp_avg_blocks, grad_blocks, 1 - beta1)
-            # v = beta2 * v + (1 - beta2) * g**2
-            scale_(exp_avg_sq_blocks, beta2)
-            torch._foreach_addcmul_(exp_avg_sq_blocks, grad_blocks, grad_blocks, 1 - beta2)
-            # m_hat = m / (1 - beta1**t)
-            # v_hat = v / (1 - beta2**t)
-            # u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p
-            denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
-            torch._foreach_add_(denoms, scaled_eps)
-            us = torch._foreach_div(exp_avg_blocks, denoms)
-            scale_(us, exp_avg_weight)
-            torch._foreach_add_(us, param_blocks, alpha=weight_decay)
-            if weight_decay or always_adapt:
-                # trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
-                torch._foreach_add_(
-                    param_sq_sum_blocks,
-                    [sum_of_squares(param_block) for param_block in param_blocks],
-                )
-                torch._foreach_add_(u_sq_sum_blocks, [sum_of_squares(u) for u in us])
-        del grad_blocks, denoms, us  # freed before waiting for other ranks
-        yield [collectives.sum(param_sq_sum), collectives.sum(u_sq_sum)]
+        if maximize:
+            # g = -g
+            grad_blocks = torch._foreach_neg(grad_blocks)
+        # m = beta1 * m + (1 - beta1) * g
+        torch._foreach_lerp_(exp_avg_blocks, grad_blocks, 1 - beta1)
+        # v = beta2 * v + (1 - beta2) * g**2
+        scale_(exp_avg_sq_blocks, beta2)
+        torch._foreach_addcmul_(exp_avg_sq_blocks, grad_blocks, grad_blocks, 1 - beta2)
+        # m_hat = m / (1 - beta1**t)
+        # v_hat = v / (1 - beta2**t)
+        # u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p
+        denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
+        torch._foreach_add_(denoms, scaled_eps)
+        us = torch._foreach_div(exp_avg_blocks, denoms)
+        scale_(us, exp_avg_weight)
+        torch._foreach_add_(us, param_blocks, alpha=weight_decay)
         if weight_decay or always_adapt:
             # trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
-            trust = where(
-                both(sqrt(param_sq_sum) > 0, sqrt(u_sq_sum) > 0),
-                sqrt(param_sq_sum) / sqrt(u_sq_sum),
-                1,
+            torch._foreach_add_(
+                param_sq_sum_blocks, [sum_of_squares(param_block) for param_block in param_blocks]
             )
-            if trust_clip:
-                # trust = minimum(trust, 1)
-                trust_2 = minimum(trust, 1)
-            else:
-                trust_2 = trust
-        for param_blocks, exp_avg_blocks, exp_avg_sq_blocks, trust_2_blocks in list_chunks(
-            params, exp_avgs, exp_avg_sqs, [] if trust_2 is None else trust_2.unbind()
-        ):
-            # m_hat = m / (1 - beta1**t)
-            # v_hat = v / (1 - beta2**t)
-            # u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p
-            denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
-            torch._foreach_add_(denoms, scaled_eps)
-            us = torch._foreach_div(exp_avg_blocks, denoms)
-            scale_(us, exp_avg_weight)
-            torch._foreach_add_(us, param_blocks, alpha=weight_decay)
-            if weight_decay or always_adapt:
-                # u = trust * u
-                torch._foreach_mul_(us, trust_2_blocks)
-            # p = p - lr * u
-            torch._foreach_add_(param_blocks, us, alpha=-lr)
+            torch._foreach_add_(u_sq_sum_blocks, [sum_of_squares(u) for u in us])
+    del grad_blocks, denoms, us  # freed before waiting for other ranks
+    yield [collectives.sum(param_sq_sum), collectives.sum(u_sq_sum)]
+    if weight_decay or always_adapt:
+        # trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
+        trust = where(
+            both(sqrt(param_sq_sum) > 0, sqrt(u_sq_sum) > 0), sqrt(param_sq_sum) / sqrt(u_sq_sum), 1
+        )
+        if trust_clip:
+            # trust = minimum(trust, 1)
+            trust_2 = minimum(trust, 1)
+        else:
+            trust_2 = trust
+    for param_blocks, exp_avg_blocks, exp_avg_sq_blocks, trust_2_blocks in list_chunks(
+        params, exp_avgs, exp_avg_sqs, [] if trust_2 is None else trust_2.unbind()
+    ):
+        # m_hat = m / (1 - beta1**t)
+        # v_hat = v / (1 - beta2**t)
+        # u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p
+        denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
+        torch._foreach_add_(denoms, scaled_eps)
+        us = torch._foreach_div(exp_avg_blocks, denoms)
+        scale_(us, exp_avg_weight)
+        torch._foreach_add_(us, param_blocks, alpha=weight_decay)
+        if weight_decay or always_adapt:
+            # u = trust * u
+            torch._foreach_mul_(us, trust_2_blocks)
+        # p = p - lr * u
+        torch._foreach_add_(param_blocks, us, alpha=-lr)
+    copies.write_back()

@@ -15,7 +15,7 @@ from optgen.runtime.eager.scalars import (
     where,
     where_number,
 )
-from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.eager.working_copies import WideCopies, wider
 
 
 def update(
@@ -41,66 +41,64 @@ def update(
     bias_correction1 = 1 - beta1**step
 
     for index in range(len(params)):
-        for param, grad, exp_avg, exp_avg_sq in in_wider_dtype(
-            [(params[index], grads[index], exp_avgs[index], exp_avg_sqs[index])],
-            (True, False, True, True),
-            params,
+        copies = WideCopies(params[index], grads[index], exp_avgs[index], exp_avg_sqs[index])
+        param, grad, exp_avg, exp_avg_sq = copies.tensors
+        trust_2 = None
+        param_sq_sum = zero_sum(param)
+        u_sq_sum = zero_sum(param)
+        for param_block, grad_block, exp_avg_block, exp_avg_sq_block in blocks(
+            param, grad, exp_avg, exp_avg_sq
         ):
-            trust_2 = None
-            param_sq_sum = zero_sum(param)
-            u_sq_sum = zero_sum(param)
-            for param_block, grad_block, exp_avg_block, exp_avg_sq_block in blocks(
-                param, grad, exp_avg, exp_avg_sq
-            ):
-                if maximize:
-                    # g = -g
-                    grad_block = grad_block.neg()
-                # m = beta1 * m + (1 - beta1) * g
-                exp_avg_block.lerp_(grad_block, 1 - beta1)
-                # v = beta2 * v + (1 - beta2) * g**2
-                exp_avg_sq_block.mul_(beta2).addcmul_(grad_block, grad_block, value=1 - beta2)
-                # m_hat = m / (1 - beta1**t)
-                # v_hat = v / (1 - beta2**t)
-                # u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p
-                denom = exp_avg_sq_block.sqrt().div_(bias_correction2_sqrt).add_(eps)
-                u = (
-                    exp_avg_block.div(denom)
-                    .div_(bias_correction1)
-                    .add_(param_block, alpha=weight_decay)
-                )
-                if weight_decay or always_adapt:
-                    # trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
-                    param_sq_sum.add_(sum_of_squares(param_block))
-                    u_sq_sum.add_(sum_of_squares(u))
+            if maximize:
+                # g = -g
+                grad_block = grad_block.neg()
+            # m = beta1 * m + (1 - beta1) * g
+            exp_avg_block.lerp_(grad_block, 1 - beta1)
+            # v = beta2 * v + (1 - beta2) * g**2
+            exp_avg_sq_block.mul_(beta2).addcmul_(grad_block, grad_block, value=1 - beta2)
+            # m_hat = m / (1 - beta1**t)
+            # v_hat = v / (1 - beta2**t)
+            # u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p
+            denom = exp_avg_sq_block.sqrt().div_(bias_correction2_sqrt).add_(eps)
+            u = (
+                exp_avg_block.div(denom)
+                .div_(bias_correction1)
+                .add_(param_block, alpha=weight_decay)
+            )
             if weight_decay or always_adapt:
                 # trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
-                trust = where(
-                    both(sqrt(param_sq_sum) > 0, sqrt(u_sq_sum) > 0),
-                    sqrt(param_sq_sum) / sqrt(u_sq_sum),
-                    1,
-                )
-                if trust_clip:
-                    # trust = minimum(trust, 1)
-                    trust_2 = minimum(trust, 1)
-                else:
-                    trust_2 = trust
-            for param_block, exp_avg_block, exp_avg_sq_block, trust_2_block in blocks(
-                param, exp_avg, exp_avg_sq, trust_2
-            ):
-                # m_hat = m / (1 - beta1**t)
-                # v_hat = v / (1 - beta2**t)
-                # u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p
-                denom = exp_avg_sq_block.sqrt().div_(bias_correction2_sqrt).add_(eps)
-                u = (
-                    exp_avg_block.div(denom)
-                    .div_(bias_correction1)
-                    .add_(param_block, alpha=weight_decay)
-                )
-                if weight_decay or always_adapt:
-                    # u = trust * u
-                    u.mul_(trust_2_block)
-                # p = p - lr * u
-                param_block.add_(u, alpha=-lr)
+                param_sq_sum.add_(sum_of_squares(param_block))
+                u_sq_sum.add_(sum_of_squares(u))
+        if weight_decay or always_adapt:
+            # trust = where(norm(p) > 0 and norm(u) > 0, norm(p) / norm(u), 1)
+            trust = where(
+                both(sqrt(param_sq_sum) > 0, sqrt(u_sq_sum) > 0),
+                sqrt(param_sq_sum) / sqrt(u_sq_sum),
+                1,
+            )
+            if trust_clip:
+                # trust = minimum(trust, 1)
+                trust_2 = minimum(trust, 1)
+            else:
+                trust_2 = trust
+        for param_block, exp_avg_block, exp_avg_sq_block, trust_2_block in blocks(
+            param, exp_avg, exp_avg_sq, trust_2
+        ):
+            # m_hat = m / (1 - beta1**t)
+            # v_hat = v / (1 - beta2**t)
+            # u = m_hat / (sqrt(v_hat) + eps) + weight_decay * p
+            denom = exp_avg_sq_block.sqrt().div_(bias_correction2_sqrt).add_(eps)
+            u = (
+                exp_avg_block.div(denom)
+                .div_(bias_correction1)
+                .add_(param_block, alpha=weight_decay)
+            )
+            if weight_decay or always_adapt:
+                # u = trust * u
+                u.mul_(trust_2_block)
+            # p = p - lr * u
+            param_block.add_(u, alpha=-lr)
+        copies.write_back()
 
 
 def update_functional(
@@ -121,10 +119,10 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], params[index])
-        grad = wider(grads[index], params[index])
-        exp_avg = wider(exp_avgs[index], params[index])
-        exp_avg_sq = wider(exp_avg_sqs[index], params[index])
+        param = wider(params[index])
+        grad = wider(grads[index], like=params[index])
+        exp_avg = wider(exp_avgs[index], like=params[index])
+        exp_avg_sq = wider(exp_avg_sqs[index], like=params[index])
         step = advance_one(state_steps[index], capturable)
         beta1, beta2 = betas
         bias_correction2 = 1 - beta2**step

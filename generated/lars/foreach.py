@@ -9,7 +9,7 @@ from optgen.runtime.eager.parts import list_blocks, list_chunks, sublists
 from optgen.runtime.eager.reductions import sum_of_squares, zero_sum
 from optgen.runtime.eager.rounding import scale_
 from optgen.runtime.eager.scalars import both, minimum, sqrt, where
-from optgen.runtime.eager.working_copies import in_wider_dtype
+from optgen.runtime.eager.working_copies import WideCopies
 from optgen.runtime.sharded.driver import Collectives, Update
 
 
@@ -33,123 +33,24 @@ def update(
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     for sublist in sublists(params, grads, momentum_buffers):
         params, grads, momentum_buffers = sublist
-        for params, grads, momentum_buffers in in_wider_dtype(
-            [(params, grads, momentum_buffers)], (True, False, True), params
-        ):
-            grad_scale = None
-            param_sq_sum = zero_sum(params[0], len(params))
-            grad_sq_sum = zero_sum(params[0], len(params))
-            param_sq_sums = param_sq_sum.unbind()
-            grad_sq_sums = grad_sq_sum.unbind()
-            for param_blocks, grad_blocks in list_blocks(params, grads):
-                if maximize:
-                    # g = -g
-                    grad_blocks = torch._foreach_neg(grad_blocks)
-                # trust = trust_coeff * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
-                torch._foreach_add_(
-                    param_sq_sums, [sum_of_squares(param_block) for param_block in param_blocks]
-                )
-                torch._foreach_add_(
-                    grad_sq_sums, [sum_of_squares(grad_block) for grad_block in grad_blocks]
-                )
-            # trust = trust_coeff * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
-            trust = (
-                trust_coeff
-                * sqrt(param_sq_sum)
-                / (sqrt(grad_sq_sum) + weight_decay * sqrt(param_sq_sum) + eps)
-            )
-            # trust = where(norm(p) > 0 and norm(g) > 0, trust, 1)
-            trust_2 = where(both(sqrt(param_sq_sum) > 0, sqrt(grad_sq_sum) > 0), trust, 1)
-            if trust_clip:
-                # trust = minimum(trust / lr, 1)
-                trust_3 = minimum(trust_2 / lr, 1)
-            else:
-                trust_3 = trust_2
-            if weight_decay or always_adapt:
-                # g = trust * (g + weight_decay * p)
-                grad_scale = trust_3 * weight_decay
-            for (
-                param_blocks,
-                grad_blocks,
-                momentum_buffer_blocks,
-                trust_3_blocks,
-                grad_scale_blocks,
-            ) in list_blocks(
-                params,
-                grads,
-                momentum_buffers,
-                trust_3.unbind(),
-                [] if grad_scale is None else grad_scale.unbind(),
-            ):
-                if maximize:
-                    # g = -g
-                    grad_blocks = torch._foreach_neg(grad_blocks)
-                if weight_decay or always_adapt:
-                    # g = trust * (g + weight_decay * p)
-                    grad_blocks = torch._foreach_mul(grad_blocks, trust_3_blocks)
-                    torch._foreach_addcmul_(grad_blocks, param_blocks, grad_scale_blocks)
-                if momentum:
-                    if fresh_momentum_buffer:
-                        # b = g
-                        torch._foreach_copy_(momentum_buffer_blocks, grad_blocks)
-                    else:
-                        # b = momentum * b + (1 - dampening) * g
-                        scale_(momentum_buffer_blocks, momentum)
-                        torch._foreach_add_(
-                            momentum_buffer_blocks, grad_blocks, alpha=1 - dampening
-                        )
-                    if nesterov:
-                        # g = g + momentum * b
-                        grad_blocks = torch._foreach_add(
-                            grad_blocks, momentum_buffer_blocks, alpha=momentum
-                        )
-                    else:
-                        # g = b
-                        grad_blocks = momentum_buffer_blocks
-                # p = p - lr * g
-                torch._foreach_add_(param_blocks, grad_blocks, alpha=-lr)
-
-
-def update_sharded(
-    params: list[Tensor],
-    grads: list[Tensor],
-    momentum_buffers: list[Tensor],
-    *,
-    lr: float,
-    momentum: float,
-    dampening: float,
-    weight_decay: float,
-    nesterov: bool,
-    trust_coeff: float,
-    eps: float,
-    trust_clip: bool,
-    always_adapt: bool,
-    maximize: bool,
-    fresh_momentum_buffer: bool,
-    collectives: Collectives,
-) -> Update:
-    """Update the shards of a bucket. Yield reductions, which all ranks complete in place."""
-    for params, grads, momentum_buffers in in_wider_dtype(
-        [(params, grads, momentum_buffers)], (True, False, True), params
-    ):
+        copies = WideCopies(params, grads, momentum_buffers)
+        params, grads, momentum_buffers = copies.tensors
         grad_scale = None
         param_sq_sum = zero_sum(params[0], len(params))
         grad_sq_sum = zero_sum(params[0], len(params))
-        for param_blocks, grad_blocks, param_sq_sum_blocks, grad_sq_sum_blocks in list_chunks(
-            params, grads, sums=[param_sq_sum.unbind(), grad_sq_sum.unbind()]
-        ):
+        param_sq_sums = param_sq_sum.unbind()
+        grad_sq_sums = grad_sq_sum.unbind()
+        for param_blocks, grad_blocks in list_blocks(params, grads):
             if maximize:
                 # g = -g
                 grad_blocks = torch._foreach_neg(grad_blocks)
             # trust = trust_coeff * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
             torch._foreach_add_(
-                param_sq_sum_blocks, [sum_of_squares(param_block) for param_block in param_blocks]
+                param_sq_sums, [sum_of_squares(param_block) for param_block in param_blocks]
             )
             torch._foreach_add_(
-                grad_sq_sum_blocks, [sum_of_squares(grad_block) for grad_block in grad_blocks]
+                grad_sq_sums, [sum_of_squares(grad_block) for grad_block in grad_blocks]
             )
-        del grad_blocks  # freed before waiting for other ranks
-        yield [collectives.sum(param_sq_sum), collectives.sum(grad_sq_sum)]
         # trust = trust_coeff * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
         trust = (
             trust_coeff
@@ -172,7 +73,7 @@ def update_sharded(
             momentum_buffer_blocks,
             trust_3_blocks,
             grad_scale_blocks,
-        ) in list_chunks(
+        ) in list_blocks(
             params,
             grads,
             momentum_buffers,
@@ -204,3 +105,100 @@ def update_sharded(
                     grad_blocks = momentum_buffer_blocks
             # p = p - lr * g
             torch._foreach_add_(param_blocks, grad_blocks, alpha=-lr)
+        copies.write_back()
+
+
+def update_sharded(
+    params: list[Tensor],
+    grads: list[Tensor],
+    momentum_buffers: list[Tensor],
+    *,
+    lr: float,
+    momentum: float,
+    dampening: float,
+    weight_decay: float,
+    nesterov: bool,
+    trust_coeff: float,
+    eps: float,
+    trust_clip: bool,
+    always_adapt: bool,
+    maximize: bool,
+    fresh_momentum_buffer: bool,
+    collectives: Collectives,
+) -> Update:
+    """Update the shards of a bucket. Yield reductions, which all ranks complete in place."""
+    copies = WideCopies(params, grads, momentum_buffers)
+    params, grads, momentum_buffers = copies.tensors
+    grad_scale = None
+    param_sq_sum = zero_sum(params[0], len(params))
+    grad_sq_sum = zero_sum(params[0], len(params))
+    for param_blocks, grad_blocks, param_sq_sum_blocks, grad_sq_sum_blocks in list_chunks(
+        params, grads, sums=[param_sq_sum.unbind(), grad_sq_sum.unbind()]
+    ):
+        if maximize:
+            # g = -g
+            grad_blocks = torch._foreach_neg(grad_blocks)
+        # trust = trust_coeff * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
+        torch._foreach_add_(
+            param_sq_sum_blocks, [sum_of_squares(param_block) for param_block in param_blocks]
+        )
+        torch._foreach_add_(
+            grad_sq_sum_blocks, [sum_of_squares(grad_block) for grad_block in grad_blocks]
+        )
+    del grad_blocks  # freed before waiting for other ranks
+    yield [collectives.sum(param_sq_sum), collectives.sum(grad_sq_sum)]
+    # trust = trust_coeff * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
+    trust = (
+        trust_coeff
+        * sqrt(param_sq_sum)
+        / (sqrt(grad_sq_sum) + weight_decay * sqrt(param_sq_sum) + eps)
+    )
+    # trust = where(norm(p) > 0 and norm(g) > 0, trust, 1)
+    trust_2 = where(both(sqrt(param_sq_sum) > 0, sqrt(grad_sq_sum) > 0), trust, 1)
+    if trust_clip:
+        # trust = minimum(trust / lr, 1)
+        trust_3 = minimum(trust_2 / lr, 1)
+    else:
+        trust_3 = trust_2
+    if weight_decay or always_adapt:
+        # g = trust * (g + weight_decay * p)
+        grad_scale = trust_3 * weight_decay
+    for (
+        param_blocks,
+        grad_blocks,
+        momentum_buffer_blocks,
+        trust_3_blocks,
+        grad_scale_blocks,
+    ) in list_chunks(
+        params,
+        grads,
+        momentum_buffers,
+        trust_3.unbind(),
+        [] if grad_scale is None else grad_scale.unbind(),
+    ):
+        if maximize:
+            # g = -g
+            grad_blocks = torch._foreach_neg(grad_blocks)
+        if weight_decay or always_adapt:
+            # g = trust * (g + weight_decay * p)
+            grad_blocks = torch._foreach_mul(grad_blocks, trust_3_blocks)
+            torch._foreach_addcmul_(grad_blocks, param_blocks, grad_scale_blocks)
+        if momentum:
+            if fresh_momentum_buffer:
+                # b = g
+                torch._foreach_copy_(momentum_buffer_blocks, grad_blocks)
+            else:
+                # b = momentum * b + (1 - dampening) * g
+                scale_(momentum_buffer_blocks, momentum)
+                torch._foreach_add_(momentum_buffer_blocks, grad_blocks, alpha=1 - dampening)
+            if nesterov:
+                # g = g + momentum * b
+                grad_blocks = torch._foreach_add(
+                    grad_blocks, momentum_buffer_blocks, alpha=momentum
+                )
+            else:
+                # g = b
+                grad_blocks = momentum_buffer_blocks
+        # p = p - lr * g
+        torch._foreach_add_(param_blocks, grad_blocks, alpha=-lr)
+    copies.write_back()

@@ -7,7 +7,7 @@ from torch import Tensor
 from optgen.runtime.eager.parts import blocks
 from optgen.runtime.eager.reductions import sum_of_squares, total, zero_sum
 from optgen.runtime.eager.scalars import both, minimum, sqrt, where, where_number
-from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.eager.working_copies import WideCopies, wider
 
 
 def update(
@@ -29,67 +29,65 @@ def update(
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     for index in range(len(params)):
-        for param, grad, momentum_buffer in in_wider_dtype(
-            [(params[index], grads[index], momentum_buffers[index] if momentum else None)],
-            (True, False, True),
-            params,
-        ):
-            grad_scale = None
-            param_sq_sum = zero_sum(param)
-            grad_sq_sum = zero_sum(param)
-            for param_block, grad_block in blocks(param, grad):
-                if maximize:
-                    # g = -g
-                    grad_block = grad_block.neg()
-                # trust = trust_coeff * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
-                param_sq_sum.add_(sum_of_squares(param_block))
-                grad_sq_sum.add_(sum_of_squares(grad_block))
+        copies = WideCopies(
+            params[index], grads[index], momentum_buffers[index] if momentum else None
+        )
+        param, grad, momentum_buffer = copies.tensors
+        grad_scale = None
+        param_sq_sum = zero_sum(param)
+        grad_sq_sum = zero_sum(param)
+        for param_block, grad_block in blocks(param, grad):
+            if maximize:
+                # g = -g
+                grad_block = grad_block.neg()
             # trust = trust_coeff * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
-            trust = (
-                trust_coeff
-                * sqrt(param_sq_sum)
-                / (sqrt(grad_sq_sum) + weight_decay * sqrt(param_sq_sum) + eps)
-            )
-            # trust = where(norm(p) > 0 and norm(g) > 0, trust, 1)
-            trust_2 = where(both(sqrt(param_sq_sum) > 0, sqrt(grad_sq_sum) > 0), trust, 1)
-            if trust_clip:
-                # trust = minimum(trust / lr, 1)
-                trust_3 = minimum(trust_2 / lr, 1)
-            else:
-                trust_3 = trust_2
+            param_sq_sum.add_(sum_of_squares(param_block))
+            grad_sq_sum.add_(sum_of_squares(grad_block))
+        # trust = trust_coeff * norm(p) / (norm(g) + weight_decay * norm(p) + eps)
+        trust = (
+            trust_coeff
+            * sqrt(param_sq_sum)
+            / (sqrt(grad_sq_sum) + weight_decay * sqrt(param_sq_sum) + eps)
+        )
+        # trust = where(norm(p) > 0 and norm(g) > 0, trust, 1)
+        trust_2 = where(both(sqrt(param_sq_sum) > 0, sqrt(grad_sq_sum) > 0), trust, 1)
+        if trust_clip:
+            # trust = minimum(trust / lr, 1)
+            trust_3 = minimum(trust_2 / lr, 1)
+        else:
+            trust_3 = trust_2
+        if weight_decay or always_adapt:
+            # g = trust * (g + weight_decay * p)
+            grad_scale = trust_3 * weight_decay
+        for (
+            param_block,
+            grad_block,
+            momentum_buffer_block,
+            trust_3_block,
+            grad_scale_block,
+        ) in blocks(param, grad, momentum_buffer if momentum else None, trust_3, grad_scale):
+            if maximize:
+                # g = -g
+                grad_block = grad_block.neg()
             if weight_decay or always_adapt:
                 # g = trust * (g + weight_decay * p)
-                grad_scale = trust_3 * weight_decay
-            for (
-                param_block,
-                grad_block,
-                momentum_buffer_block,
-                trust_3_block,
-                grad_scale_block,
-            ) in blocks(param, grad, momentum_buffer if momentum else None, trust_3, grad_scale):
-                if maximize:
-                    # g = -g
-                    grad_block = grad_block.neg()
-                if weight_decay or always_adapt:
-                    # g = trust * (g + weight_decay * p)
-                    grad_block = grad_block.mul(trust_3_block).addcmul_(
-                        param_block, grad_scale_block
-                    )
-                if momentum:
-                    if fresh_momentum_buffer:
-                        # b = g
-                        momentum_buffer_block.copy_(grad_block)
-                    else:
-                        # b = momentum * b + (1 - dampening) * g
-                        momentum_buffer_block.mul_(momentum).add_(grad_block, alpha=1 - dampening)
-                    if nesterov:
-                        # g = g + momentum * b
-                        grad_block = grad_block.add(momentum_buffer_block, alpha=momentum)
-                    else:
-                        # g = b
-                        grad_block = momentum_buffer_block
-                # p = p - lr * g
-                param_block.add_(grad_block, alpha=-lr)
+                grad_block = grad_block.mul(trust_3_block).addcmul_(param_block, grad_scale_block)
+            if momentum:
+                if fresh_momentum_buffer:
+                    # b = g
+                    momentum_buffer_block.copy_(grad_block)
+                else:
+                    # b = momentum * b + (1 - dampening) * g
+                    momentum_buffer_block.mul_(momentum).add_(grad_block, alpha=1 - dampening)
+                if nesterov:
+                    # g = g + momentum * b
+                    grad_block = grad_block.add(momentum_buffer_block, alpha=momentum)
+                else:
+                    # g = b
+                    grad_block = momentum_buffer_block
+            # p = p - lr * g
+            param_block.add_(grad_block, alpha=-lr)
+        copies.write_back()
 
 
 def update_functional(
@@ -112,10 +110,10 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], params[index])
-        grad = wider(grads[index], params[index])
+        param = wider(params[index])
+        grad = wider(grads[index], like=params[index])
         if momentum:
-            momentum_buffer = wider(momentum_buffers[index], params[index])
+            momentum_buffer = wider(momentum_buffers[index], like=params[index])
 
         if maximize:
             # g = -g

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.parts import zip_slices
 from optgen.runtime.eager.scalars import sign
-from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.eager.working_copies import widened, wider
 
 
 def update(
@@ -22,9 +22,7 @@ def update(
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     beta1, beta2 = betas
 
-    for param, grad, exp_avg in in_wider_dtype(
-        zip_slices(params, grads, exp_avgs), (True, False, True), params
-    ):
+    for param, grad, exp_avg in widened(zip_slices(params, grads, exp_avgs)):
         if maximize:
             # g = -g
             grad = grad.neg()
@@ -50,9 +48,9 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], params[index])
-        grad = wider(grads[index], params[index])
-        exp_avg = wider(exp_avgs[index], params[index])
+        param = wider(params[index])
+        grad = wider(grads[index], like=params[index])
+        exp_avg = wider(exp_avgs[index], like=params[index])
         beta1, beta2 = betas
 
         if maximize:

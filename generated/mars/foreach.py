@@ -9,7 +9,7 @@ from optgen.runtime.eager.parts import list_blocks, list_chunks, sublists
 from optgen.runtime.eager.reductions import sum_of_squares, zero_sum
 from optgen.runtime.eager.rounding import scale_
 from optgen.runtime.eager.scalars import advance, divide, maximum, sqrt
-from optgen.runtime.eager.working_copies import in_wider_dtype
+from optgen.runtime.eager.working_copies import WideCopies
 from optgen.runtime.sharded.driver import Collectives, Update
 
 
@@ -59,68 +59,66 @@ def update(
 
     for sublist in sublists(params, grads, exp_avgs, exp_avg_sqs, last_grads):
         params, grads, exp_avgs, exp_avg_sqs, last_grads = sublist
-        for params, grads, last_grads, exp_avgs, exp_avg_sqs in in_wider_dtype(
-            [(params, grads, last_grads, exp_avgs, exp_avg_sqs)],
-            (True, False, True, True, True),
-            params,
-        ):
-            c_scale = None
-            c_sq_sum = zero_sum(params[0], len(params))
-            c_sq_sums = c_sq_sum.unbind()
-            for grad_blocks, last_grad_blocks in list_blocks(grads, last_grads):
-                if maximize:
-                    # g = -g
-                    grad_blocks = torch._foreach_neg(grad_blocks)
-                if optimize_1d or param_ndim == 2:
-                    # c = g + gamma * beta1 / (1 - beta1) * (g - g_prev)
-                    cs = torch._foreach_mul(grad_blocks, grad_weight)
-                    torch._foreach_add_(cs, last_grad_blocks, alpha=-last_grad_weight)
-                    # c = c / maximum(norm(c), 1)
-                    torch._foreach_add_(c_sq_sums, [sum_of_squares(c) for c in cs])
+        copies = WideCopies(params, grads, last_grads, exp_avgs, exp_avg_sqs)
+        params, grads, last_grads, exp_avgs, exp_avg_sqs = copies.tensors
+        c_scale = None
+        c_sq_sum = zero_sum(params[0], len(params))
+        c_sq_sums = c_sq_sum.unbind()
+        for grad_blocks, last_grad_blocks in list_blocks(grads, last_grads):
+            if maximize:
+                # g = -g
+                grad_blocks = torch._foreach_neg(grad_blocks)
             if optimize_1d or param_ndim == 2:
+                # c = g + gamma * beta1 / (1 - beta1) * (g - g_prev)
+                cs = torch._foreach_mul(grad_blocks, grad_weight)
+                torch._foreach_add_(cs, last_grad_blocks, alpha=-last_grad_weight)
                 # c = c / maximum(norm(c), 1)
-                c_scale = 1 / maximum(sqrt(c_sq_sum), 1)
-            for (
-                param_blocks,
-                grad_blocks,
-                exp_avg_blocks,
-                exp_avg_sq_blocks,
-                last_grad_blocks,
-                c_scale_blocks,
-            ) in list_blocks(
-                params,
-                grads,
-                exp_avgs,
-                exp_avg_sqs,
-                last_grads,
-                [] if c_scale is None else c_scale.unbind(),
-            ):
-                if maximize:
-                    # g = -g
-                    grad_blocks = torch._foreach_neg(grad_blocks)
-                if optimize_1d or param_ndim == 2:
-                    # c = g + gamma * beta1 / (1 - beta1) * (g - g_prev)
-                    cs = torch._foreach_mul(grad_blocks, grad_weight)
-                    torch._foreach_add_(cs, last_grad_blocks, alpha=-last_grad_weight)
-                    # c = c / maximum(norm(c), 1)
-                    torch._foreach_mul_(cs, c_scale_blocks)
-                else:
-                    # c = g
-                    cs = grad_blocks
-                # g_prev = g
-                torch._foreach_copy_(last_grad_blocks, grad_blocks)
-                # m = beta1 * m + (1 - beta1) * c
-                scale_(exp_avg_blocks, beta1)
-                torch._foreach_add_(exp_avg_blocks, cs, alpha=one_minus_beta1)
-                # v = beta2 * v + (1 - beta2) * c**2
-                scale_(exp_avg_sq_blocks, beta2)
-                torch._foreach_addcmul_(exp_avg_sq_blocks, cs, cs, 1 - beta2)
-                # u = m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
-                # p = p - rate * (decay * p + u)
-                denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
-                torch._foreach_add_(denoms, eps * bias_correction2_sqrt)
-                scale_(param_blocks, 1 - rate * decay)
-                torch._foreach_addcdiv_(param_blocks, exp_avg_blocks, denoms, -step_size)
+                torch._foreach_add_(c_sq_sums, [sum_of_squares(c) for c in cs])
+        if optimize_1d or param_ndim == 2:
+            # c = c / maximum(norm(c), 1)
+            c_scale = 1 / maximum(sqrt(c_sq_sum), 1)
+        for (
+            param_blocks,
+            grad_blocks,
+            exp_avg_blocks,
+            exp_avg_sq_blocks,
+            last_grad_blocks,
+            c_scale_blocks,
+        ) in list_blocks(
+            params,
+            grads,
+            exp_avgs,
+            exp_avg_sqs,
+            last_grads,
+            [] if c_scale is None else c_scale.unbind(),
+        ):
+            if maximize:
+                # g = -g
+                grad_blocks = torch._foreach_neg(grad_blocks)
+            if optimize_1d or param_ndim == 2:
+                # c = g + gamma * beta1 / (1 - beta1) * (g - g_prev)
+                cs = torch._foreach_mul(grad_blocks, grad_weight)
+                torch._foreach_add_(cs, last_grad_blocks, alpha=-last_grad_weight)
+                # c = c / maximum(norm(c), 1)
+                torch._foreach_mul_(cs, c_scale_blocks)
+            else:
+                # c = g
+                cs = grad_blocks
+            # g_prev = g
+            torch._foreach_copy_(last_grad_blocks, grad_blocks)
+            # m = beta1 * m + (1 - beta1) * c
+            scale_(exp_avg_blocks, beta1)
+            torch._foreach_add_(exp_avg_blocks, cs, alpha=one_minus_beta1)
+            # v = beta2 * v + (1 - beta2) * c**2
+            scale_(exp_avg_sq_blocks, beta2)
+            torch._foreach_addcmul_(exp_avg_sq_blocks, cs, cs, 1 - beta2)
+            # u = m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
+            # p = p - rate * (decay * p + u)
+            denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
+            torch._foreach_add_(denoms, eps * bias_correction2_sqrt)
+            scale_(param_blocks, 1 - rate * decay)
+            torch._foreach_addcdiv_(param_blocks, exp_avg_blocks, denoms, -step_size)
+        copies.write_back()
 
 
 def update_sharded(
@@ -168,68 +166,66 @@ def update_sharded(
     bias_correction1 = 1 - beta1**step
     step_size = divide(rate * bias_correction2_sqrt, bias_correction1)
 
-    for params, grads, last_grads, exp_avgs, exp_avg_sqs in in_wider_dtype(
-        [(params, grads, last_grads, exp_avgs, exp_avg_sqs)],
-        (True, False, True, True, True),
-        params,
+    copies = WideCopies(params, grads, last_grads, exp_avgs, exp_avg_sqs)
+    params, grads, last_grads, exp_avgs, exp_avg_sqs = copies.tensors
+    c_scale = None
+    c_sq_sum = zero_sum(params[0], len(params))
+    for grad_blocks, last_grad_blocks, c_sq_sum_blocks in list_chunks(
+        grads, last_grads, sums=[c_sq_sum.unbind()]
     ):
-        c_scale = None
-        c_sq_sum = zero_sum(params[0], len(params))
-        for grad_blocks, last_grad_blocks, c_sq_sum_blocks in list_chunks(
-            grads, last_grads, sums=[c_sq_sum.unbind()]
-        ):
-            if maximize:
-                # g = -g
-                grad_blocks = torch._foreach_neg(grad_blocks)
-            if optimize_1d or param_ndim == 2:
-                # c = g + gamma * beta1 / (1 - beta1) * (g - g_prev)
-                cs = torch._foreach_mul(grad_blocks, grad_weight)
-                torch._foreach_add_(cs, last_grad_blocks, alpha=-last_grad_weight)
-                # c = c / maximum(norm(c), 1)
-                torch._foreach_add_(c_sq_sum_blocks, [sum_of_squares(c) for c in cs])
-        del grad_blocks  # freed before waiting for other ranks
-        yield [collectives.sum(c_sq_sum)]
+        if maximize:
+            # g = -g
+            grad_blocks = torch._foreach_neg(grad_blocks)
         if optimize_1d or param_ndim == 2:
+            # c = g + gamma * beta1 / (1 - beta1) * (g - g_prev)
+            cs = torch._foreach_mul(grad_blocks, grad_weight)
+            torch._foreach_add_(cs, last_grad_blocks, alpha=-last_grad_weight)
             # c = c / maximum(norm(c), 1)
-            c_scale = 1 / maximum(sqrt(c_sq_sum), 1)
-        for (
-            param_blocks,
-            grad_blocks,
-            exp_avg_blocks,
-            exp_avg_sq_blocks,
-            last_grad_blocks,
-            c_scale_blocks,
-        ) in list_chunks(
-            params,
-            grads,
-            exp_avgs,
-            exp_avg_sqs,
-            last_grads,
-            [] if c_scale is None else c_scale.unbind(),
-        ):
-            if maximize:
-                # g = -g
-                grad_blocks = torch._foreach_neg(grad_blocks)
-            if optimize_1d or param_ndim == 2:
-                # c = g + gamma * beta1 / (1 - beta1) * (g - g_prev)
-                cs = torch._foreach_mul(grad_blocks, grad_weight)
-                torch._foreach_add_(cs, last_grad_blocks, alpha=-last_grad_weight)
-                # c = c / maximum(norm(c), 1)
-                torch._foreach_mul_(cs, c_scale_blocks)
-            else:
-                # c = g
-                cs = grad_blocks
-            # g_prev = g
-            torch._foreach_copy_(last_grad_blocks, grad_blocks)
-            # m = beta1 * m + (1 - beta1) * c
-            scale_(exp_avg_blocks, beta1)
-            torch._foreach_add_(exp_avg_blocks, cs, alpha=one_minus_beta1)
-            # v = beta2 * v + (1 - beta2) * c**2
-            scale_(exp_avg_sq_blocks, beta2)
-            torch._foreach_addcmul_(exp_avg_sq_blocks, cs, cs, 1 - beta2)
-            # u = m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
-            # p = p - rate * (decay * p + u)
-            denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
-            torch._foreach_add_(denoms, eps * bias_correction2_sqrt)
-            scale_(param_blocks, 1 - rate * decay)
-            torch._foreach_addcdiv_(param_blocks, exp_avg_blocks, denoms, -step_size)
+            torch._foreach_add_(c_sq_sum_blocks, [sum_of_squares(c) for c in cs])
+    del grad_blocks  # freed before waiting for other ranks
+    yield [collectives.sum(c_sq_sum)]
+    if optimize_1d or param_ndim == 2:
+        # c = c / maximum(norm(c), 1)
+        c_scale = 1 / maximum(sqrt(c_sq_sum), 1)
+    for (
+        param_blocks,
+        grad_blocks,
+        exp_avg_blocks,
+        exp_avg_sq_blocks,
+        last_grad_blocks,
+        c_scale_blocks,
+    ) in list_chunks(
+        params,
+        grads,
+        exp_avgs,
+        exp_avg_sqs,
+        last_grads,
+        [] if c_scale is None else c_scale.unbind(),
+    ):
+        if maximize:
+            # g = -g
+            grad_blocks = torch._foreach_neg(grad_blocks)
+        if optimize_1d or param_ndim == 2:
+            # c = g + gamma * beta1 / (1 - beta1) * (g - g_prev)
+            cs = torch._foreach_mul(grad_blocks, grad_weight)
+            torch._foreach_add_(cs, last_grad_blocks, alpha=-last_grad_weight)
+            # c = c / maximum(norm(c), 1)
+            torch._foreach_mul_(cs, c_scale_blocks)
+        else:
+            # c = g
+            cs = grad_blocks
+        # g_prev = g
+        torch._foreach_copy_(last_grad_blocks, grad_blocks)
+        # m = beta1 * m + (1 - beta1) * c
+        scale_(exp_avg_blocks, beta1)
+        torch._foreach_add_(exp_avg_blocks, cs, alpha=one_minus_beta1)
+        # v = beta2 * v + (1 - beta2) * c**2
+        scale_(exp_avg_sq_blocks, beta2)
+        torch._foreach_addcmul_(exp_avg_sq_blocks, cs, cs, 1 - beta2)
+        # u = m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
+        # p = p - rate * (decay * p + u)
+        denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
+        torch._foreach_add_(denoms, eps * bias_correction2_sqrt)
+        scale_(param_blocks, 1 - rate * decay)
+        torch._foreach_addcdiv_(param_blocks, exp_avg_blocks, denoms, -step_size)
+    copies.write_back()

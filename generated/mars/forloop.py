@@ -7,7 +7,7 @@ from torch import Tensor
 from optgen.runtime.eager.parts import blocks
 from optgen.runtime.eager.reductions import sum_of_squares, total, zero_sum
 from optgen.runtime.eager.scalars import advance, advance_one, divide, maximum, sqrt, where
-from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.eager.working_copies import WideCopies, wider
 
 
 def update(
@@ -55,54 +55,54 @@ def update(
     step_size = divide(rate, bias_correction1)
 
     for index in range(len(params)):
-        for param, grad, last_grad, exp_avg, exp_avg_sq in in_wider_dtype(
-            [(params[index], grads[index], last_grads[index], exp_avgs[index], exp_avg_sqs[index])],
-            (True, False, True, True, True),
-            params,
-        ):
-            c_scale = None
-            c_sq_sum = zero_sum(param)
-            for grad_block, last_grad_block in blocks(grad, last_grad):
-                if maximize:
-                    # g = -g
-                    grad_block = grad_block.neg()
-                if optimize_1d or param_ndim == 2:
-                    # c = g + gamma * beta1 / (1 - beta1) * (g - g_prev)
-                    c = grad_block.mul(grad_weight).add_(last_grad_block, alpha=-last_grad_weight)
-                    # c = c / maximum(norm(c), 1)
-                    c_sq_sum.add_(sum_of_squares(c))
+        copies = WideCopies(
+            params[index], grads[index], last_grads[index], exp_avgs[index], exp_avg_sqs[index]
+        )
+        param, grad, last_grad, exp_avg, exp_avg_sq = copies.tensors
+        c_scale = None
+        c_sq_sum = zero_sum(param)
+        for grad_block, last_grad_block in blocks(grad, last_grad):
+            if maximize:
+                # g = -g
+                grad_block = grad_block.neg()
             if optimize_1d or param_ndim == 2:
+                # c = g + gamma * beta1 / (1 - beta1) * (g - g_prev)
+                c = grad_block.mul(grad_weight).add_(last_grad_block, alpha=-last_grad_weight)
                 # c = c / maximum(norm(c), 1)
-                c_scale = 1 / maximum(sqrt(c_sq_sum), 1)
-            for (
-                param_block,
-                grad_block,
-                exp_avg_block,
-                exp_avg_sq_block,
-                last_grad_block,
-                c_scale_block,
-            ) in blocks(param, grad, exp_avg, exp_avg_sq, last_grad, c_scale):
-                if maximize:
-                    # g = -g
-                    grad_block = grad_block.neg()
-                if optimize_1d or param_ndim == 2:
-                    # c = g + gamma * beta1 / (1 - beta1) * (g - g_prev)
-                    c = grad_block.mul(grad_weight).add_(last_grad_block, alpha=-last_grad_weight)
-                    # c = c / maximum(norm(c), 1)
-                    c.mul_(c_scale_block)
-                else:
-                    # c = g
-                    c = grad_block
-                # g_prev = g
-                last_grad_block.copy_(grad_block)
-                # m = beta1 * m + (1 - beta1) * c
-                exp_avg_block.mul_(beta1).add_(c, alpha=one_minus_beta1)
-                # v = beta2 * v + (1 - beta2) * c**2
-                exp_avg_sq_block.mul_(beta2).addcmul_(c, c, value=1 - beta2)
-                # u = m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
-                # p = p - rate * (decay * p + u)
-                denom = exp_avg_sq_block.sqrt().div_(bias_correction2_sqrt).add_(eps)
-                param_block.mul_(1 - rate * decay).addcdiv_(exp_avg_block, denom, value=-step_size)
+                c_sq_sum.add_(sum_of_squares(c))
+        if optimize_1d or param_ndim == 2:
+            # c = c / maximum(norm(c), 1)
+            c_scale = 1 / maximum(sqrt(c_sq_sum), 1)
+        for (
+            param_block,
+            grad_block,
+            exp_avg_block,
+            exp_avg_sq_block,
+            last_grad_block,
+            c_scale_block,
+        ) in blocks(param, grad, exp_avg, exp_avg_sq, last_grad, c_scale):
+            if maximize:
+                # g = -g
+                grad_block = grad_block.neg()
+            if optimize_1d or param_ndim == 2:
+                # c = g + gamma * beta1 / (1 - beta1) * (g - g_prev)
+                c = grad_block.mul(grad_weight).add_(last_grad_block, alpha=-last_grad_weight)
+                # c = c / maximum(norm(c), 1)
+                c.mul_(c_scale_block)
+            else:
+                # c = g
+                c = grad_block
+            # g_prev = g
+            last_grad_block.copy_(grad_block)
+            # m = beta1 * m + (1 - beta1) * c
+            exp_avg_block.mul_(beta1).add_(c, alpha=one_minus_beta1)
+            # v = beta2 * v + (1 - beta2) * c**2
+            exp_avg_sq_block.mul_(beta2).addcmul_(c, c, value=1 - beta2)
+            # u = m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)
+            # p = p - rate * (decay * p + u)
+            denom = exp_avg_sq_block.sqrt().div_(bias_correction2_sqrt).add_(eps)
+            param_block.mul_(1 - rate * decay).addcdiv_(exp_avg_block, denom, value=-step_size)
+        copies.write_back()
 
 
 def update_functional(
@@ -127,11 +127,11 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], params[index])
-        grad = wider(grads[index], params[index])
-        exp_avg = wider(exp_avgs[index], params[index])
-        exp_avg_sq = wider(exp_avg_sqs[index], params[index])
-        last_grad = wider(last_grads[index], params[index])
+        param = wider(params[index])
+        grad = wider(grads[index], like=params[index])
+        exp_avg = wider(exp_avgs[index], like=params[index])
+        exp_avg_sq = wider(exp_avg_sqs[index], like=params[index])
+        last_grad = wider(last_grads[index], like=params[index])
         step = advance_one(state_steps[index], capturable)
         param_ndim = params[index].dim()
         if capturable:

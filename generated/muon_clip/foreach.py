@@ -5,10 +5,10 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.parts import one_list_block, sublists
+from optgen.runtime.eager.parts import sublists
 from optgen.runtime.eager.rounding import scale_
 from optgen.runtime.eager.scalars import maximum, sqrt
-from optgen.runtime.eager.working_copies import in_wider_dtype
+from optgen.runtime.eager.working_copies import WideCopies
 from optgen.runtime.matrix_ops import cols, orthogonalize, rows
 from optgen.runtime.sharded.driver import Collectives, Update
 
@@ -35,44 +35,32 @@ def update(
 
     for sublist in sublists(params, grads, momentum_buffers, max_logits_inputs):
         params, grads, momentum_buffers, max_logits_inputs = sublist
-        for params, grads, momentum_buffers, max_logits_inputs in in_wider_dtype(
-            [(params, grads, momentum_buffers, max_logits_inputs)],
-            (True, False, True, False),
-            params,
-        ):
-            for grad_blocks, momentum_buffer_blocks in one_list_block(grads, momentum_buffers):
-                if maximize:
-                    # g = -g
-                    grad_blocks = torch._foreach_neg(grad_blocks)
-                # b = momentum * b + g
-                scale_(momentum_buffer_blocks, momentum)
-                torch._foreach_add_(momentum_buffer_blocks, grad_blocks)
-                # o = orthogonalize(b, ns_coefficients, ns_steps, eps)
-                momentum_buffer_matrices = momentum_buffer_blocks
-            # o = orthogonalize(b, ns_coefficients, ns_steps, eps)
-            os = orthogonalize(momentum_buffer_matrices, ns_coefficients, ns_steps, eps)
-            for param_blocks, max_logits_input_blocks, o_blocks in one_list_block(
-                params, max_logits_inputs, os
-            ):
-                # p = p - lr * weight_decay * p
-                scale_(param_blocks, 1 - lr * weight_decay)
-                # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
-                torch._foreach_add_(param_blocks, o_blocks, alpha=-step_size)
-                if given_max_logits:
-                    # p = p * where(max_logits > tau, tau / max_logits, 1) ** clip_power
-                    conditions = [
-                        max_logits_input_block.gt(tau)
-                        for max_logits_input_block in max_logits_input_blocks
-                    ]
-                    operands = torch._foreach_reciprocal(max_logits_input_blocks)
-                    scale_(operands, tau)
-                    condition_2s = [condition.logical_not() for condition in conditions]
-                    operands = [
-                        operand.masked_fill_(condition_2, 1)
-                        for operand, condition_2 in zip(operands, condition_2s, strict=True)
-                    ]
-                    torch._foreach_pow_(operands, clip_power)
-                    torch._foreach_mul_(param_blocks, operands)
+        copies = WideCopies(params, grads, momentum_buffers, max_logits_inputs, read_only=(1, 3))
+        params, grads, momentum_buffers, max_logits_inputs = copies.tensors
+        if maximize:
+            # g = -g
+            grads = torch._foreach_neg(grads)
+        # b = momentum * b + g
+        scale_(momentum_buffers, momentum)
+        torch._foreach_add_(momentum_buffers, grads)
+        # o = orthogonalize(b, ns_coefficients, ns_steps, eps)
+        os = orthogonalize(momentum_buffers, ns_coefficients, ns_steps, eps)
+        # p = p - lr * weight_decay * p
+        scale_(params, 1 - lr * weight_decay)
+        # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
+        torch._foreach_add_(params, os, alpha=-step_size)
+        if given_max_logits:
+            # p = p * where(max_logits > tau, tau / max_logits, 1) ** clip_power
+            conditions = [max_logits_input.gt(tau) for max_logits_input in max_logits_inputs]
+            operands = torch._foreach_reciprocal(max_logits_inputs)
+            scale_(operands, tau)
+            operands = [
+                operand.masked_fill_(~condition, 1)
+                for operand, condition in zip(operands, conditions, strict=True)
+            ]
+            torch._foreach_pow_(operands, clip_power)
+            torch._foreach_mul_(params, operands)
+        copies.write_back()
 
 
 def update_sharded(
@@ -96,40 +84,30 @@ def update_sharded(
     """Update the shards of a bucket. Yield reductions, which all ranks complete in place."""
     step_size = lr * 0.2 * sqrt(maximum(rows(collectives.whole), cols(collectives.whole)))
 
-    for params, grads, momentum_buffers, max_logits_inputs in in_wider_dtype(
-        [(params, grads, momentum_buffers, max_logits_inputs)], (True, False, True, False), params
-    ):
-        for grad_blocks, momentum_buffer_blocks in one_list_block(grads, momentum_buffers):
-            if maximize:
-                # g = -g
-                grad_blocks = torch._foreach_neg(grad_blocks)
-            # b = momentum * b + g
-            scale_(momentum_buffer_blocks, momentum)
-            torch._foreach_add_(momentum_buffer_blocks, grad_blocks)
-            # o = orthogonalize(b, ns_coefficients, ns_steps, eps)
-            momentum_buffer_matrices = momentum_buffer_blocks
-        # o = orthogonalize(b, ns_coefficients, ns_steps, eps)
-        whole = yield collectives.gather(momentum_buffer_matrices)
-        os = yield collectives.scatter(orthogonalize(whole, ns_coefficients, ns_steps, eps))
-        for param_blocks, max_logits_input_blocks, o_blocks in one_list_block(
-            params, max_logits_inputs, os
-        ):
-            # p = p - lr * weight_decay * p
-            scale_(param_blocks, 1 - lr * weight_decay)
-            # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
-            torch._foreach_add_(param_blocks, o_blocks, alpha=-step_size)
-            if given_max_logits:
-                # p = p * where(max_logits > tau, tau / max_logits, 1) ** clip_power
-                conditions = [
-                    max_logits_input_block.gt(tau)
-                    for max_logits_input_block in max_logits_input_blocks
-                ]
-                operands = torch._foreach_reciprocal(max_logits_input_blocks)
-                scale_(operands, tau)
-                condition_2s = [condition.logical_not() for condition in conditions]
-                operands = [
-                    operand.masked_fill_(condition_2, 1)
-                    for operand, condition_2 in zip(operands, condition_2s, strict=True)
-                ]
-                torch._foreach_pow_(operands, clip_power)
-                torch._foreach_mul_(param_blocks, operands)
+    copies = WideCopies(params, grads, momentum_buffers, max_logits_inputs, read_only=(1, 3))
+    params, grads, momentum_buffers, max_logits_inputs = copies.tensors
+    if maximize:
+        # g = -g
+        grads = torch._foreach_neg(grads)
+    # b = momentum * b + g
+    scale_(momentum_buffers, momentum)
+    torch._foreach_add_(momentum_buffers, grads)
+    # o = orthogonalize(b, ns_coefficients, ns_steps, eps)
+    whole = yield collectives.gather(momentum_buffers)
+    os = yield collectives.scatter(orthogonalize(whole, ns_coefficients, ns_steps, eps))
+    # p = p - lr * weight_decay * p
+    scale_(params, 1 - lr * weight_decay)
+    # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
+    torch._foreach_add_(params, os, alpha=-step_size)
+    if given_max_logits:
+        # p = p * where(max_logits > tau, tau / max_logits, 1) ** clip_power
+        conditions = [max_logits_input.gt(tau) for max_logits_input in max_logits_inputs]
+        operands = torch._foreach_reciprocal(max_logits_inputs)
+        scale_(operands, tau)
+        operands = [
+            operand.masked_fill_(~condition, 1)
+            for operand, condition in zip(operands, conditions, strict=True)
+        ]
+        torch._foreach_pow_(operands, clip_power)
+        torch._foreach_mul_(params, operands)
+    copies.write_back()

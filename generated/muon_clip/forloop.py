@@ -4,9 +4,8 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.parts import one_block
 from optgen.runtime.eager.scalars import maximum, sqrt, where
-from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.eager.working_copies import WideCopies, wider
 from optgen.runtime.matrix_ops import cols, orthogonalize, rows
 
 
@@ -31,42 +30,33 @@ def update(
     step_size = lr * 0.2 * sqrt(maximum(rows(params[0]), cols(params[0])))
 
     for index in range(len(params)):
-        for param, grad, momentum_buffer, max_logits_input in in_wider_dtype(
-            [
-                (
-                    params[index],
-                    grads[index],
-                    momentum_buffers[index],
-                    max_logits_inputs[index] if given_max_logits else None,
-                )
-            ],
-            (True, False, True, False),
-            params,
-        ):
-            for grad_block, momentum_buffer_block in one_block(grad, momentum_buffer):
-                if maximize:
-                    # g = -g
-                    grad_block = grad_block.neg()
-                # b = momentum * b + g
-                momentum_buffer_block.mul_(momentum).add_(grad_block)
-                # o = orthogonalize(b, ns_coefficients, ns_steps, eps)
-                momentum_buffer_matrix = momentum_buffer_block
-            # o = orthogonalize(b, ns_coefficients, ns_steps, eps)
-            o = orthogonalize([momentum_buffer_matrix], ns_coefficients, ns_steps, eps)[0]
-            for param_block, max_logits_input_block, o_block in one_block(
-                param, max_logits_input if given_max_logits else None, o
-            ):
-                # p = p - lr * weight_decay * p
-                param_block.mul_(1 - lr * weight_decay)
-                # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
-                param_block.add_(o_block, alpha=-step_size)
-                if given_max_logits:
-                    # p = p * where(max_logits > tau, tau / max_logits, 1) ** clip_power
-                    condition = max_logits_input_block.gt(tau)
-                    operand = max_logits_input_block.reciprocal().mul_(tau)
-                    condition_2 = condition.logical_not()
-                    operand.masked_fill_(condition_2, 1).pow_(clip_power)
-                    param_block.mul_(operand)
+        copies = WideCopies(
+            params[index],
+            grads[index],
+            momentum_buffers[index],
+            max_logits_inputs[index] if given_max_logits else None,
+            read_only=(1, 3),
+        )
+        param, grad, momentum_buffer, max_logits_input = copies.tensors
+        if maximize:
+            # g = -g
+            grad = grad.neg()
+        # b = momentum * b + g
+        momentum_buffer.mul_(momentum).add_(grad)
+        # o = orthogonalize(b, ns_coefficients, ns_steps, eps)
+        o = orthogonalize([momentum_buffer], ns_coefficients, ns_steps, eps)[0]
+        # p = p - lr * weight_decay * p
+        param.mul_(1 - lr * weight_decay)
+        # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
+        param.add_(o, alpha=-step_size)
+        if given_max_logits:
+            # p = p * where(max_logits > tau, tau / max_logits, 1) ** clip_power
+            condition = max_logits_input.gt(tau)
+            operand = (
+                max_logits_input.reciprocal().mul_(tau).masked_fill_(~condition, 1).pow_(clip_power)
+            )
+            param.mul_(operand)
+        copies.write_back()
 
 
 def update_functional(
@@ -89,11 +79,11 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], params[index])
-        grad = wider(grads[index], params[index])
-        momentum_buffer = wider(momentum_buffers[index], params[index])
+        param = wider(params[index])
+        grad = wider(grads[index], like=params[index])
+        momentum_buffer = wider(momentum_buffers[index], like=params[index])
         if given_max_logits:
-            max_logits_input = wider(max_logits_inputs[index], params[index])
+            max_logits_input = wider(max_logits_inputs[index], like=params[index])
         step_size = lr * 0.2 * sqrt(maximum(rows(params[index]), cols(params[index])))
 
         if maximize:

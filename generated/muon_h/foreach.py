@@ -5,10 +5,10 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.parts import one_list_block, sublists
-from optgen.runtime.eager.reductions import sum_of_squares, zero_sum
+from optgen.runtime.eager.parts import narrowed, sublists
+from optgen.runtime.eager.reductions import sum_of_squares
 from optgen.runtime.eager.scalars import maximum, sqrt
-from optgen.runtime.eager.working_copies import in_wider_dtype
+from optgen.runtime.eager.working_copies import WideCopies
 from optgen.runtime.matrix_ops import orthogonalize
 from optgen.runtime.sharded.driver import Collectives, Update
 
@@ -28,51 +28,31 @@ def update(
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     for sublist in sublists(params, grads, momentum_buffers):
         params, grads, momentum_buffers = sublist
-        for params, grads, momentum_buffers in in_wider_dtype(
-            [(params, grads, momentum_buffers)], (True, False, True), params
-        ):
-            for grad_blocks, momentum_buffer_blocks in one_list_block(grads, momentum_buffers):
-                if maximize:
-                    # g = -g
-                    grad_blocks = torch._foreach_neg(grad_blocks)
-                # b = lerp(b, g, 1 - momentum)
-                torch._foreach_lerp_(momentum_buffer_blocks, grad_blocks, 1 - momentum)
-                # u = lerp(g, b, momentum)
-                us = torch._foreach_lerp(grad_blocks, momentum_buffer_blocks, momentum)
-            # o = orthogonalize(u, ns_coefficients, ns_steps, eps)
-            os = orthogonalize(us, ns_coefficients, ns_steps, eps)
-            os = [o.to(params[0].dtype) for o in os]
-            param_sq_sum = zero_sum(params[0], len(params))
-            o_sq_sum = zero_sum(params[0], len(params))
-            param_sq_sums = param_sq_sum.unbind()
-            o_sq_sums = o_sq_sum.unbind()
-            for param_blocks, o_blocks in one_list_block(params, os):
-                # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
-                torch._foreach_add_(
-                    param_sq_sums, [sum_of_squares(param_block) for param_block in param_blocks]
-                )
-                torch._foreach_add_(o_sq_sums, [sum_of_squares(o_block) for o_block in o_blocks])
-            # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
-            q_scale = lr * sqrt(param_sq_sum) / maximum(sqrt(o_sq_sum), 1e-10)
-            q_sq_sum = zero_sum(params[0], len(params))
-            q_sq_sums = q_sq_sum.unbind()
-            for param_blocks, o_blocks, q_scale_blocks in one_list_block(
-                params, os, q_scale.unbind()
-            ):
-                # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
-                qs = torch._foreach_addcmul(param_blocks, o_blocks, q_scale_blocks, -1)
-                # p = norm(p) * q / maximum(norm(q), 1e-10)
-                torch._foreach_add_(q_sq_sums, [sum_of_squares(q) for q in qs])
-            # p = norm(p) * q / maximum(norm(q), 1e-10)
-            step_size = sqrt(param_sq_sum) / maximum(sqrt(q_sq_sum), 1e-10)
-            for param_blocks, o_blocks, q_scale_blocks, step_size_blocks in one_list_block(
-                params, os, q_scale.unbind(), step_size.unbind()
-            ):
-                # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
-                qs = torch._foreach_addcmul(param_blocks, o_blocks, q_scale_blocks, -1)
-                # p = norm(p) * q / maximum(norm(q), 1e-10)
-                updates = torch._foreach_mul(qs, step_size_blocks)
-                torch._foreach_copy_(param_blocks, updates)
+        copies = WideCopies(params, grads, momentum_buffers)
+        params, grads, momentum_buffers = copies.tensors
+        if maximize:
+            # g = -g
+            grads = torch._foreach_neg(grads)
+        # b = lerp(b, g, 1 - momentum)
+        torch._foreach_lerp_(momentum_buffers, grads, 1 - momentum)
+        # u = lerp(g, b, momentum)
+        us = torch._foreach_lerp(grads, momentum_buffers, momentum)
+        # o = orthogonalize(u, ns_coefficients, ns_steps, eps)
+        os = orthogonalize(us, ns_coefficients, ns_steps, eps)
+        os = [o.to(params[0].dtype) for o in os]
+        # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
+        param_sq_sum = torch.stack([sum_of_squares(param) for param in params]).double()
+        o_sq_sum = torch.stack([sum_of_squares(o) for o in os]).double()
+        q_scale = lr * sqrt(param_sq_sum) / maximum(sqrt(o_sq_sum), 1e-10)
+        q_scales = narrowed(q_scale.unbind(), like=params[0])
+        qs = torch._foreach_addcmul(params, os, q_scales, -1)
+        # p = norm(p) * q / maximum(norm(q), 1e-10)
+        q_sq_sum = torch.stack([sum_of_squares(q) for q in qs]).double()
+        step_size = sqrt(param_sq_sum) / maximum(sqrt(q_sq_sum), 1e-10)
+        step_sizes = narrowed(step_size.unbind(), like=params[0])
+        updates = torch._foreach_mul(qs, step_sizes)
+        torch._foreach_copy_(params, updates)
+        copies.write_back()
 
 
 def update_sharded(
@@ -89,49 +69,31 @@ def update_sharded(
     collectives: Collectives,
 ) -> Update:
     """Update the shards of a bucket. Yield reductions, which all ranks complete in place."""
-    for params, grads, momentum_buffers in in_wider_dtype(
-        [(params, grads, momentum_buffers)], (True, False, True), params
-    ):
-        for grad_blocks, momentum_buffer_blocks in one_list_block(grads, momentum_buffers):
-            if maximize:
-                # g = -g
-                grad_blocks = torch._foreach_neg(grad_blocks)
-            # b = lerp(b, g, 1 - momentum)
-            torch._foreach_lerp_(momentum_buffer_blocks, grad_blocks, 1 - momentum)
-            # u = lerp(g, b, momentum)
-            us = torch._foreach_lerp(grad_blocks, momentum_buffer_blocks, momentum)
-        # o = orthogonalize(u, ns_coefficients, ns_steps, eps)
-        whole = yield collectives.gather(us)
-        os = yield collectives.scatter(orthogonalize(whole, ns_coefficients, ns_steps, eps))
-        os = [o.to(params[0].dtype) for o in os]
-        param_sq_sum = zero_sum(params[0], len(params))
-        o_sq_sum = zero_sum(params[0], len(params))
-        param_sq_sums = param_sq_sum.unbind()
-        o_sq_sums = o_sq_sum.unbind()
-        for param_blocks, o_blocks in one_list_block(params, os):
-            # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
-            torch._foreach_add_(
-                param_sq_sums, [sum_of_squares(param_block) for param_block in param_blocks]
-            )
-            torch._foreach_add_(o_sq_sums, [sum_of_squares(o_block) for o_block in o_blocks])
-        yield [collectives.sum(param_sq_sum), collectives.sum(o_sq_sum)]
-        # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
-        q_scale = lr * sqrt(param_sq_sum) / maximum(sqrt(o_sq_sum), 1e-10)
-        q_sq_sum = zero_sum(params[0], len(params))
-        q_sq_sums = q_sq_sum.unbind()
-        for param_blocks, o_blocks, q_scale_blocks in one_list_block(params, os, q_scale.unbind()):
-            # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
-            qs = torch._foreach_addcmul(param_blocks, o_blocks, q_scale_blocks, -1)
-            # p = norm(p) * q / maximum(norm(q), 1e-10)
-            torch._foreach_add_(q_sq_sums, [sum_of_squares(q) for q in qs])
-        yield [collectives.sum(q_sq_sum)]
-        # p = norm(p) * q / maximum(norm(q), 1e-10)
-        step_size = sqrt(param_sq_sum) / maximum(sqrt(q_sq_sum), 1e-10)
-        for param_blocks, o_blocks, q_scale_blocks, step_size_blocks in one_list_block(
-            params, os, q_scale.unbind(), step_size.unbind()
-        ):
-            # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
-            qs = torch._foreach_addcmul(param_blocks, o_blocks, q_scale_blocks, -1)
-            # p = norm(p) * q / maximum(norm(q), 1e-10)
-            updates = torch._foreach_mul(qs, step_size_blocks)
-            torch._foreach_copy_(param_blocks, updates)
+    copies = WideCopies(params, grads, momentum_buffers)
+    params, grads, momentum_buffers = copies.tensors
+    if maximize:
+        # g = -g
+        grads = torch._foreach_neg(grads)
+    # b = lerp(b, g, 1 - momentum)
+    torch._foreach_lerp_(momentum_buffers, grads, 1 - momentum)
+    # u = lerp(g, b, momentum)
+    us = torch._foreach_lerp(grads, momentum_buffers, momentum)
+    # o = orthogonalize(u, ns_coefficients, ns_steps, eps)
+    whole = yield collectives.gather(us)
+    os = yield collectives.scatter(orthogonalize(whole, ns_coefficients, ns_steps, eps))
+    os = [o.to(params[0].dtype) for o in os]
+    # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
+    param_sq_sum = torch.stack([sum_of_squares(param) for param in params]).double()
+    o_sq_sum = torch.stack([sum_of_squares(o) for o in os]).double()
+    yield [collectives.sum(param_sq_sum), collectives.sum(o_sq_sum)]
+    q_scale = lr * sqrt(param_sq_sum) / maximum(sqrt(o_sq_sum), 1e-10)
+    q_scales = narrowed(q_scale.unbind(), like=params[0])
+    qs = torch._foreach_addcmul(params, os, q_scales, -1)
+    # p = norm(p) * q / maximum(norm(q), 1e-10)
+    q_sq_sum = torch.stack([sum_of_squares(q) for q in qs]).double()
+    yield [collectives.sum(q_sq_sum)]
+    step_size = sqrt(param_sq_sum) / maximum(sqrt(q_sq_sum), 1e-10)
+    step_sizes = narrowed(step_size.unbind(), like=params[0])
+    updates = torch._foreach_mul(qs, step_sizes)
+    torch._foreach_copy_(params, updates)
+    copies.write_back()

@@ -4,10 +4,10 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.parts import one_block
-from optgen.runtime.eager.reductions import sum_of_squares, total, zero_sum
+from optgen.runtime.eager.parts import narrowed
+from optgen.runtime.eager.reductions import sum_of_squares, total
 from optgen.runtime.eager.scalars import lerp, maximum, sqrt
-from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.eager.working_copies import WideCopies, wider
 from optgen.runtime.matrix_ops import orthogonalize
 
 
@@ -25,44 +25,31 @@ def update(
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     for index in range(len(params)):
-        for param, grad, momentum_buffer in in_wider_dtype(
-            [(params[index], grads[index], momentum_buffers[index])], (True, False, True), params
-        ):
-            for grad_block, momentum_buffer_block in one_block(grad, momentum_buffer):
-                if maximize:
-                    # g = -g
-                    grad_block = grad_block.neg()
-                # b = lerp(b, g, 1 - momentum)
-                momentum_buffer_block.lerp_(grad_block, 1 - momentum)
-                # u = lerp(g, b, momentum)
-                u = grad_block.lerp(momentum_buffer_block, momentum)
-            # o = orthogonalize(u, ns_coefficients, ns_steps, eps)
-            o = orthogonalize([u], ns_coefficients, ns_steps, eps)[0]
-            o = o.to(param.dtype)
-            param_sq_sum = zero_sum(param)
-            o_sq_sum = zero_sum(param)
-            for param_block, o_block in one_block(param, o):
-                # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
-                param_sq_sum.add_(sum_of_squares(param_block))
-                o_sq_sum.add_(sum_of_squares(o_block))
-            # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
-            q_scale = lr * sqrt(param_sq_sum) / maximum(sqrt(o_sq_sum), 1e-10)
-            q_sq_sum = zero_sum(param)
-            for param_block, o_block, q_scale_block in one_block(param, o, q_scale):
-                # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
-                q = param_block.addcmul(o_block, q_scale_block, value=-1)
-                # p = norm(p) * q / maximum(norm(q), 1e-10)
-                q_sq_sum.add_(sum_of_squares(q))
-            # p = norm(p) * q / maximum(norm(q), 1e-10)
-            step_size = sqrt(param_sq_sum) / maximum(sqrt(q_sq_sum), 1e-10)
-            for param_block, o_block, q_scale_block, step_size_block in one_block(
-                param, o, q_scale, step_size
-            ):
-                # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
-                q = param_block.addcmul(o_block, q_scale_block, value=-1)
-                # p = norm(p) * q / maximum(norm(q), 1e-10)
-                update = q.mul(step_size_block)
-                param_block.copy_(update)
+        copies = WideCopies(params[index], grads[index], momentum_buffers[index])
+        param, grad, momentum_buffer = copies.tensors
+        if maximize:
+            # g = -g
+            grad = grad.neg()
+        # b = lerp(b, g, 1 - momentum)
+        momentum_buffer.lerp_(grad, 1 - momentum)
+        # u = lerp(g, b, momentum)
+        u = grad.lerp(momentum_buffer, momentum)
+        # o = orthogonalize(u, ns_coefficients, ns_steps, eps)
+        o = orthogonalize([u], ns_coefficients, ns_steps, eps)[0]
+        o = o.to(param.dtype)
+        # q = p - lr * norm(p) * o / maximum(norm(o), 1e-10)
+        param_sq_sum = sum_of_squares(param).double()
+        o_sq_sum = sum_of_squares(o).double()
+        q_scale = lr * sqrt(param_sq_sum) / maximum(sqrt(o_sq_sum), 1e-10)
+        q_scale = narrowed(q_scale, like=param)
+        q = param.addcmul(o, q_scale, value=-1)
+        # p = norm(p) * q / maximum(norm(q), 1e-10)
+        q_sq_sum = sum_of_squares(q).double()
+        step_size = sqrt(param_sq_sum) / maximum(sqrt(q_sq_sum), 1e-10)
+        step_size = narrowed(step_size, like=param)
+        update = q.mul(step_size)
+        param.copy_(update)
+        copies.write_back()
 
 
 def update_functional(
@@ -80,9 +67,9 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], params[index])
-        grad = wider(grads[index], params[index])
-        momentum_buffer = wider(momentum_buffers[index], params[index])
+        param = wider(params[index])
+        grad = wider(grads[index], like=params[index])
+        momentum_buffer = wider(momentum_buffers[index], like=params[index])
 
         if maximize:
             # g = -g

@@ -5,17 +5,11 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.parts import one_list_block, sublists
-from optgen.runtime.eager.reductions import (
-    row_sum_of_squares,
-    sum_of_squares,
-    write,
-    zero_row_sum,
-    zero_sum,
-)
+from optgen.runtime.eager.parts import narrowed, sublists
+from optgen.runtime.eager.reductions import row_sum_of_squares, sum_of_squares, write, zero_row_sum
 from optgen.runtime.eager.rounding import scale_
 from optgen.runtime.eager.scalars import divide, maximum, sqrt
-from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.eager.working_copies import WideCopies, wider
 from optgen.runtime.matrix_ops import cols, orthogonalize, rows
 from optgen.runtime.sharded.driver import Collectives, Update
 
@@ -41,66 +35,51 @@ def update(
 
     for sublist in sublists(params, grads, momentum_buffers, second_momentum_buffers):
         params, grads, momentum_buffers, second_momentum_buffers = sublist
-        for params, grads, momentum_buffers in in_wider_dtype(
-            [(params, grads, momentum_buffers)], (True, False, True), params
-        ):
-            second_momentum_buffer = wider(torch.stack(second_momentum_buffers), params[0])
-            for grad_blocks, momentum_buffer_blocks in one_list_block(grads, momentum_buffers):
-                if maximize:
-                    # g = -g
-                    grad_blocks = torch._foreach_neg(grad_blocks)
-                # b = momentum * b + (1 - momentum) * g
-                torch._foreach_lerp_(momentum_buffer_blocks, grad_blocks, one_minus_momentum)
-                # u = (1 - momentum) * g + momentum * b
-                us = torch._foreach_mul(grad_blocks, one_minus_momentum)
-                torch._foreach_add_(us, momentum_buffer_blocks, alpha=momentum)
-            # o = orthogonalize(u, ns_coefficients, ns_steps, ns_eps)
-            os = orthogonalize(us, ns_coefficients, ns_steps, ns_eps)
-            os = [o.to(params[0].dtype) for o in os]
-            o_sq_row_sum = zero_row_sum(params[0], len(params))
-            o_sq_sum = zero_sum(params[0], len(params))
-            o_sq_sums = o_sq_sum.unbind()
-            for _, o_blocks, o_sq_row_sum_blocks in one_list_block(
-                params, os, o_sq_row_sum.unbind()
-            ):
-                # v = beta2 * v + (1 - beta2) * row_mean(o**2)
-                torch._foreach_add_(
-                    o_sq_row_sum_blocks, [row_sum_of_squares(o_block) for o_block in o_blocks]
-                )
-                # u = u * norm(o) / (norm(u) + eps)
-                torch._foreach_add_(o_sq_sums, [sum_of_squares(o_block) for o_block in o_blocks])
-            # v = beta2 * v + (1 - beta2) * row_mean(o**2)
-            second_momentum_buffer = beta2 * second_momentum_buffer + (1 - beta2) * (
-                o_sq_row_sum / cols(params[0])
-            )
-            # u = o / (sqrt(v) + eps)
-            row_factor = 1 / (sqrt(second_momentum_buffer) + eps)
-            write(second_momentum_buffers, second_momentum_buffer)
-            u_sq_sum = zero_sum(params[0], len(params))
-            u_sq_sums = u_sq_sum.unbind()
-            for _, o_blocks, row_factor_blocks in one_list_block(params, os, row_factor.unbind()):
-                # u = o / (sqrt(v) + eps)
-                us = torch._foreach_mul(o_blocks, row_factor_blocks)
-                # u = u * norm(o) / (norm(u) + eps)
-                torch._foreach_add_(u_sq_sums, [sum_of_squares(u) for u in us])
-            # u = u * norm(o) / (norm(u) + eps)
-            # p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * u
-            step_size = (
-                lr
-                * sqrt(maximum(1, divide(rows(params[0]), cols(params[0]))))
-                * sqrt(o_sq_sum)
-                / (sqrt(u_sq_sum) + eps)
-            )
-            for param_blocks, o_blocks, row_factor_blocks, step_size_blocks in one_list_block(
-                params, os, row_factor.unbind(), step_size.unbind()
-            ):
-                # u = o / (sqrt(v) + eps)
-                us = torch._foreach_mul(o_blocks, row_factor_blocks)
-                # p = p - lr * weight_decay * p
-                scale_(param_blocks, 1 - lr * weight_decay)
-                # u = u * norm(o) / (norm(u) + eps)
-                # p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * u
-                torch._foreach_addcmul_(param_blocks, us, step_size_blocks, -1)
+        copies = WideCopies(params, grads, momentum_buffers)
+        params, grads, momentum_buffers = copies.tensors
+        second_momentum_buffer = wider(torch.stack(second_momentum_buffers), like=params[0])
+        if maximize:
+            # g = -g
+            grads = torch._foreach_neg(grads)
+        # b = momentum * b + (1 - momentum) * g
+        torch._foreach_lerp_(momentum_buffers, grads, one_minus_momentum)
+        # u = (1 - momentum) * g + momentum * b
+        us = torch._foreach_mul(grads, one_minus_momentum)
+        torch._foreach_add_(us, momentum_buffers, alpha=momentum)
+        # o = orthogonalize(u, ns_coefficients, ns_steps, ns_eps)
+        os = orthogonalize(us, ns_coefficients, ns_steps, ns_eps)
+        os = [o.to(params[0].dtype) for o in os]
+        o_sq_row_sum = zero_row_sum(params[0], len(params))
+        o_sq_row_sums = o_sq_row_sum.unbind()
+        # v = beta2 * v + (1 - beta2) * row_mean(o**2)
+        torch._foreach_add_(o_sq_row_sums, [row_sum_of_squares(o) for o in os])
+        # u = u * norm(o) / (norm(u) + eps)
+        o_sq_sum = torch.stack([sum_of_squares(o) for o in os]).double()
+        # v = beta2 * v + (1 - beta2) * row_mean(o**2)
+        second_momentum_buffer = beta2 * second_momentum_buffer + (1 - beta2) * (
+            o_sq_row_sum / cols(params[0])
+        )
+        # u = o / (sqrt(v) + eps)
+        row_factor = 1 / (sqrt(second_momentum_buffer) + eps)
+        write(second_momentum_buffers, second_momentum_buffer)
+        row_factors = narrowed(row_factor.unbind(), like=params[0])
+        us = torch._foreach_mul(os, row_factors)
+        # u = u * norm(o) / (norm(u) + eps)
+        u_sq_sum = torch.stack([sum_of_squares(u) for u in us]).double()
+        # p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * u
+        step_size = (
+            lr
+            * sqrt(maximum(1, divide(rows(params[0]), cols(params[0]))))
+            * sqrt(o_sq_sum)
+            / (sqrt(u_sq_sum) + eps)
+        )
+        step_sizes = narrowed(step_size.unbind(), like=params[0])
+        # p = p - lr * weight_decay * p
+        scale_(params, 1 - lr * weight_decay)
+        # u = u * norm(o) / (norm(u) + eps)
+        # p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * u
+        torch._foreach_addcmul_(params, us, step_sizes, -1)
+        copies.write_back()
 
 
 def update_sharded(
@@ -123,64 +102,51 @@ def update_sharded(
     """Update the shards of a bucket. Yield reductions, which all ranks complete in place."""
     one_minus_momentum = 1 - momentum
 
-    for params, grads, momentum_buffers in in_wider_dtype(
-        [(params, grads, momentum_buffers)], (True, False, True), params
-    ):
-        second_momentum_buffer = wider(torch.stack(second_momentum_buffers), params[0])
-        for grad_blocks, momentum_buffer_blocks in one_list_block(grads, momentum_buffers):
-            if maximize:
-                # g = -g
-                grad_blocks = torch._foreach_neg(grad_blocks)
-            # b = momentum * b + (1 - momentum) * g
-            torch._foreach_lerp_(momentum_buffer_blocks, grad_blocks, one_minus_momentum)
-            # u = (1 - momentum) * g + momentum * b
-            us = torch._foreach_mul(grad_blocks, one_minus_momentum)
-            torch._foreach_add_(us, momentum_buffer_blocks, alpha=momentum)
-        # o = orthogonalize(u, ns_coefficients, ns_steps, ns_eps)
-        whole = yield collectives.gather(us)
-        os = yield collectives.scatter(orthogonalize(whole, ns_coefficients, ns_steps, ns_eps))
-        os = [o.to(params[0].dtype) for o in os]
-        o_sq_row_sum = zero_row_sum(params[0], len(params))
-        o_sq_sum = zero_sum(params[0], len(params))
-        o_sq_sums = o_sq_sum.unbind()
-        for _, o_blocks, o_sq_row_sum_blocks in one_list_block(params, os, o_sq_row_sum.unbind()):
-            # v = beta2 * v + (1 - beta2) * row_mean(o**2)
-            torch._foreach_add_(
-                o_sq_row_sum_blocks, [row_sum_of_squares(o_block) for o_block in o_blocks]
-            )
-            # u = u * norm(o) / (norm(u) + eps)
-            torch._foreach_add_(o_sq_sums, [sum_of_squares(o_block) for o_block in o_blocks])
-        yield [collectives.sum(o_sq_row_sum, "cols"), collectives.sum(o_sq_sum)]
-        # v = beta2 * v + (1 - beta2) * row_mean(o**2)
-        second_momentum_buffer = beta2 * second_momentum_buffer + (1 - beta2) * (
-            o_sq_row_sum / cols(collectives.whole)
-        )
-        # u = o / (sqrt(v) + eps)
-        row_factor = 1 / (sqrt(second_momentum_buffer) + eps)
-        write(second_momentum_buffers, second_momentum_buffer)
-        u_sq_sum = zero_sum(params[0], len(params))
-        u_sq_sums = u_sq_sum.unbind()
-        for _, o_blocks, row_factor_blocks in one_list_block(params, os, row_factor.unbind()):
-            # u = o / (sqrt(v) + eps)
-            us = torch._foreach_mul(o_blocks, row_factor_blocks)
-            # u = u * norm(o) / (norm(u) + eps)
-            torch._foreach_add_(u_sq_sums, [sum_of_squares(u) for u in us])
-        yield [collectives.sum(u_sq_sum)]
-        # u = u * norm(o) / (norm(u) + eps)
-        # p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * u
-        step_size = (
-            lr
-            * sqrt(maximum(1, divide(rows(collectives.whole), cols(collectives.whole))))
-            * sqrt(o_sq_sum)
-            / (sqrt(u_sq_sum) + eps)
-        )
-        for param_blocks, o_blocks, row_factor_blocks, step_size_blocks in one_list_block(
-            params, os, row_factor.unbind(), step_size.unbind()
-        ):
-            # u = o / (sqrt(v) + eps)
-            us = torch._foreach_mul(o_blocks, row_factor_blocks)
-            # p = p - lr * weight_decay * p
-            scale_(param_blocks, 1 - lr * weight_decay)
-            # u = u * norm(o) / (norm(u) + eps)
-            # p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * u
-            torch._foreach_addcmul_(param_blocks, us, step_size_blocks, -1)
+    copies = WideCopies(params, grads, momentum_buffers)
+    params, grads, momentum_buffers = copies.tensors
+    second_momentum_buffer = wider(torch.stack(second_momentum_buffers), like=params[0])
+    if maximize:
+        # g = -g
+        grads = torch._foreach_neg(grads)
+    # b = momentum * b + (1 - momentum) * g
+    torch._foreach_lerp_(momentum_buffers, grads, one_minus_momentum)
+    # u = (1 - momentum) * g + momentum * b
+    us = torch._foreach_mul(grads, one_minus_momentum)
+    torch._foreach_add_(us, momentum_buffers, alpha=momentum)
+    # o = orthogonalize(u, ns_coefficients, ns_steps, ns_eps)
+    whole = yield collectives.gather(us)
+    os = yield collectives.scatter(orthogonalize(whole, ns_coefficients, ns_steps, ns_eps))
+    os = [o.to(params[0].dtype) for o in os]
+    o_sq_row_sum = zero_row_sum(params[0], len(params))
+    o_sq_row_sums = o_sq_row_sum.unbind()
+    # v = beta2 * v + (1 - beta2) * row_mean(o**2)
+    torch._foreach_add_(o_sq_row_sums, [row_sum_of_squares(o) for o in os])
+    # u = u * norm(o) / (norm(u) + eps)
+    o_sq_sum = torch.stack([sum_of_squares(o) for o in os]).double()
+    yield [collectives.sum(o_sq_row_sum, "cols"), collectives.sum(o_sq_sum)]
+    # v = beta2 * v + (1 - beta2) * row_mean(o**2)
+    second_momentum_buffer = beta2 * second_momentum_buffer + (1 - beta2) * (
+        o_sq_row_sum / cols(collectives.whole)
+    )
+    # u = o / (sqrt(v) + eps)
+    row_factor = 1 / (sqrt(second_momentum_buffer) + eps)
+    write(second_momentum_buffers, second_momentum_buffer)
+    row_factors = narrowed(row_factor.unbind(), like=params[0])
+    us = torch._foreach_mul(os, row_factors)
+    # u = u * norm(o) / (norm(u) + eps)
+    u_sq_sum = torch.stack([sum_of_squares(u) for u in us]).double()
+    yield [collectives.sum(u_sq_sum)]
+    # p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * u
+    step_size = (
+        lr
+        * sqrt(maximum(1, divide(rows(collectives.whole), cols(collectives.whole))))
+        * sqrt(o_sq_sum)
+        / (sqrt(u_sq_sum) + eps)
+    )
+    step_sizes = narrowed(step_size.unbind(), like=params[0])
+    # p = p - lr * weight_decay * p
+    scale_(params, 1 - lr * weight_decay)
+    # u = u * norm(o) / (norm(u) + eps)
+    # p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * u
+    torch._foreach_addcmul_(params, us, step_sizes, -1)
+    copies.write_back()

@@ -4,17 +4,16 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.parts import one_block
+from optgen.runtime.eager.parts import narrowed
 from optgen.runtime.eager.reductions import (
     row_sum,
     row_sum_of_squares,
     sum_of_squares,
     total,
     zero_row_sum,
-    zero_sum,
 )
 from optgen.runtime.eager.scalars import divide, maximum, sqrt
-from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.eager.working_copies import WideCopies, wider
 from optgen.runtime.matrix_ops import cols, orthogonalize, rows
 
 
@@ -38,59 +37,49 @@ def update(
     one_minus_momentum = 1 - momentum
 
     for index in range(len(params)):
-        for param, grad, momentum_buffer in in_wider_dtype(
-            [(params[index], grads[index], momentum_buffers[index])], (True, False, True), params
-        ):
-            second_momentum_buffer = wider(second_momentum_buffers[index], params[index])
-            for grad_block, momentum_buffer_block in one_block(grad, momentum_buffer):
-                if maximize:
-                    # g = -g
-                    grad_block = grad_block.neg()
-                # b = momentum * b + (1 - momentum) * g
-                momentum_buffer_block.lerp_(grad_block, one_minus_momentum)
-                # u = (1 - momentum) * g + momentum * b
-                u = grad_block.mul(one_minus_momentum).add_(momentum_buffer_block, alpha=momentum)
-            # o = orthogonalize(u, ns_coefficients, ns_steps, ns_eps)
-            o = orthogonalize([u], ns_coefficients, ns_steps, ns_eps)[0]
-            o = o.to(param.dtype)
-            o_sq_row_sum = zero_row_sum(param)
-            o_sq_sum = zero_sum(param)
-            for _, o_block, o_sq_row_sum_block in one_block(param, o, o_sq_row_sum):
-                # v = beta2 * v + (1 - beta2) * row_mean(o**2)
-                o_sq_row_sum_block.add_(row_sum_of_squares(o_block))
-                # u = u * norm(o) / (norm(u) + eps)
-                o_sq_sum.add_(sum_of_squares(o_block))
-            # v = beta2 * v + (1 - beta2) * row_mean(o**2)
-            second_momentum_buffer = beta2 * second_momentum_buffer + (1 - beta2) * (
-                o_sq_row_sum / cols(params[0])
-            )
-            # u = o / (sqrt(v) + eps)
-            row_factor = 1 / (sqrt(second_momentum_buffer) + eps)
-            second_momentum_buffers[index].copy_(second_momentum_buffer)
-            u_sq_sum = zero_sum(param)
-            for _, o_block, row_factor_block in one_block(param, o, row_factor):
-                # u = o / (sqrt(v) + eps)
-                u = o_block.mul(row_factor_block)
-                # u = u * norm(o) / (norm(u) + eps)
-                u_sq_sum.add_(sum_of_squares(u))
-            # u = u * norm(o) / (norm(u) + eps)
-            # p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * u
-            step_size = (
-                lr
-                * sqrt(maximum(1, divide(rows(params[0]), cols(params[0]))))
-                * sqrt(o_sq_sum)
-                / (sqrt(u_sq_sum) + eps)
-            )
-            for param_block, o_block, row_factor_block, step_size_block in one_block(
-                param, o, row_factor, step_size
-            ):
-                # u = o / (sqrt(v) + eps)
-                u = o_block.mul(row_factor_block)
-                # p = p - lr * weight_decay * p
-                param_block.mul_(1 - lr * weight_decay)
-                # u = u * norm(o) / (norm(u) + eps)
-                # p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * u
-                param_block.addcmul_(u, step_size_block, value=-1)
+        copies = WideCopies(params[index], grads[index], momentum_buffers[index])
+        param, grad, momentum_buffer = copies.tensors
+        second_momentum_buffer = wider(second_momentum_buffers[index], like=params[index])
+        if maximize:
+            # g = -g
+            grad = grad.neg()
+        # b = momentum * b + (1 - momentum) * g
+        momentum_buffer.lerp_(grad, one_minus_momentum)
+        # u = (1 - momentum) * g + momentum * b
+        u = grad.mul(one_minus_momentum).add_(momentum_buffer, alpha=momentum)
+        # o = orthogonalize(u, ns_coefficients, ns_steps, ns_eps)
+        o = orthogonalize([u], ns_coefficients, ns_steps, ns_eps)[0]
+        o = o.to(param.dtype)
+        o_sq_row_sum = zero_row_sum(param)
+        # v = beta2 * v + (1 - beta2) * row_mean(o**2)
+        o_sq_row_sum.add_(row_sum_of_squares(o))
+        # u = u * norm(o) / (norm(u) + eps)
+        o_sq_sum = sum_of_squares(o).double()
+        # v = beta2 * v + (1 - beta2) * row_mean(o**2)
+        second_momentum_buffer = beta2 * second_momentum_buffer + (1 - beta2) * (
+            o_sq_row_sum / cols(params[0])
+        )
+        # u = o / (sqrt(v) + eps)
+        row_factor = 1 / (sqrt(second_momentum_buffer) + eps)
+        second_momentum_buffers[index].copy_(second_momentum_buffer)
+        row_factor = narrowed(row_factor, like=param)
+        u = o.mul(row_factor)
+        # u = u * norm(o) / (norm(u) + eps)
+        u_sq_sum = sum_of_squares(u).double()
+        # p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * u
+        step_size = (
+            lr
+            * sqrt(maximum(1, divide(rows(params[0]), cols(params[0]))))
+            * sqrt(o_sq_sum)
+            / (sqrt(u_sq_sum) + eps)
+        )
+        step_size = narrowed(step_size, like=param)
+        # p = p - lr * weight_decay * p
+        param.mul_(1 - lr * weight_decay)
+        # u = u * norm(o) / (norm(u) + eps)
+        # p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * u
+        param.addcmul_(u, step_size, value=-1)
+        copies.write_back()
 
 
 def update_functional(
@@ -112,10 +101,10 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], params[index])
-        grad = wider(grads[index], params[index])
-        momentum_buffer = wider(momentum_buffers[index], params[index])
-        second_momentum_buffer = wider(second_momentum_buffers[index], params[index])
+        param = wider(params[index])
+        grad = wider(grads[index], like=params[index])
+        momentum_buffer = wider(momentum_buffers[index], like=params[index])
+        second_momentum_buffer = wider(second_momentum_buffers[index], like=params[index])
         one_minus_momentum = 1 - momentum
         o_sq_row_sum_weight = divide(1 - beta2, cols(params[index]))
 

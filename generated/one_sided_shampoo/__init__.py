@@ -78,7 +78,7 @@ class OneSidedShampoo(GeneratedOptimizer):
         widens=True,
         why_uncut="the state gram is a square matrix",
         by_matrix=True,
-        sweeps=("sweep1", "sweep2", "sweep3"),
+        sweeps=("sweep1", "sweep2", "sweep3", "sweep4"),
         upper_bounds=(("betas", 1),),
     )
     lowerings = __name__

@@ -9,15 +9,15 @@ from torch import Tensor
 
 from optgen.runtime.eager.linear_algebra import inverse_root, transpose
 from optgen.runtime.eager.parts import same_shape_sublists
-from optgen.runtime.eager.reductions import col_sum, row_sum
 from optgen.runtime.eager.scalars import advance, minimum, remainder, sqrt
 from optgen.runtime.eager.tensor_lists import sweep_function
-from optgen.runtime.eager.working_copies import in_compute_dtype, write_back
+from optgen.runtime.eager.working_copies import empty_like, in_compute_dtype, write_back
 from optgen.runtime.matrix_ops import cols, rows
 
 sweep1 = sweep_function(__package__, "sweep1")
 sweep2 = sweep_function(__package__, "sweep2")
 sweep3 = sweep_function(__package__, "sweep3")
+sweep4 = sweep_function(__package__, "sweep4")
 
 
 def update(
@@ -60,25 +60,25 @@ def update(
             grad = -grad
         # R = lerp(R, transpose(g) @ g, 1 - beta2)
         grad_col_gram = transpose(grad) @ grad
-        # m = lerp(m, g, 1 - beta1)
-        sweep1(exp_avg, grad, one_minus_beta1=one_minus_beta1)
-        # R = lerp(R, transpose(g) @ g, 1 - beta2)
-        sweep2(gram, grad_col_gram, one_minus_beta2=one_minus_beta2)
+        sweep1(gram, grad_col_gram, one_minus_beta2=one_minus_beta2)
         if remainder(step - 1, every) == 0:
             # B = inverse_root(R / (1 - beta2**t), 2, eps)
-            gram_scaled = inverse_bias_correction2 * gram
+            gram_scaled = empty_like(gram, "like")
+            sweep2(gram_scaled, gram, inverse_bias_correction2=inverse_bias_correction2)
             root = inverse_root(gram_scaled, 2, eps)
+        # m = lerp(m, g, 1 - beta1)
+        sweep1(exp_avg, grad, one_minus_beta2=one_minus_beta1)
         # u = m @ B / (1 - beta1**t)
         exp_avg_product = exp_avg @ root
-        u = inverse_bias_correction1 * exp_avg_product
+        u = empty_like(exp_avg_product, "like")
+        sweep2(u, exp_avg_product, inverse_bias_correction2=inverse_bias_correction1)
         if every > 1:
             # u = u * minimum(1, longest / norm(u, over="matrix"))
-            u_product = u * u
-            u_sq_row_sum = row_sum(u_product)
-            u_sq_row_sum_col_sum = col_sum(u_sq_row_sum)
-            u = u * minimum(1, longest / sqrt(u_sq_row_sum_col_sum))
+            u_after = empty_like(u, "like")
+            sweep3(u_after, u, longest=longest)
+            u = u_after
         # p = p - lr * u
-        sweep3(param, u, lr=lr)
+        sweep4(param, u, lr=lr)
         write_back(params, param)
         write_back(exp_avgs, exp_avg)
         write_back(grams, gram)

@@ -90,6 +90,8 @@ class PolarMuon(GeneratedOptimizer):
             "sweep8",
             "sweep9",
             "sweep10",
+            "sweep11",
+            "sweep12",
         ),
         upper_bounds=(("momentum", 1),),
     )

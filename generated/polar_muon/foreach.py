@@ -46,7 +46,6 @@ def update(
         x = clamp(1 / scale * x, -1, 1)
         # x = x / (1.02 * norm(x) + eps / scale)
         x_sq_sum = total(x * x)
-        # x = x / (1.02 * norm(x) + eps / scale)
         # gram = x @ transpose(x)
         gram = (
             1
@@ -54,12 +53,10 @@ def update(
             * x
             @ transpose(1 / (1.02 * sqrt(x_sq_sum) + eps / scale) * x)
         )
-        # x = x / (1.02 * norm(x) + eps / scale)
         # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
         x = 8.156554524902461 / (1.02 * sqrt(x_sq_sum) + eps / scale) * x + (
             -22.48329292557795 * gram + 15.878769915207462 * gram @ gram
         ) @ (1 / (1.02 * sqrt(x_sq_sum) + eps / scale) * x)
-        # gram = x @ transpose(x)
         gram2 = x @ transpose(x)
         # x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
         x = (

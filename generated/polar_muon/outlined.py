@@ -9,8 +9,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.linear_algebra import transpose
 from optgen.runtime.eager.parts import same_shape_sublists
-from optgen.runtime.eager.reductions import max_abs, total
-from optgen.runtime.eager.scalars import clamp, divide, maximum, sqrt
+from optgen.runtime.eager.scalars import divide, maximum, sqrt
 from optgen.runtime.eager.tensor_lists import sweep_function
 from optgen.runtime.eager.working_copies import empty_like, in_compute_dtype, write_back
 from optgen.runtime.matrix_ops import cols, rows
@@ -25,6 +24,8 @@ sweep7 = sweep_function(__package__, "sweep7")
 sweep8 = sweep_function(__package__, "sweep8")
 sweep9 = sweep_function(__package__, "sweep9")
 sweep10 = sweep_function(__package__, "sweep10")
+sweep11 = sweep_function(__package__, "sweep11")
+sweep12 = sweep_function(__package__, "sweep12")
 
 
 def update(
@@ -53,90 +54,90 @@ def update(
             grad = -grad
         # b = momentum * b + (1 - momentum) * g
         # x = (1 - momentum) * g + momentum * b
-        x = empty_like(grad)
-        sweep1(momentum_buffer, grad, x, momentum=momentum, one_minus_momentum=one_minus_momentum)
         # scale = maximum(max_abs(x), TINY)
-        x_max_abs = max_abs(x)
-        scale = maximum(x_max_abs, 1.1754943508222875e-38)
         # x = clamp(x / scale, -1, 1)
-        x = clamp(1 / scale * x, -1, 1)
-        # x = x / (1.02 * norm(x) + eps / scale)
-        x_product = x * x
-        x_sq_sum = total(x_product)
         # x = x / (1.02 * norm(x) + eps / scale)
         # gram = x @ transpose(x)
-        gram = (
-            1
-            / (1.02 * sqrt(x_sq_sum) + eps / scale)
-            * x
-            @ transpose(1 / (1.02 * sqrt(x_sq_sum) + eps / scale) * x)
+        x = empty_like(momentum_buffer, "like")
+        scale = empty_like(momentum_buffer, "scalar")
+        x_sq_sum = empty_like(momentum_buffer, "scalar")
+        x_sq_sum_scaled = empty_like(momentum_buffer, "like")
+        x_sq_sum_scaled_2 = empty_like(momentum_buffer, "like")
+        sweep1(
+            momentum_buffer,
+            grad,
+            x,
+            x_sq_sum_scaled,
+            x_sq_sum_scaled_2,
+            scale,
+            x_sq_sum,
+            momentum=momentum,
+            one_minus_momentum=one_minus_momentum,
+            eps=eps,
         )
-        # x = x / (1.02 * norm(x) + eps / scale)
+        gram = x_sq_sum_scaled @ transpose(x_sq_sum_scaled_2)
         # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
-        gram_scaled = 15.878769915207462 * gram
-        gram_product = gram_scaled @ gram
-        x_sq_sum_scaled = 1 / (1.02 * sqrt(x_sq_sum) + eps / scale) * x
+        gram_product = gram @ gram
         # sweep2 reads gram_product by the name gram_combination, and then overwrites it
         gram_combination = gram_product
         # x = x / (1.02 * norm(x) + eps / scale)
         # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
         sweep2(gram_combination, gram)
-        x_product_2 = gram_combination @ x_sq_sum_scaled
-        x = 8.156554524902461 / (1.02 * sqrt(x_sq_sum) + eps / scale) * x + x_product_2
+        x_sq_sum_scaled_3 = empty_like(x, "like")
+        sweep3(x_sq_sum_scaled_3, x, x_sq_sum, scale, eps=eps)
+        x_product = gram_combination @ x_sq_sum_scaled_3
+        x_after = empty_like(x, "like")
+        sweep4(x_after, x, x_product, x_sq_sum, scale, eps=eps)
+        x = x_after
         # gram = x @ transpose(x)
         gram2 = x @ transpose(x)
         # x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
-        gram2_scaled = 0.5000178451051316 * gram2
-        gram2_product = gram2_scaled @ gram2
-        # sweep3 reads gram2_product by the name gram2_combination, and then overwrites it
+        gram2_product = gram2 @ gram2
+        # sweep5 reads gram2_product by the name gram2_combination, and then overwrites it
         gram2_combination = gram2_product
         # x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
-        sweep3(gram2_combination, gram2)
-        x_product_3 = gram2_combination @ x
-        x_after = empty_like(x)
-        sweep4(x_after, x, x_product_3)
-        x = x_after
+        sweep5(gram2_combination, gram2)
+        x_product_2 = gram2_combination @ x
+        x_after_2 = empty_like(x, "like")
+        sweep6(x_after_2, x, x_product_2)
+        x = x_after_2
         # gram = x @ transpose(x)
         gram3 = x @ transpose(x)
         # x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
-        gram3_scaled = 0.5060648178503393 * gram3
-        gram3_product = gram3_scaled @ gram3
-        # sweep5 reads gram3_product by the name gram3_combination, and then overwrites it
+        gram3_product = gram3 @ gram3
+        # sweep7 reads gram3_product by the name gram3_combination, and then overwrites it
         gram3_combination = gram3_product
         # x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
-        sweep5(gram3_combination, gram3)
-        x_product_4 = gram3_combination @ x
-        x_after_2 = empty_like(x)
-        sweep6(x_after_2, x, x_product_4)
-        x = x_after_2
+        sweep7(gram3_combination, gram3)
+        x_product_3 = gram3_combination @ x
+        x_after_3 = empty_like(x, "like")
+        sweep8(x_after_3, x, x_product_3)
+        x = x_after_3
         # gram = x @ transpose(x)
         gram4 = x @ transpose(x)
         # x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
-        gram4_scaled = 0.46449024233003106 * gram4
-        gram4_product = gram4_scaled @ gram4
-        # sweep7 reads gram4_product by the name gram4_combination, and then overwrites it
+        gram4_product = gram4 @ gram4
+        # sweep9 reads gram4_product by the name gram4_combination, and then overwrites it
         gram4_combination = gram4_product
         # x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
-        sweep7(gram4_combination, gram4)
-        x_product_5 = gram4_combination @ x
-        x_after_3 = empty_like(x)
-        sweep8(x_after_3, x, x_product_5)
-        x = x_after_3
+        sweep9(gram4_combination, gram4)
+        x_product_4 = gram4_combination @ x
+        x_after_4 = empty_like(x, "like")
+        sweep10(x_after_4, x, x_product_4)
+        x = x_after_4
         # gram = x @ transpose(x)
         gram5 = x @ transpose(x)
         # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
-        gram5_scaled = 0.42323551169305323 * gram5
-        gram5_product = gram5_scaled @ gram5
-        # sweep9 reads gram5_product by the name gram5_combination, and then overwrites it
+        gram5_product = gram5 @ gram5
+        # sweep11 reads gram5_product by the name gram5_combination, and then overwrites it
         gram5_combination = gram5_product
         # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
-        sweep9(gram5_combination, gram5)
-        x_product_6 = gram5_combination @ x
-        # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
+        sweep11(gram5_combination, gram5)
+        x_product_5 = gram5_combination @ x
         # p = p - lr * weight_decay * p
         # p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * x
-        x_after_4 = empty_like(x)
-        sweep10(param, x, x_after_4, x_product_6, decay_factor=decay_factor, step_size=step_size)
-        x = x_after_4
+        x_after_5 = empty_like(x, "like")
+        sweep12(param, x, x_after_5, x_product_5, decay_factor=decay_factor, step_size=step_size)
+        x = x_after_5
         write_back(params, param)
         write_back(momentum_buffers, momentum_buffer)

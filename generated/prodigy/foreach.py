@@ -17,7 +17,7 @@ from optgen.runtime.eager.reductions import (
 )
 from optgen.runtime.eager.rounding import scale_
 from optgen.runtime.eager.scalars import maximum, minimum, sqrt, where
-from optgen.runtime.eager.working_copies import in_wider_dtype
+from optgen.runtime.eager.working_copies import WideCopies
 from optgen.runtime.sharded.driver import Collectives, Update
 
 
@@ -56,158 +56,153 @@ def update_sharded(
     else:
         decay_2 = decay
 
-    for params, grads, exp_avgs, exp_avg_sqs, s_list, p0s in in_wider_dtype(
-        [(params, grads, exp_avgs, exp_avg_sqs, s_list, p0s)],
-        (True, False, True, True, True, False),
-        params,
-    ):
-        exp_avg_scale = None
-        exp_avg_sq_scale = None
-        s_scale = None
-        s_scale_2 = None
-        decay_factor = None
-        k = stacked_numbers(params[0], ks)
-        d = stacked_numbers(params[0], ds)
-        d_max = stacked_numbers(params[0], d_maxs)
-        d_numerator = stacked_numbers(params[0], d_numerators)
-        d_before = d.clone()
-        scale = d
-        if use_bias_correction:
-            # scale = scale * sqrt(1 - beta2 ** (k + 1)) / (1 - beta1 ** (k + 1))
-            scale_2 = scale * sqrt(1 - beta2 ** (k + 1)) / (1 - beta1 ** (k + 1))
+    copies = WideCopies(params, grads, exp_avgs, exp_avg_sqs, s_list, p0s, read_only=(1, 5))
+    params, grads, exp_avgs, exp_avg_sqs, s_list, p0s = copies.tensors
+    exp_avg_scale = None
+    exp_avg_sq_scale = None
+    s_scale = None
+    s_scale_2 = None
+    decay_factor = None
+    k = stacked_numbers(params[0], ks)
+    d = stacked_numbers(params[0], ds)
+    d_max = stacked_numbers(params[0], d_maxs)
+    d_numerator = stacked_numbers(params[0], d_numerators)
+    d_before = d.clone()
+    scale = d
+    if use_bias_correction:
+        # scale = scale * sqrt(1 - beta2 ** (k + 1)) / (1 - beta1 ** (k + 1))
+        scale_2 = scale * sqrt(1 - beta2 ** (k + 1)) / (1 - beta1 ** (k + 1))
+    else:
+        scale_2 = scale
+    if lr > 0:
+        # m = beta1 * m + (1 - beta1) * d * g
+        exp_avg_scale = (1 - beta1) * d_before
+        # v = beta2 * v + (1 - beta2) * d**2 * g**2
+        exp_avg_sq_scale = (1 - beta2) * d_before**2
+        if safeguard_warmup:
+            # s = decay * s + d / d0 * d * g
+            s_scale = d_before / d0 * d_before
         else:
-            scale_2 = scale
+            # s = decay * s + d / d0 * scale * lr * g
+            s_scale_2 = d_before / d0 * scale_2 * lr
+    where_sum_scale = scale_2 * lr
+    where_sum = zero_sum(params[0], len(params))
+    where_sum_2 = zero_sum(params[0], len(params))
+    for (
+        param_blocks,
+        grad_blocks,
+        exp_avg_blocks,
+        exp_avg_sq_blocks,
+        s_blocks,
+        p0_blocks,
+        exp_avg_scale_blocks,
+        exp_avg_sq_scale_blocks,
+        s_scale_blocks,
+        s_scale_2_blocks,
+        where_sum_scale_blocks,
+        where_sum_blocks,
+        where_sum_2_blocks,
+    ) in list_chunks(
+        params,
+        grads,
+        exp_avgs,
+        exp_avg_sqs,
+        s_list,
+        p0s,
+        [] if exp_avg_scale is None else exp_avg_scale.unbind(),
+        [] if exp_avg_sq_scale is None else exp_avg_sq_scale.unbind(),
+        [] if s_scale is None else s_scale.unbind(),
+        [] if s_scale_2 is None else s_scale_2.unbind(),
+        where_sum_scale.unbind(),
+        sums=[where_sum.unbind(), where_sum_2.unbind()],
+    ):
+        if maximize:
+            # g = -g
+            grad_blocks = torch._foreach_neg(grad_blocks)
+        if weight_decay and not decouple:
+            # g = g + weight_decay * p
+            grad_blocks = torch._foreach_add(grad_blocks, param_blocks, alpha=weight_decay)
         if lr > 0:
             # m = beta1 * m + (1 - beta1) * d * g
-            exp_avg_scale = (1 - beta1) * d_before
-        if lr > 0:
+            scale_(exp_avg_blocks, beta1)
+            torch._foreach_addcmul_(exp_avg_blocks, grad_blocks, exp_avg_scale_blocks)
             # v = beta2 * v + (1 - beta2) * d**2 * g**2
-            exp_avg_sq_scale = (1 - beta2) * d_before**2
-        if lr > 0:
+            updates = torch._foreach_mul(grad_blocks, grad_blocks)
+            scale_(exp_avg_sq_blocks, beta2)
+            torch._foreach_addcmul_(exp_avg_sq_blocks, updates, exp_avg_sq_scale_blocks)
             if safeguard_warmup:
                 # s = decay * s + d / d0 * d * g
-                s_scale = d_before / d0 * d_before
-        if lr > 0:
-            if not safeguard_warmup:
+                scale_(s_blocks, decay_2)
+                torch._foreach_addcmul_(s_blocks, grad_blocks, s_scale_blocks)
+            else:
                 # s = decay * s + d / d0 * scale * lr * g
-                s_scale_2 = d_before / d0 * scale_2 * lr
-        where_sum_scale = scale_2 * lr
-        where_sum = zero_sum(params[0], len(params))
-        where_sum_2 = zero_sum(params[0], len(params))
-        for (
-            param_blocks,
-            grad_blocks,
-            exp_avg_blocks,
-            exp_avg_sq_blocks,
-            s_blocks,
-            p0_blocks,
-            exp_avg_scale_blocks,
-            exp_avg_sq_scale_blocks,
-            s_scale_blocks,
-            s_scale_2_blocks,
-            where_sum_scale_blocks,
-            where_sum_blocks,
-            where_sum_2_blocks,
-        ) in list_chunks(
-            params,
-            grads,
-            exp_avgs,
-            exp_avg_sqs,
-            s_list,
-            p0s,
-            [] if exp_avg_scale is None else exp_avg_scale.unbind(),
-            [] if exp_avg_sq_scale is None else exp_avg_sq_scale.unbind(),
-            [] if s_scale is None else s_scale.unbind(),
-            [] if s_scale_2 is None else s_scale_2.unbind(),
-            where_sum_scale.unbind(),
-            sums=[where_sum.unbind(), where_sum_2.unbind()],
-        ):
-            if maximize:
-                # g = -g
-                grad_blocks = torch._foreach_neg(grad_blocks)
-            if weight_decay and not decouple:
-                # g = g + weight_decay * p
-                grad_blocks = torch._foreach_add(grad_blocks, param_blocks, alpha=weight_decay)
-            if lr > 0:
-                # m = beta1 * m + (1 - beta1) * d * g
-                scale_(exp_avg_blocks, beta1)
-                torch._foreach_addcmul_(exp_avg_blocks, grad_blocks, exp_avg_scale_blocks)
-                # v = beta2 * v + (1 - beta2) * d**2 * g**2
-                updates = torch._foreach_mul(grad_blocks, grad_blocks)
-                scale_(exp_avg_sq_blocks, beta2)
-                torch._foreach_addcmul_(exp_avg_sq_blocks, updates, exp_avg_sq_scale_blocks)
-                if safeguard_warmup:
-                    # s = decay * s + d / d0 * d * g
-                    scale_(s_blocks, decay_2)
-                    torch._foreach_addcmul_(s_blocks, grad_blocks, s_scale_blocks)
-                else:
-                    # s = decay * s + d / d0 * scale * lr * g
-                    scale_(s_blocks, decay_2)
-                    torch._foreach_addcmul_(s_blocks, grad_blocks, s_scale_2_blocks)
-            operand_2s = torch._foreach_sub(p0_blocks, param_blocks)
-            values = torch._foreach_mul(grad_blocks, operand_2s)
-            torch._foreach_mul_(values, where_sum_scale_blocks)
-            operands = [torch.where(torch.tensor(lr > 0), value, 0) for value in values]
-            torch._foreach_add_(where_sum_blocks, [total(operand) for operand in operands])
-            values = torch._foreach_abs(s_blocks)
-            operands = [torch.where(torch.tensor(lr > 0), value, 0) for value in values]
-            torch._foreach_add_(where_sum_2_blocks, [total(operand) for operand in operands])
-        del grad_blocks, operand_2s, values, operands  # freed before waiting for other ranks
-        yield [collectives.sum(where_sum), collectives.sum(where_sum_2)]
-        sum_over_all = yield all_sum(where_sum)
-        # inner = sum(where(lr > 0, scale * lr * g * (x0 - p), 0), over="all")
-        inner = sum_over_all
-        sum_over_all2 = yield all_sum(where_sum_2)
-        # l1_norm = sum(where(lr > 0, abs(s), 0), over="all")
-        l1_norm = sum_over_all2
-        moves = l1_norm != 0
-        max_over_all = yield all_max(number(params[0], abs(lr), len(params)))
-        # rate = where(moves, scale * max_abs(lr, over="all"), 0)
-        rate = where(moves, scale_2 * max_over_all, 0)
-        k = where(moves, k + 1, k)
-        # r = where(moves, decay * r + d / d0 * inner, r)
-        d_numerator = where(moves, decay_2 * d_numerator + d / d0 * inner, d_numerator)
-        # d_hat = where(moves, d_coef * r / l1_norm, d)
-        d_hat = where(moves, d_coef * d_numerator / l1_norm, d)
-        d_new = where(d == d0, maximum(d, d_hat), d)
-        d_max = maximum(d_max, d_hat)
-        d_next = d_max
-        if growth_rate is not None:
-            # d_next = minimum(d_max, d_new * growth_rate)
-            d_next_2 = minimum(d_max, d_new * growth_rate)
-        else:
-            d_next_2 = d_next
-        # d = where(moves, d_next, d)
-        d = where(moves, d_next_2, d)
+                scale_(s_blocks, decay_2)
+                torch._foreach_addcmul_(s_blocks, grad_blocks, s_scale_2_blocks)
+        differences = torch._foreach_sub(p0_blocks, param_blocks)
+        values = torch._foreach_mul(grad_blocks, differences)
+        torch._foreach_mul_(values, where_sum_scale_blocks)
+        operands = [torch.where(torch.tensor(lr > 0), value, 0) for value in values]
+        torch._foreach_add_(where_sum_blocks, [total(operand) for operand in operands])
+        values = torch._foreach_abs(s_blocks)
+        operands = [torch.where(torch.tensor(lr > 0), value, 0) for value in values]
+        torch._foreach_add_(where_sum_2_blocks, [total(operand) for operand in operands])
+    del grad_blocks, differences, values, operands  # freed before waiting for other ranks
+    yield [collectives.sum(where_sum), collectives.sum(where_sum_2)]
+    sum_over_all = yield all_sum(where_sum)
+    # inner = sum(where(lr > 0, scale * lr * g * (x0 - p), 0), over="all")
+    inner = sum_over_all
+    sum_over_all2 = yield all_sum(where_sum_2)
+    # l1_norm = sum(where(lr > 0, abs(s), 0), over="all")
+    l1_norm = sum_over_all2
+    moves = l1_norm != 0
+    max_over_all = yield all_max(number(params[0], abs(lr), len(params)))
+    # rate = where(moves, scale * max_abs(lr, over="all"), 0)
+    rate = where(moves, scale_2 * max_over_all, 0)
+    k = where(moves, k + 1, k)
+    # r = where(moves, decay * r + d / d0 * inner, r)
+    d_numerator = where(moves, decay_2 * d_numerator + d / d0 * inner, d_numerator)
+    # d_hat = where(moves, d_coef * r / l1_norm, d)
+    d_hat = where(moves, d_coef * d_numerator / l1_norm, d)
+    d_new = where(d == d0, maximum(d, d_hat), d)
+    d_max = maximum(d_max, d_hat)
+    d_next = d_max
+    if growth_rate is not None:
+        # d_next = minimum(d_max, d_new * growth_rate)
+        d_next_2 = minimum(d_max, d_new * growth_rate)
+    else:
+        d_next_2 = d_next
+    # d = where(moves, d_next, d)
+    d = where(moves, d_next_2, d)
+    if decouple:
+        # p = p - weight_decay * rate * p
+        decay_factor = 1 - weight_decay * rate
+    # p = p - rate * m / (sqrt(v) + d * eps)
+    param_scale = d * eps
+    write(ks, k.flatten())
+    write(ds, d.flatten())
+    write(d_maxs, d_max.flatten())
+    write(d_numerators, d_numerator.flatten())
+    for (
+        param_blocks,
+        exp_avg_blocks,
+        exp_avg_sq_blocks,
+        decay_factor_blocks,
+        rate_blocks,
+        param_scale_blocks,
+    ) in list_chunks(
+        params,
+        exp_avgs,
+        exp_avg_sqs,
+        [] if decay_factor is None else decay_factor.unbind(),
+        rate.unbind(),
+        param_scale.unbind(),
+    ):
         if decouple:
             # p = p - weight_decay * rate * p
-            decay_factor = 1 - weight_decay * rate
+            torch._foreach_mul_(param_blocks, decay_factor_blocks)
         # p = p - rate * m / (sqrt(v) + d * eps)
-        param_scale = d * eps
-        write(ks, k.flatten())
-        write(ds, d.flatten())
-        write(d_maxs, d_max.flatten())
-        write(d_numerators, d_numerator.flatten())
-        for (
-            param_blocks,
-            exp_avg_blocks,
-            exp_avg_sq_blocks,
-            decay_factor_blocks,
-            rate_blocks,
-            param_scale_blocks,
-        ) in list_chunks(
-            params,
-            exp_avgs,
-            exp_avg_sqs,
-            [] if decay_factor is None else decay_factor.unbind(),
-            rate.unbind(),
-            param_scale.unbind(),
-        ):
-            if decouple:
-                # p = p - weight_decay * rate * p
-                torch._foreach_mul_(param_blocks, decay_factor_blocks)
-            # p = p - rate * m / (sqrt(v) + d * eps)
-            denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
-            torch._foreach_add_(denoms, param_scale_blocks)
-            updates = torch._foreach_mul(exp_avg_blocks, rate_blocks)
-            torch._foreach_addcdiv_(param_blocks, updates, denoms, -1)
+        denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
+        torch._foreach_add_(denoms, param_scale_blocks)
+        updates = torch._foreach_mul(exp_avg_blocks, rate_blocks)
+        torch._foreach_addcdiv_(param_blocks, updates, denoms, -1)
+    copies.write_back()

@@ -8,12 +8,7 @@ from torch import Tensor
 from optgen.runtime.eager.parts import blocks
 from optgen.runtime.eager.reductions import all_max, all_sum, number, total, zero_sum
 from optgen.runtime.eager.scalars import maximum, minimum, sqrt, where, where_number
-from optgen.runtime.eager.working_copies import (
-    in_wider_dtype,
-    number_in_float64,
-    wider,
-    write_number,
-)
+from optgen.runtime.eager.working_copies import WideCopies, number_in_float64, wider, write_number
 from optgen.runtime.sharded.driver import Update
 
 
@@ -52,154 +47,148 @@ def update(
         decay_2 = decay
 
     for index in range(len(params)):
-        for param, grad, exp_avg, exp_avg_sq, s, p0 in in_wider_dtype(
-            [
-                (
-                    params[index],
-                    grads[index],
-                    exp_avgs[index],
-                    exp_avg_sqs[index],
-                    s_list[index],
-                    p0s[index],
-                )
-            ],
-            (True, False, True, True, True, False),
-            params,
-        ):
-            exp_avg_scale = None
-            exp_avg_sq_scale = None
-            s_scale = None
-            s_scale_2 = None
-            decay_factor = None
-            k = number(params[index], ks[index])
-            d = number(params[index], ds[index])
-            d_max = number(params[index], d_maxs[index])
-            d_numerator = number(params[index], d_numerators[index])
-            d_before = d.clone()
-            # scale = d
-            scale = d.clone()
-            if use_bias_correction:
-                # scale = scale * sqrt(1 - beta2 ** (k + 1)) / (1 - beta1 ** (k + 1))
-                scale_2 = scale * sqrt(1 - beta2 ** (k + 1)) / (1 - beta1 ** (k + 1))
+        copies = WideCopies(
+            params[index],
+            grads[index],
+            exp_avgs[index],
+            exp_avg_sqs[index],
+            s_list[index],
+            p0s[index],
+            read_only=(1, 5),
+        )
+        param, grad, exp_avg, exp_avg_sq, s, p0 = copies.tensors
+        exp_avg_scale = None
+        exp_avg_sq_scale = None
+        s_scale = None
+        s_scale_2 = None
+        decay_factor = None
+        k = number(params[index], ks[index])
+        d = number(params[index], ds[index])
+        d_max = number(params[index], d_maxs[index])
+        d_numerator = number(params[index], d_numerators[index])
+        d_before = d.clone()
+        # scale = d
+        scale = d.clone()
+        if use_bias_correction:
+            # scale = scale * sqrt(1 - beta2 ** (k + 1)) / (1 - beta1 ** (k + 1))
+            scale_2 = scale * sqrt(1 - beta2 ** (k + 1)) / (1 - beta1 ** (k + 1))
+        else:
+            scale_2 = scale
+        if lr > 0:
+            # m = beta1 * m + (1 - beta1) * d * g
+            exp_avg_scale = (1 - beta1) * d_before
+            # v = beta2 * v + (1 - beta2) * d**2 * g**2
+            exp_avg_sq_scale = (1 - beta2) * d_before**2
+            if safeguard_warmup:
+                # s = decay * s + d / d0 * d * g
+                s_scale = d_before / d0 * d_before
             else:
-                scale_2 = scale
+                # s = decay * s + d / d0 * scale * lr * g
+                s_scale_2 = d_before / d0 * scale_2 * lr
+        where_sum_scale = scale_2 * lr
+        where_sum = zero_sum(param)
+        where_sum_2 = zero_sum(param)
+        for (
+            param_block,
+            grad_block,
+            exp_avg_block,
+            exp_avg_sq_block,
+            s_block,
+            p0_block,
+            exp_avg_scale_block,
+            exp_avg_sq_scale_block,
+            s_scale_block,
+            s_scale_2_block,
+            where_sum_scale_block,
+        ) in blocks(
+            param,
+            grad,
+            exp_avg,
+            exp_avg_sq,
+            s,
+            p0,
+            exp_avg_scale,
+            exp_avg_sq_scale,
+            s_scale,
+            s_scale_2,
+            where_sum_scale,
+        ):
+            if maximize:
+                # g = -g
+                grad_block = grad_block.neg()
+            if weight_decay and not decouple:
+                # g = g + weight_decay * p
+                grad_block = grad_block.add(param_block, alpha=weight_decay)
             if lr > 0:
                 # m = beta1 * m + (1 - beta1) * d * g
-                exp_avg_scale = (1 - beta1) * d_before
-            if lr > 0:
+                exp_avg_block.mul_(beta1).addcmul_(grad_block, exp_avg_scale_block)
                 # v = beta2 * v + (1 - beta2) * d**2 * g**2
-                exp_avg_sq_scale = (1 - beta2) * d_before**2
-            if lr > 0:
+                update = grad_block.mul(grad_block)
+                exp_avg_sq_block.mul_(beta2).addcmul_(update, exp_avg_sq_scale_block)
                 if safeguard_warmup:
                     # s = decay * s + d / d0 * d * g
-                    s_scale = d_before / d0 * d_before
-            if lr > 0:
-                if not safeguard_warmup:
+                    s_block.mul_(decay_2).addcmul_(grad_block, s_scale_block)
+                else:
                     # s = decay * s + d / d0 * scale * lr * g
-                    s_scale_2 = d_before / d0 * scale_2 * lr
-            where_sum_scale = scale_2 * lr
-            where_sum = zero_sum(param)
-            where_sum_2 = zero_sum(param)
-            for (
-                param_block,
-                grad_block,
-                exp_avg_block,
-                exp_avg_sq_block,
-                s_block,
-                p0_block,
-                exp_avg_scale_block,
-                exp_avg_sq_scale_block,
-                s_scale_block,
-                s_scale_2_block,
-                where_sum_scale_block,
-            ) in blocks(
-                param,
-                grad,
-                exp_avg,
-                exp_avg_sq,
-                s,
-                p0,
-                exp_avg_scale,
-                exp_avg_sq_scale,
-                s_scale,
-                s_scale_2,
-                where_sum_scale,
-            ):
-                if maximize:
-                    # g = -g
-                    grad_block = grad_block.neg()
-                if weight_decay and not decouple:
-                    # g = g + weight_decay * p
-                    grad_block = grad_block.add(param_block, alpha=weight_decay)
-                if lr > 0:
-                    # m = beta1 * m + (1 - beta1) * d * g
-                    exp_avg_block.mul_(beta1).addcmul_(grad_block, exp_avg_scale_block)
-                    # v = beta2 * v + (1 - beta2) * d**2 * g**2
-                    update = grad_block.mul(grad_block)
-                    exp_avg_sq_block.mul_(beta2).addcmul_(update, exp_avg_sq_scale_block)
-                    if safeguard_warmup:
-                        # s = decay * s + d / d0 * d * g
-                        s_block.mul_(decay_2).addcmul_(grad_block, s_scale_block)
-                    else:
-                        # s = decay * s + d / d0 * scale * lr * g
-                        s_block.mul_(decay_2).addcmul_(grad_block, s_scale_2_block)
-                operand_2 = p0_block.sub(param_block)
-                value = grad_block.mul(operand_2).mul_(where_sum_scale_block)
-                operand = torch.where(torch.tensor(lr > 0), value, 0)
-                where_sum.add_(total(operand))
-                value = s_block.abs()
-                operand = torch.where(torch.tensor(lr > 0), value, 0)
-                where_sum_2.add_(total(operand))
-            sum_over_all = yield all_sum(where_sum)
-            # inner = sum(where(lr > 0, scale * lr * g * (x0 - p), 0), over="all")
-            inner = sum_over_all
-            sum_over_all2 = yield all_sum(where_sum_2)
-            # l1_norm = sum(where(lr > 0, abs(s), 0), over="all")
-            l1_norm = sum_over_all2
-            moves = l1_norm != 0
-            max_over_all = yield all_max(number(param, abs(lr)))
-            # rate = where(moves, scale * max_abs(lr, over="all"), 0)
-            rate = where(moves, scale_2 * max_over_all, 0)
-            k = where(moves, k + 1, k)
-            # r = where(moves, decay * r + d / d0 * inner, r)
-            d_numerator = where(moves, decay_2 * d_numerator + d / d0 * inner, d_numerator)
-            # d_hat = where(moves, d_coef * r / l1_norm, d)
-            d_hat = where(moves, d_coef * d_numerator / l1_norm, d)
-            d_new = where(d == d0, maximum(d, d_hat), d)
-            d_max = maximum(d_max, d_hat)
-            # d_next = d_max
-            d_next = d_max.clone()
-            if growth_rate is not None:
-                # d_next = minimum(d_max, d_new * growth_rate)
-                d_next_2 = minimum(d_max, d_new * growth_rate)
-            else:
-                d_next_2 = d_next
-            # d = where(moves, d_next, d)
-            d = where(moves, d_next_2, d)
+                    s_block.mul_(decay_2).addcmul_(grad_block, s_scale_2_block)
+            difference = p0_block.sub(param_block)
+            value = grad_block.mul(difference).mul_(where_sum_scale_block)
+            operand = torch.where(torch.tensor(lr > 0), value, 0)
+            where_sum.add_(total(operand))
+            value = s_block.abs()
+            operand = torch.where(torch.tensor(lr > 0), value, 0)
+            where_sum_2.add_(total(operand))
+        sum_over_all = yield all_sum(where_sum)
+        # inner = sum(where(lr > 0, scale * lr * g * (x0 - p), 0), over="all")
+        inner = sum_over_all
+        sum_over_all2 = yield all_sum(where_sum_2)
+        # l1_norm = sum(where(lr > 0, abs(s), 0), over="all")
+        l1_norm = sum_over_all2
+        moves = l1_norm != 0
+        max_over_all = yield all_max(number(param, abs(lr)))
+        # rate = where(moves, scale * max_abs(lr, over="all"), 0)
+        rate = where(moves, scale_2 * max_over_all, 0)
+        k = where(moves, k + 1, k)
+        # r = where(moves, decay * r + d / d0 * inner, r)
+        d_numerator = where(moves, decay_2 * d_numerator + d / d0 * inner, d_numerator)
+        # d_hat = where(moves, d_coef * r / l1_norm, d)
+        d_hat = where(moves, d_coef * d_numerator / l1_norm, d)
+        d_new = where(d == d0, maximum(d, d_hat), d)
+        d_max = maximum(d_max, d_hat)
+        # d_next = d_max
+        d_next = d_max.clone()
+        if growth_rate is not None:
+            # d_next = minimum(d_max, d_new * growth_rate)
+            d_next_2 = minimum(d_max, d_new * growth_rate)
+        else:
+            d_next_2 = d_next
+        # d = where(moves, d_next, d)
+        d = where(moves, d_next_2, d)
+        if decouple:
+            # p = p - weight_decay * rate * p
+            decay_factor = 1 - weight_decay * rate
+        # p = p - rate * m / (sqrt(v) + d * eps)
+        param_scale = d * eps
+        ks[index].copy_(k.view(()))
+        ds[index].copy_(d.view(()))
+        d_maxs[index].copy_(d_max.view(()))
+        d_numerators[index].copy_(d_numerator.view(()))
+        for (
+            param_block,
+            exp_avg_block,
+            exp_avg_sq_block,
+            decay_factor_block,
+            rate_block,
+            param_scale_block,
+        ) in blocks(param, exp_avg, exp_avg_sq, decay_factor, rate, param_scale):
             if decouple:
                 # p = p - weight_decay * rate * p
-                decay_factor = 1 - weight_decay * rate
+                param_block.mul_(decay_factor_block)
             # p = p - rate * m / (sqrt(v) + d * eps)
-            param_scale = d * eps
-            ks[index].copy_(k.view(()))
-            ds[index].copy_(d.view(()))
-            d_maxs[index].copy_(d_max.view(()))
-            d_numerators[index].copy_(d_numerator.view(()))
-            for (
-                param_block,
-                exp_avg_block,
-                exp_avg_sq_block,
-                decay_factor_block,
-                rate_block,
-                param_scale_block,
-            ) in blocks(param, exp_avg, exp_avg_sq, decay_factor, rate, param_scale):
-                if decouple:
-                    # p = p - weight_decay * rate * p
-                    param_block.mul_(decay_factor_block)
-                # p = p - rate * m / (sqrt(v) + d * eps)
-                denom = exp_avg_sq_block.sqrt().add_(param_scale_block)
-                update = exp_avg_block.mul(rate_block)
-                param_block.addcdiv_(update, denom, value=-1)
+            denom = exp_avg_sq_block.sqrt().add_(param_scale_block)
+            update = exp_avg_block.mul(rate_block)
+            param_block.addcdiv_(update, denom, value=-1)
+        copies.write_back()
 
 
 def update_functional(
@@ -230,12 +219,12 @@ def update_functional(
 ) -> Update:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], params[index])
-        grad = wider(grads[index], params[index])
-        exp_avg = wider(exp_avgs[index], params[index])
-        exp_avg_sq = wider(exp_avg_sqs[index], params[index])
-        s = wider(s_list[index], params[index])
-        p0 = wider(p0s[index], params[index])
+        param = wider(params[index])
+        grad = wider(grads[index], like=params[index])
+        exp_avg = wider(exp_avgs[index], like=params[index])
+        exp_avg_sq = wider(exp_avg_sqs[index], like=params[index])
+        s = wider(s_list[index], like=params[index])
+        p0 = wider(p0s[index], like=params[index])
         k = number_in_float64(ks[index])
         d = number_in_float64(ds[index])
         d_max = number_in_float64(d_maxs[index])

@@ -132,7 +132,6 @@ def update_functional(
             # ell = sqrt(1 - beta2**t) / (sqrt(v) + eps)
             # p = p - lr * m_hat * r * ell
             param_then = param - step_size * exp_avg / (sqrt(exp_avg_sq) + eps)
-            # m_hat = m / (1 - beta1**t)
             # p = p - lr * m_hat
             param_else = param - step_size * exp_avg
             param = where(rho > 5, param_then, param_else)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.parts import chunks
 from optgen.runtime.eager.rounding import scale_
-from optgen.runtime.eager.working_copies import in_wider_dtype
+from optgen.runtime.eager.working_copies import widened
 
 
 def update(
@@ -30,11 +30,7 @@ def update(
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     one_minus_alpha = 1 - alpha
 
-    for chunk in in_wider_dtype(
-        chunks(params, grads, square_avgs, momentum_buffers, grad_avgs),
-        (True, False, True, True, True),
-        params,
-    ):
+    for chunk in widened(chunks(params, grads, square_avgs, momentum_buffers, grad_avgs)):
         params, grads, square_avgs, momentum_buffers, grad_avgs = chunk
         if maximize:
             # g = -g

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.parts import zip_slices
 from optgen.runtime.eager.scalars import sqrt
-from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.eager.working_copies import widened, wider
 
 
 def update(
@@ -29,10 +29,8 @@ def update(
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     one_minus_alpha = 1 - alpha
 
-    for param, grad, square_avg, momentum_buffer, grad_avg in in_wider_dtype(
-        zip_slices(params, grads, square_avgs, momentum_buffers, grad_avgs),
-        (True, False, True, True, True),
-        params,
+    for param, grad, square_avg, momentum_buffer, grad_avg in widened(
+        zip_slices(params, grads, square_avgs, momentum_buffers, grad_avgs)
     ):
         if maximize:
             # g = -g
@@ -91,13 +89,13 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], params[index])
-        grad = wider(grads[index], params[index])
-        square_avg = wider(square_avgs[index], params[index])
+        param = wider(params[index])
+        grad = wider(grads[index], like=params[index])
+        square_avg = wider(square_avgs[index], like=params[index])
         if momentum:
-            momentum_buffer = wider(momentum_buffers[index], params[index])
+            momentum_buffer = wider(momentum_buffers[index], like=params[index])
         if centered:
-            grad_avg = wider(grad_avgs[index], params[index])
+            grad_avg = wider(grad_avgs[index], like=params[index])
         one_minus_alpha = 1 - alpha
 
         if maximize:

@@ -8,7 +8,7 @@ from torch import Tensor
 from optgen.runtime.eager.parts import chunks
 from optgen.runtime.eager.rounding import rounded, scale_
 from optgen.runtime.eager.scalars import advance, divide, maximum, power, sqrt, store
-from optgen.runtime.eager.working_copies import in_wider_dtype
+from optgen.runtime.eager.working_copies import widened
 
 
 def update(
@@ -60,11 +60,7 @@ def update(
         one_minus_c = 1 - c
         step_size = rate * (1 - beta1 * one_minus_c)
 
-    for chunk in in_wider_dtype(
-        chunks(params, grads, zs, exp_avg_sqs, rests, live_lists=9),
-        (True, False, True, True, True),
-        params,
-    ):
+    for chunk in widened(chunks(params, grads, zs, exp_avg_sqs, rests, live_lists=9)):
         params, grads, zs, exp_avg_sqs, rests = chunk
         if maximize:
             # g = -g
@@ -82,21 +78,18 @@ def update(
             torch._foreach_add_(us, params, alpha=weight_decay)
         if compensate:
             # rest = where(rounded(p + rest) == p, rest, 0)
-            conditions = torch._foreach_add(params, rests)
-            conditions = [rounded(condition, machine_eps) for condition in conditions]
-            conditions = [
-                condition.eq(param) for condition, param in zip(conditions, params, strict=True)
-            ]
-            condition_2s = [condition.logical_not() for condition in conditions]
+            values = torch._foreach_add(params, rests)
+            values = [rounded(value, machine_eps) for value in values]
+            conditions = [value.eq(param) for value, param in zip(values, params, strict=True)]
             rests = [
-                rest.masked_fill_(condition_2, 0)
-                for rest, condition_2 in zip(rests, condition_2s, strict=True)
+                rest.masked_fill_(~condition, 0)
+                for rest, condition in zip(rests, conditions, strict=True)
             ]
             # step = rate * (1 - beta1 * (1 - c)) * u
             # y = lerp(p + rest, z, c) - step
             ys = torch._foreach_add(params, rests)
-            operands = torch._foreach_sub(zs, ys)
-            torch._foreach_add_(ys, operands, alpha=c)
+            differences = torch._foreach_sub(zs, ys)
+            torch._foreach_add_(ys, differences, alpha=c)
             torch._foreach_add_(ys, us, alpha=-u_weight)
             # p = rounded(y)
             updates = [rounded(y, machine_eps) for y in ys]
@@ -107,8 +100,8 @@ def update(
         else:
             # step = rate * (1 - beta1 * (1 - c)) * u
             # p = lerp(p, z, c) - step
-            operands = torch._foreach_sub(zs, params)
-            torch._foreach_add_(params, operands, alpha=c)
+            differences = torch._foreach_sub(zs, params)
+            torch._foreach_add_(params, differences, alpha=c)
             torch._foreach_add_(params, us, alpha=-step_size)
         # z = z - rate * u
         torch._foreach_add_(zs, us, alpha=-rate)

@@ -19,7 +19,7 @@ from optgen.runtime.eager.scalars import (
     store_one,
     where,
 )
-from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.eager.working_copies import widened, wider
 
 
 def update(
@@ -79,8 +79,8 @@ def update(
         one_minus_c = 1 - c
         step_size = rate * (1 - beta1 * one_minus_c)
 
-    for param, grad, z, exp_avg_sq, rest in in_wider_dtype(
-        zip_slices(params, grads, zs, exp_avg_sqs, rests), (True, False, True, True, True), params
+    for param, grad, z, exp_avg_sq, rest in widened(
+        zip_slices(params, grads, zs, exp_avg_sqs, rests)
     ):
         if maximize:
             # g = -g
@@ -99,16 +99,15 @@ def update(
             u = u.add(param, alpha=weight_decay)
         if compensate:
             # rest = where(rounded(p + rest) == p, rest, 0)
-            condition = param.add(rest)
-            condition = rounded(condition, machine_eps)
-            condition = condition.eq(param)
-            condition_2 = condition.logical_not()
-            rest.masked_fill_(condition_2, 0)
+            value = param.add(rest)
+            value = rounded(value, machine_eps)
+            condition = value.eq(param)
+            rest.masked_fill_(~condition, 0)
             # step = rate * (1 - beta1 * (1 - c)) * u
             # y = lerp(p + rest, z, c) - step
             y = param.add(rest)
-            operand = z.sub(y)
-            y.add_(operand, alpha=c).add_(u, alpha=-u_weight)
+            difference = z.sub(y)
+            y.add_(difference, alpha=c).add_(u, alpha=-u_weight)
             # p = rounded(y)
             update = rounded(y, machine_eps)
             param.copy_(update)
@@ -118,8 +117,8 @@ def update(
         else:
             # step = rate * (1 - beta1 * (1 - c)) * u
             # p = lerp(p, z, c) - step
-            operand = z.sub(param)
-            param.add_(operand, alpha=c).add_(u, alpha=-step_size)
+            difference = z.sub(param)
+            param.add_(difference, alpha=c).add_(u, alpha=-step_size)
         # z = z - rate * u
         z.add_(u, alpha=-rate)
 
@@ -147,12 +146,12 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], params[index])
-        grad = wider(grads[index], params[index])
-        z = wider(zs[index], params[index])
-        exp_avg_sq = wider(exp_avg_sqs[index], params[index])
+        param = wider(params[index])
+        grad = wider(grads[index], like=params[index])
+        z = wider(zs[index], like=params[index])
+        exp_avg_sq = wider(exp_avg_sqs[index], like=params[index])
         if compensate:
-            rest = wider(rests[index], params[index])
+            rest = wider(rests[index], like=params[index])
         step = advance_one(state_steps[index], capturable)
         beta1, beta2 = betas
         rho_inf = 2 / (1 - beta2) - 1

@@ -8,7 +8,7 @@ from torch import Tensor
 from optgen.runtime.eager.parts import chunks
 from optgen.runtime.eager.rounding import rounded
 from optgen.runtime.eager.scalars import advance, divide, maximum, power, store
-from optgen.runtime.eager.working_copies import in_wider_dtype
+from optgen.runtime.eager.working_copies import widened
 
 
 def update(
@@ -55,9 +55,7 @@ def update(
         one_minus_c = 1 - c
         step_size = rate * (1 - momentum * one_minus_c)
 
-    for chunk in in_wider_dtype(
-        chunks(params, grads, zs, rests, live_lists=7), (True, False, True, True), params
-    ):
+    for chunk in widened(chunks(params, grads, zs, rests, live_lists=7)):
         params, grads, zs, rests = chunk
         if maximize:
             # g = -g
@@ -67,21 +65,18 @@ def update(
             grads = torch._foreach_add(grads, params, alpha=weight_decay)
         if compensate:
             # rest = where(rounded(p + rest) == p, rest, 0)
-            conditions = torch._foreach_add(params, rests)
-            conditions = [rounded(condition, machine_eps) for condition in conditions]
-            conditions = [
-                condition.eq(param) for condition, param in zip(conditions, params, strict=True)
-            ]
-            condition_2s = [condition.logical_not() for condition in conditions]
+            values = torch._foreach_add(params, rests)
+            values = [rounded(value, machine_eps) for value in values]
+            conditions = [value.eq(param) for value, param in zip(values, params, strict=True)]
             rests = [
-                rest.masked_fill_(condition_2, 0)
-                for rest, condition_2 in zip(rests, condition_2s, strict=True)
+                rest.masked_fill_(~condition, 0)
+                for rest, condition in zip(rests, conditions, strict=True)
             ]
             # step = rate * (1 - momentum * (1 - c)) * g
             # y = lerp(p + rest, z, c) - step
             ys = torch._foreach_add(params, rests)
-            operands = torch._foreach_sub(zs, ys)
-            torch._foreach_add_(ys, operands, alpha=c)
+            differences = torch._foreach_sub(zs, ys)
+            torch._foreach_add_(ys, differences, alpha=c)
             torch._foreach_add_(ys, grads, alpha=-grad_weight)
             # p = rounded(y)
             updates = [rounded(y, machine_eps) for y in ys]
@@ -92,8 +87,8 @@ def update(
         else:
             # step = rate * (1 - momentum * (1 - c)) * g
             # p = lerp(p, z, c) - step
-            operands = torch._foreach_sub(zs, params)
-            torch._foreach_add_(params, operands, alpha=c)
+            differences = torch._foreach_sub(zs, params)
+            torch._foreach_add_(params, differences, alpha=c)
             torch._foreach_add_(params, grads, alpha=-step_size)
         # z = z - rate * g
         torch._foreach_add_(zs, grads, alpha=-rate)

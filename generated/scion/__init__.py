@@ -91,7 +91,7 @@ class Scion(GeneratedOptimizer):
         tensor_hypers=(),
         elementwise=False,
         why_uncut="the rule has `orthogonalize` inside a branch",
-        sweeps=("sweep1", "sweep2", "sweep3"),
+        sweeps=("sweep1", "sweep2", "sweep3", "sweep4", "sweep5", "sweep6"),
         facts=("factored",),
         choices=(("norm", ("Auto", "Sign")),),
         upper_bounds=(("ns_steps", 100),),

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.linear_algebra import newton_schulz
 from optgen.runtime.eager.parts import same_shape_sublists
-from optgen.runtime.eager.reductions import max_abs, total
-from optgen.runtime.eager.scalars import clamp, divide, maximum, sqrt
+from optgen.runtime.eager.scalars import divide, sqrt
 from optgen.runtime.eager.tensor_lists import sweep_function
 from optgen.runtime.eager.working_copies import empty_like, in_compute_dtype, write_back
 from optgen.runtime.matrix_ops import cols, rows
@@ -18,6 +17,9 @@ from optgen.runtime.matrix_ops import cols, rows
 sweep1 = sweep_function(__package__, "sweep1")
 sweep2 = sweep_function(__package__, "sweep2")
 sweep3 = sweep_function(__package__, "sweep3")
+sweep4 = sweep_function(__package__, "sweep4")
+sweep5 = sweep_function(__package__, "sweep5")
+sweep6 = sweep_function(__package__, "sweep6")
 
 
 def update_factored(
@@ -55,19 +57,24 @@ def update_factored(
         sweep1(momentum_buffer, grad, momentum=momentum)
         if norm == "Sign":
             # u = sign(b) / cols(p)
-            u = empty_like(momentum_buffer)
+            u = empty_like(momentum_buffer, "like")
             sweep2(u, momentum_buffer, one_over_cols=one_over_cols)
         else:
             # u = sqrt(rows(p) / cols(p)) * orthogonalize(b, ns_coefficients, ns_steps, eps)
             momentum_buffer_matrix_orthogonalize = newton_schulz(
                 momentum_buffer, ns_coefficients, ns_steps, eps
             )
-            u = momentum_buffer_matrix_orthogonalize_weight * momentum_buffer_matrix_orthogonalize
+            u = empty_like(momentum_buffer_matrix_orthogonalize, "like")
+            sweep3(
+                u,
+                momentum_buffer_matrix_orthogonalize,
+                momentum_buffer_matrix_orthogonalize_weight=momentum_buffer_matrix_orthogonalize_weight,
+            )
         if not unconstrained:
             # p = p - lr * p
-            param = one_minus_lr * param
+            sweep4(param, param, one_minus_lr=one_minus_lr)
         # p = p - lr * scale * u
-        sweep3(param, u, step_size=step_size)
+        sweep5(param, u, step_size=step_size)
         write_back(params, param)
         write_back(momentum_buffers, momentum_buffer)
 
@@ -99,21 +106,24 @@ def update_not_factored(
         if maximize:
             # g = -g
             grad = -grad
-        # b = lerp(b, g, momentum)
-        sweep1(momentum_buffer, grad, momentum=momentum)
-        # size = maximum(max_abs(b), TINY)
-        momentum_buffer_max_abs = max_abs(momentum_buffer)
-        size = maximum(momentum_buffer_max_abs, 1.1754943508222875e-38)
-        # u = clamp(b / size, -1, 1)
-        u = clamp(1 / size * momentum_buffer, -1, 1)
         # u = u / (rms(u) + eps / size)
-        u_product = u * u
-        u_sq_sum = total(u_product)
-        u = 1 / (sqrt(u_sq_sum / params[0].numel()) + eps / size) * u
+        param_numel = params[0].numel()
         if not unconstrained:
             # p = p - lr * p
-            param = one_minus_lr * param
+            sweep4(param, param, one_minus_lr=one_minus_lr)
+        # b = lerp(b, g, momentum)
+        # size = maximum(max_abs(b), TINY)
+        # u = clamp(b / size, -1, 1)
+        # u = u / (rms(u) + eps / size)
         # p = p - lr * scale * u
-        sweep3(param, u, step_size=step_size)
+        sweep6(
+            momentum_buffer,
+            grad,
+            param,
+            momentum=momentum,
+            param_numel=param_numel,
+            eps=eps,
+            step_size=step_size,
+        )
         write_back(params, param)
         write_back(momentum_buffers, momentum_buffer)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.parts import chunks
 from optgen.runtime.eager.rounding import scale_
-from optgen.runtime.eager.working_copies import in_wider_dtype
+from optgen.runtime.eager.working_copies import widened
 
 
 def update(
@@ -24,9 +24,7 @@ def update(
     fresh_momentum_buffer: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in in_wider_dtype(
-        chunks(params, grads, momentum_buffers), (True, False, True), params
-    ):
+    for chunk in widened(chunks(params, grads, momentum_buffers)):
         params, grads, momentum_buffers = chunk
         if maximize:
             # g = -g

@@ -96,7 +96,7 @@ class Shampoo(GeneratedOptimizer):
         widens=True,
         why_uncut="the state gram_left is a square matrix",
         by_matrix=True,
-        sweeps=("sweep1", "sweep2", "sweep3"),
+        sweeps=("sweep1", "sweep2", "sweep3", "sweep4", "sweep5", "sweep6"),
         facts=("factored",),
     )
     lowerings = __name__

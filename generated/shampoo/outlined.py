@@ -9,7 +9,6 @@ from torch import Tensor
 
 from optgen.runtime.eager.linear_algebra import identity, inverse_root, transpose
 from optgen.runtime.eager.parts import same_shape_sublists
-from optgen.runtime.eager.reductions import col_sum, row_sum
 from optgen.runtime.eager.scalars import advance, minimum, remainder, sqrt
 from optgen.runtime.eager.tensor_lists import sweep_function
 from optgen.runtime.eager.working_copies import empty_like, in_compute_dtype, write_back
@@ -18,6 +17,9 @@ from optgen.runtime.matrix_ops import cols, rows
 sweep1 = sweep_function(__package__, "sweep1")
 sweep2 = sweep_function(__package__, "sweep2")
 sweep3 = sweep_function(__package__, "sweep3")
+sweep4 = sweep_function(__package__, "sweep4")
+sweep5 = sweep_function(__package__, "sweep5")
+sweep6 = sweep_function(__package__, "sweep6")
 
 
 def update_factored(
@@ -57,7 +59,7 @@ def update_factored(
             grad = -grad
         if weight_decay:
             # g = g + weight_decay * p
-            grad_after = empty_like(grad)
+            grad_after = empty_like(grad, "like")
             sweep1(grad_after, grad, param, weight_decay=weight_decay)
             grad = grad_after
         if fresh_gram_left:
@@ -66,17 +68,17 @@ def update_factored(
             # R = eps * identity(R)
             gram_right_identity = identity(gram_right)
             # L = eps * identity(L)
-            gram_left = eps * gram_left_identity
+            sweep2(gram_left, gram_left_identity, eps=eps)
             # R = eps * identity(R)
-            gram_right = eps * gram_right_identity
+            sweep2(gram_right, gram_right_identity, eps=eps)
         # L = L + g @ transpose(g)
         grad_row_gram = grad @ transpose(grad)
         # R = R + transpose(g) @ g
         grad_col_gram = transpose(grad) @ grad
         # L = L + g @ transpose(g)
-        gram_left = gram_left + grad_row_gram
+        sweep3(gram_left, grad_row_gram)
         # R = R + transpose(g) @ g
-        gram_right = gram_right + grad_col_gram
+        sweep3(gram_right, grad_col_gram)
         if remainder(step - 1, update_freq) == 0:
             # A = inverse_root(L, 4, 0)
             root_left = inverse_root(gram_left, 4, 0)
@@ -86,12 +88,11 @@ def update_factored(
         u = root_left @ grad @ root_right
         if update_freq > 1:
             # u = u * minimum(1, longest / norm(u, over="matrix"))
-            u_product = u * u
-            u_sq_row_sum = row_sum(u_product)
-            u_sq_row_sum_col_sum = col_sum(u_sq_row_sum)
-            u = u * minimum(1, longest / sqrt(u_sq_row_sum_col_sum))
+            u_after = empty_like(u, "like")
+            sweep4(u_after, u, longest=longest)
+            u = u_after
         # p = p - lr * u
-        sweep2(param, u, lr=lr)
+        sweep5(param, u, lr=lr)
         write_back(params, param)
         write_back(gram_lefts, gram_left)
         write_back(gram_rights, gram_right)
@@ -125,12 +126,12 @@ def update_not_factored(
             grad = -grad
         if weight_decay:
             # g = g + weight_decay * p
-            grad_after = empty_like(grad)
+            grad_after = empty_like(grad, "like")
             sweep1(grad_after, grad, param, weight_decay=weight_decay)
             grad = grad_after
         # s = s + g**2
         # u = g / sqrt(s + eps)
         # p = p - lr * u
-        sweep3(state_sum, grad, param, lr=lr, eps=eps)
+        sweep6(state_sum, grad, param, lr=lr, eps=eps)
         write_back(params, param)
         write_back(state_sums, state_sum)

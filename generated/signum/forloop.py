@@ -6,7 +6,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.parts import zip_slices
 from optgen.runtime.eager.scalars import sign
-from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.eager.working_copies import widened, wider
 
 
 def update(
@@ -20,9 +20,7 @@ def update(
     maximize: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, grad, momentum_buffer in in_wider_dtype(
-        zip_slices(params, grads, momentum_buffers), (True, False, True), params
-    ):
+    for param, grad, momentum_buffer in widened(zip_slices(params, grads, momentum_buffers)):
         if maximize:
             # g = -g
             grad = grad.neg()
@@ -48,9 +46,9 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], params[index])
-        grad = wider(grads[index], params[index])
-        momentum_buffer = wider(momentum_buffers[index], params[index])
+        param = wider(params[index])
+        grad = wider(grads[index], like=params[index])
+        momentum_buffer = wider(momentum_buffers[index], like=params[index])
 
         if maximize:
             # g = -g

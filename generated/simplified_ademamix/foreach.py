@@ -8,7 +8,7 @@ from torch import Tensor
 from optgen.runtime.eager.parts import chunks
 from optgen.runtime.eager.rounding import scale_
 from optgen.runtime.eager.scalars import advance, divide, log, power, sqrt
-from optgen.runtime.eager.working_copies import in_wider_dtype
+from optgen.runtime.eager.working_copies import widened
 
 
 def update(
@@ -45,9 +45,7 @@ def update(
     bias_correction2_sqrt = sqrt(bias_correction2)
     scaled_eps = eps * bias_correction2_sqrt
 
-    for chunk in in_wider_dtype(
-        chunks(params, grads, exp_avgs, exp_avg_sqs), (True, False, True, True), params
-    ):
+    for chunk in widened(chunks(params, grads, exp_avgs, exp_avg_sqs)):
         params, grads, exp_avgs, exp_avg_sqs = chunk
         if maximize:
             # g = -g

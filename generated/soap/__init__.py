@@ -24,35 +24,48 @@ class SOAP(GeneratedOptimizer):
             &v_t \leftarrow v_{t-1} \\
             &\textbf{if } k_t > 0: \\
             &\quad m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
+            &\quad x_t \leftarrow g_t \\
+            &\quad y_t \leftarrow m_t \\
             &\quad \textbf{if } \dim \theta > 1: \\
-            &\quad \quad v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) (U_{t-1}^{\top} \, g_t \,
-                W_{t-1})^2 \\
-            &\quad \quad u_t \leftarrow U_{t-1} \, \frac{U_{t-1}^{\top} \, m_t \,
-                W_{t-1}}{\sqrt{v_t} + \epsilon} \, W_{t-1}^{\top} \\
-            &\quad \textbf{else}: \\
-            &\quad \quad v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) g_t^2 \\
-            &\quad \quad u_t \leftarrow \frac{m_t}{\sqrt{v_t} + \epsilon} \\
+            &\quad \quad \textbf{if } \operatorname{rows}(\theta) \le \text{max precond dim}: \\
+            &\quad \quad \quad x_t \leftarrow U_{t-1}^{\top} \, x_t \\
+            &\quad \quad \quad y_t \leftarrow U_{t-1}^{\top} \, y_t \\
+            &\quad \quad \textbf{if } \operatorname{cols}(\theta) \le \text{max precond dim}: \\
+            &\quad \quad \quad x_t \leftarrow x_t \, W_{t-1} \\
+            &\quad \quad \quad y_t \leftarrow y_t \, W_{t-1} \\
+            &\quad v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) x_t^2 \\
+            &\quad u_t \leftarrow \frac{y_t}{\sqrt{v_t} + \epsilon} \\
+            &\quad \textbf{if } \dim \theta > 1: \\
+            &\quad \quad \textbf{if } \operatorname{rows}(\theta) \le \text{max precond dim}: \\
+            &\quad \quad \quad u_t \leftarrow U_{t-1} \, u_t \\
+            &\quad \quad \textbf{if } \operatorname{cols}(\theta) \le \text{max precond dim}: \\
+            &\quad \quad \quad u_t \leftarrow u_t \, W_{t-1}^{\top} \\
             &\quad \theta_t \leftarrow \theta_{t-1} - \frac{\gamma \sqrt{1 - \beta_2^{k_t}}}{1 -
                 \beta_1^{k_t}} u_t \\
             &\quad \theta_t \leftarrow \theta_t - \gamma \lambda \theta_t \\
             &\textbf{if } \dim \theta > 1: \\
-            &\quad L_t \leftarrow \operatorname{lerp}(L_{t-1}, g_t \, g_t^{\top}, 1 - \text{decay})
-                \\
-            &\quad R_t \leftarrow \operatorname{lerp}(R_{t-1}, g_t^{\top} \, g_t, 1 - \text{decay})
-                \\
-            &\quad \textbf{if } k_t = 0: \\
-            &\quad \quad U_t \leftarrow \operatorname{eigenvectors}(L_t) \\
-            &\quad \quad W_t \leftarrow \operatorname{eigenvectors}(R_t) \\
-            &\quad \textbf{else if } k_t \bmod \text{precondition frequency} = 0: \\
-            &\quad \quad X_t \leftarrow L_t \, U_{t-1} \\
-            &\quad \quad Y_t \leftarrow R_t \, W_{t-1} \\
-            &\quad \quad S_t \leftarrow
+            &\quad \textbf{if } \operatorname{rows}(\theta) \le \text{max precond dim}: \\
+            &\quad \quad L_t \leftarrow \operatorname{lerp}(L_{t-1}, g_t \, g_t^{\top}, 1 -
+                \text{decay}) \\
+            &\quad \quad \textbf{if } U \text{ is new}: \\
+            &\quad \quad \quad U_t \leftarrow \operatorname{eigenvectors}(L_t) \\
+            &\quad \quad \textbf{else if } k_t \bmod \text{precondition frequency} = 0: \\
+            &\quad \quad \quad X_t \leftarrow L_t \, U_{t-1} \\
+            &\quad \quad \quad S_t \leftarrow
                 \operatorname{descending}(\operatorname{sum}_{\downarrow}(U_{t-1} X_t)^{\top}) \\
-            &\quad \quad T_t \leftarrow
+            &\quad \quad \quad v_t \leftarrow S_t \, v_t \\
+            &\quad \quad \quad U_t \leftarrow \operatorname{qr}(X_t \, S_t^{\top}) \\
+            &\quad \textbf{if } \operatorname{cols}(\theta) \le \text{max precond dim}: \\
+            &\quad \quad R_t \leftarrow \operatorname{lerp}(R_{t-1}, g_t^{\top} \, g_t, 1 -
+                \text{decay}) \\
+            &\quad \quad \textbf{if } W \text{ is new}: \\
+            &\quad \quad \quad W_t \leftarrow \operatorname{eigenvectors}(R_t) \\
+            &\quad \quad \textbf{else if } k_t \bmod \text{precondition frequency} = 0: \\
+            &\quad \quad \quad Y_t \leftarrow R_t \, W_{t-1} \\
+            &\quad \quad \quad T_t \leftarrow
                 \operatorname{descending}(\operatorname{sum}_{\downarrow}(W_{t-1} Y_t)^{\top}) \\
-            &\quad \quad v_t \leftarrow S_t \, v_t \, T_t^{\top} \\
-            &\quad \quad U_t \leftarrow \operatorname{qr}(X_t \, S_t^{\top}) \\
-            &\quad \quad W_t \leftarrow \operatorname{qr}(Y_t \, T_t^{\top})
+            &\quad \quad \quad v_t \leftarrow v_t \, T_t^{\top} \\
+            &\quad \quad \quad W_t \leftarrow \operatorname{qr}(Y_t \, T_t^{\top})
         \end{aligned}
 
     Args:
@@ -67,6 +80,8 @@ class SOAP(GeneratedOptimizer):
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 1e-2.
         precondition_frequency (float): Precondition frequency, a whole number, at least 1;
             :math:`\text{precondition frequency}` in the rule. Default: 10.
+        max_precond_dim (float): Largest number of rows or columns that gets a basis, a whole
+            number, at least 1; :math:`\text{max precond dim}` in the rule. Default: 10000.
         maximize (bool): Maximize the objective instead of minimizing it. Default: False.
         foreach (bool or None): Update many tensors with each operation (True) or one at a time
             (False); None leaves the choice to the runtime. Default: None.
@@ -86,13 +101,13 @@ class SOAP(GeneratedOptimizer):
         exp_avg (Tensor): :math:`m_t`, at least float32, of the parameter's shape, at first 0.
         exp_avg_sq (Tensor): :math:`v_t`, at least float32, of the parameter's shape, at first 0.
         gram_left (Tensor): :math:`L_t`, at least float32, for each matrix of the parameter one of
-            shape (rows, rows), at first 0, only where it has rows and columns.
+            shape (rows, rows), at first 0, only where it has at most `max_precond_dim` rows.
         gram_right (Tensor): :math:`R_t`, at least float32, for each matrix of the parameter one of
-            shape (cols, cols), at first 0, only where it has rows and columns.
+            shape (cols, cols), at first 0, only where it has at most `max_precond_dim` columns.
         basis_left (Tensor): :math:`U_t`, at least float32, for each matrix of the parameter one of
-            shape (rows, rows), at first 0, only where it has rows and columns.
+            shape (rows, rows), at first 0, only where it has at most `max_precond_dim` rows.
         basis_right (Tensor): :math:`W_t`, at least float32, for each matrix of the parameter one of
-            shape (cols, cols), at first 0, only where it has rows and columns.
+            shape (cols, cols), at first 0, only where it has at most `max_precond_dim` columns.
 
     Paper: https://arxiv.org/abs/2409.11321
     """
@@ -102,10 +117,30 @@ class SOAP(GeneratedOptimizer):
         states=(
             State("exp_avg", dtype="at_least_float32"),
             State("exp_avg_sq", dtype="at_least_float32"),
-            State("gram_left", shape=("rows", "rows"), dtype="at_least_float32", when="factored"),
-            State("gram_right", shape=("cols", "cols"), dtype="at_least_float32", when="factored"),
-            State("basis_left", shape=("rows", "rows"), dtype="at_least_float32", when="factored"),
-            State("basis_right", shape=("cols", "cols"), dtype="at_least_float32", when="factored"),
+            State(
+                "gram_left",
+                shape=("rows", "rows"),
+                dtype="at_least_float32",
+                when="rows_within_max_precond_dim",
+            ),
+            State(
+                "gram_right",
+                shape=("cols", "cols"),
+                dtype="at_least_float32",
+                when="cols_within_max_precond_dim",
+            ),
+            State(
+                "basis_left",
+                shape=("rows", "rows"),
+                dtype="at_least_float32",
+                when="rows_within_max_precond_dim",
+            ),
+            State(
+                "basis_right",
+                shape=("cols", "cols"),
+                dtype="at_least_float32",
+                when="cols_within_max_precond_dim",
+            ),
         ),
         hypers=(
             "lr",
@@ -114,15 +149,17 @@ class SOAP(GeneratedOptimizer):
             "eps",
             "weight_decay",
             "precondition_frequency",
+            "max_precond_dim",
             "maximize",
         ),
+        fresh=("basis_left", "basis_right"),
         tensor_hypers=(),
         elementwise=False,
         widens=True,
         why_uncut="the state gram_left is a square matrix",
         by_matrix=True,
         sweeps=("sweep1", "sweep2", "sweep3", "sweep4", "sweep5", "sweep6"),
-        facts=("factored",),
+        facts=("factored", "rows_within_max_precond_dim", "cols_within_max_precond_dim"),
         upper_bounds=(("betas", 1),),
     )
     lowerings = __name__
@@ -136,6 +173,7 @@ class SOAP(GeneratedOptimizer):
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         precondition_frequency: float = 10,
+        max_precond_dim: float = 10000,
         *,
         maximize: bool = False,
         foreach: bool | None = None,
@@ -162,6 +200,11 @@ class SOAP(GeneratedOptimizer):
                 "Invalid precondition_frequency value, which must be whole and at least "
                 f"1: {precondition_frequency}"
             )
+        if not (1.0 <= max_precond_dim and max_precond_dim % 1 == 0):
+            raise ValueError(
+                "Invalid max_precond_dim value, which must be whole and at least 1: "
+                f"{max_precond_dim}"
+            )
         defaults = {
             "lr": lr,
             "betas": betas,
@@ -169,6 +212,7 @@ class SOAP(GeneratedOptimizer):
             "eps": eps,
             "weight_decay": weight_decay,
             "precondition_frequency": precondition_frequency,
+            "max_precond_dim": max_precond_dim,
             "maximize": maximize,
             "foreach": foreach,
             "fused": fused,

@@ -18,7 +18,7 @@ from optgen.runtime.eager.scalars import advance, divide, lerp, remainder, sqrt
 from optgen.runtime.eager.working_copies import in_compute_dtype, write_back
 
 
-def update_factored(
+def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
     params: list[Tensor],
     grads: list[Tensor],
     exp_avgs: list[Tensor],
@@ -35,7 +35,10 @@ def update_factored(
     eps: float,
     weight_decay: float,
     precondition_frequency: float,
+    max_precond_dim: float,
     maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
@@ -70,10 +73,18 @@ def update_factored(
         if k > 0:
             # m = beta1 * m + (1 - beta1) * g
             exp_avg = beta1 * exp_avg + (1 - beta1) * grad
-            # v = beta2 * v + (1 - beta2) * (transpose(U) @ g @ W) ** 2
-            grad_product = transpose(basis_left) @ grad @ basis_right
-            exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad_product * grad_product
-            # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
+            # x, y = g, m
+            # x, y = transpose(U) @ x, transpose(U) @ y
+            # x, y = x @ W, y @ W
+            x = transpose(basis_left) @ grad @ basis_right
+            # v = beta2 * v + (1 - beta2) * x**2
+            exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
+            # x, y = g, m
+            # x, y = transpose(U) @ x, transpose(U) @ y
+            # x, y = x @ W, y @ W
+            # u = y / (sqrt(v) + eps)
+            # u = U @ u
+            # u = u @ transpose(W)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             param = param - step_size * (
                 basis_left
@@ -84,30 +95,34 @@ def update_factored(
             param = (1 - lr * weight_decay) * param
         # L = lerp(L, g @ transpose(g), 1 - decay)
         gram_left = lerp(gram_left, grad @ transpose(grad), one_minus_decay)
-        # R = lerp(R, transpose(g) @ g, 1 - decay)
-        gram_right = lerp(gram_right, transpose(grad) @ grad, one_minus_decay)
-        if k == 0:
+        if fresh_basis_left:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)
+        elif remainder(k, precondition_frequency) == 0:
+            # X = L @ U
+            X_ = gram_left @ basis_left
+            # S = descending(transpose(col_sum(U * X)))
+            basis_left_col_sum = col_sum(basis_left * X_)
+            S = descending_order(transpose(basis_left_col_sum))
+            # v = S @ v
+            exp_avg_sq = permuted_rows(exp_avg_sq, S)
+            # U = qr(X @ transpose(S))
+            basis_left = qr(permuted_columns(X_, S))
+        # R = lerp(R, transpose(g) @ g, 1 - decay)
+        gram_right = lerp(gram_right, transpose(grad) @ grad, one_minus_decay)
+        if fresh_basis_right:
             # W = eigenvectors(R)
             basis_right = eigenvectors(gram_right)
         elif remainder(k, precondition_frequency) == 0:
-            # X = L @ U
-            X = gram_left @ basis_left
             # Y = R @ W
-            Y = gram_right @ basis_right
-            # S = descending(transpose(col_sum(U * X)))
-            basis_left_col_sum = col_sum(basis_left * X)
-            S = descending_order(transpose(basis_left_col_sum))
+            Y_ = gram_right @ basis_right
             # T = descending(transpose(col_sum(W * Y)))
-            basis_right_col_sum = col_sum(basis_right * Y)
+            basis_right_col_sum = col_sum(basis_right * Y_)
             T = descending_order(transpose(basis_right_col_sum))
-            # v = S @ v @ transpose(T)
-            exp_avg_sq = permuted_columns(permuted_rows(exp_avg_sq, S), T)
-            # U = qr(X @ transpose(S))
-            basis_left = qr(permuted_columns(X, S))
+            # v = v @ transpose(T)
+            exp_avg_sq = permuted_columns(exp_avg_sq, T)
             # W = qr(Y @ transpose(T))
-            basis_right = qr(permuted_columns(Y, T))
+            basis_right = qr(permuted_columns(Y_, T))
         write_back(params, param)
         write_back(exp_avgs, exp_avg)
         write_back(exp_avg_sqs, exp_avg_sq)
@@ -117,7 +132,177 @@ def update_factored(
         write_back(basis_rights, basis_right)
 
 
-def update_not_factored(
+def update_factored_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
+    params: list[Tensor],
+    grads: list[Tensor],
+    exp_avgs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    gram_lefts: list[Tensor],
+    basis_lefts: list[Tensor],
+    state_steps: list[Tensor],
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    shampoo_beta: float,
+    eps: float,
+    weight_decay: float,
+    precondition_frequency: float,
+    max_precond_dim: float,
+    maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
+) -> None:
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    step = advance(state_steps)
+    beta1, beta2 = betas
+    # k = t - 1
+    k = step - 1
+    if shampoo_beta >= 0:
+        decay = shampoo_beta
+    else:
+        decay = beta2
+    if k > 0:
+        step_size = divide(lr * sqrt(1 - beta2**k), 1 - beta1**k)
+
+    for sublist in same_shape_sublists(
+        params, grads, exp_avgs, exp_avg_sqs, gram_lefts, basis_lefts
+    ):
+        params, grads, exp_avgs, exp_avg_sqs, gram_lefts, basis_lefts = sublist
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        exp_avg = in_compute_dtype(exp_avgs, like=params)
+        exp_avg_sq = in_compute_dtype(exp_avg_sqs, like=params)
+        gram_left = in_compute_dtype(gram_lefts, like=params)
+        basis_left = in_compute_dtype(basis_lefts, like=params)
+        if maximize:
+            # g = -g
+            grad = -grad
+        if k > 0:
+            # m = beta1 * m + (1 - beta1) * g
+            exp_avg = beta1 * exp_avg + (1 - beta1) * grad
+            # x, y = g, m
+            # x, y = transpose(U) @ x, transpose(U) @ y
+            x = transpose(basis_left) @ grad
+            # v = beta2 * v + (1 - beta2) * x**2
+            exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
+            # x, y = g, m
+            # x, y = transpose(U) @ x, transpose(U) @ y
+            # u = y / (sqrt(v) + eps)
+            # u = U @ u
+            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+            param = param - step_size * (
+                basis_left @ (transpose(basis_left) @ exp_avg / (sqrt(exp_avg_sq) + eps))
+            )
+            # p = p - lr * weight_decay * p
+            param = (1 - lr * weight_decay) * param
+        # L = lerp(L, g @ transpose(g), 1 - decay)
+        gram_left = lerp(gram_left, grad @ transpose(grad), 1 - decay)
+        if fresh_basis_left:
+            # U = eigenvectors(L)
+            basis_left = eigenvectors(gram_left)
+        elif remainder(k, precondition_frequency) == 0:
+            # X = L @ U
+            X_ = gram_left @ basis_left
+            # S = descending(transpose(col_sum(U * X)))
+            basis_left_col_sum = col_sum(basis_left * X_)
+            S = descending_order(transpose(basis_left_col_sum))
+            # v = S @ v
+            exp_avg_sq = permuted_rows(exp_avg_sq, S)
+            # U = qr(X @ transpose(S))
+            basis_left = qr(permuted_columns(X_, S))
+        write_back(params, param)
+        write_back(exp_avgs, exp_avg)
+        write_back(exp_avg_sqs, exp_avg_sq)
+        write_back(gram_lefts, gram_left)
+        write_back(basis_lefts, basis_left)
+
+
+def update_factored_not_rows_within_max_precond_dim_cols_within_max_precond_dim(
+    params: list[Tensor],
+    grads: list[Tensor],
+    exp_avgs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    gram_rights: list[Tensor],
+    basis_rights: list[Tensor],
+    state_steps: list[Tensor],
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    shampoo_beta: float,
+    eps: float,
+    weight_decay: float,
+    precondition_frequency: float,
+    max_precond_dim: float,
+    maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
+) -> None:
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    step = advance(state_steps)
+    beta1, beta2 = betas
+    # k = t - 1
+    k = step - 1
+    if shampoo_beta >= 0:
+        decay = shampoo_beta
+    else:
+        decay = beta2
+    if k > 0:
+        step_size = divide(lr * sqrt(1 - beta2**k), 1 - beta1**k)
+
+    for sublist in same_shape_sublists(
+        params, grads, exp_avgs, exp_avg_sqs, gram_rights, basis_rights
+    ):
+        params, grads, exp_avgs, exp_avg_sqs, gram_rights, basis_rights = sublist
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        exp_avg = in_compute_dtype(exp_avgs, like=params)
+        exp_avg_sq = in_compute_dtype(exp_avg_sqs, like=params)
+        gram_right = in_compute_dtype(gram_rights, like=params)
+        basis_right = in_compute_dtype(basis_rights, like=params)
+        if maximize:
+            # g = -g
+            grad = -grad
+        if k > 0:
+            # m = beta1 * m + (1 - beta1) * g
+            exp_avg = beta1 * exp_avg + (1 - beta1) * grad
+            # x, y = g, m
+            # x, y = x @ W, y @ W
+            x = grad @ basis_right
+            # v = beta2 * v + (1 - beta2) * x**2
+            exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
+            # x, y = g, m
+            # x, y = x @ W, y @ W
+            # u = y / (sqrt(v) + eps)
+            # u = u @ transpose(W)
+            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+            param = param - step_size * (
+                exp_avg @ basis_right / (sqrt(exp_avg_sq) + eps) @ transpose(basis_right)
+            )
+            # p = p - lr * weight_decay * p
+            param = (1 - lr * weight_decay) * param
+        # R = lerp(R, transpose(g) @ g, 1 - decay)
+        gram_right = lerp(gram_right, transpose(grad) @ grad, 1 - decay)
+        if fresh_basis_right:
+            # W = eigenvectors(R)
+            basis_right = eigenvectors(gram_right)
+        elif remainder(k, precondition_frequency) == 0:
+            # Y = R @ W
+            Y_ = gram_right @ basis_right
+            # T = descending(transpose(col_sum(W * Y)))
+            basis_right_col_sum = col_sum(basis_right * Y_)
+            T = descending_order(transpose(basis_right_col_sum))
+            # v = v @ transpose(T)
+            exp_avg_sq = permuted_columns(exp_avg_sq, T)
+            # W = qr(Y @ transpose(T))
+            basis_right = qr(permuted_columns(Y_, T))
+        write_back(params, param)
+        write_back(exp_avgs, exp_avg)
+        write_back(exp_avg_sqs, exp_avg_sq)
+        write_back(gram_rights, gram_right)
+        write_back(basis_rights, basis_right)
+
+
+def update_factored_not_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
     params: list[Tensor],
     grads: list[Tensor],
     exp_avgs: list[Tensor],
@@ -130,7 +315,10 @@ def update_not_factored(
     eps: float,
     weight_decay: float,
     precondition_frequency: float,
+    max_precond_dim: float,
     maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     step = advance(state_steps)
@@ -152,9 +340,61 @@ def update_not_factored(
         if k > 0:
             # m = beta1 * m + (1 - beta1) * g
             exp_avg = beta1 * exp_avg + (1 - beta1) * grad
-            # v = beta2 * v + (1 - beta2) * g**2
+            # x, y = g, m
+            # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
-            # u = m / (sqrt(v) + eps)
+            # u = y / (sqrt(v) + eps)
+            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+            param = param - step_size * exp_avg / (sqrt(exp_avg_sq) + eps)
+            # p = p - lr * weight_decay * p
+            param = (1 - lr * weight_decay) * param
+        write_back(params, param)
+        write_back(exp_avgs, exp_avg)
+        write_back(exp_avg_sqs, exp_avg_sq)
+
+
+def update_not_factored_not_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
+    params: list[Tensor],
+    grads: list[Tensor],
+    exp_avgs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    state_steps: list[Tensor],
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    shampoo_beta: float,
+    eps: float,
+    weight_decay: float,
+    precondition_frequency: float,
+    max_precond_dim: float,
+    maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
+) -> None:
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
+    step = advance(state_steps)
+    beta1, beta2 = betas
+    # k = t - 1
+    k = step - 1
+    if k > 0:
+        step_size = divide(lr * sqrt(1 - beta2**k), 1 - beta1**k)
+
+    for sublist in same_shape_sublists(params, grads, exp_avgs, exp_avg_sqs):
+        params, grads, exp_avgs, exp_avg_sqs = sublist
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        exp_avg = in_compute_dtype(exp_avgs, like=params)
+        exp_avg_sq = in_compute_dtype(exp_avg_sqs, like=params)
+        if maximize:
+            # g = -g
+            grad = -grad
+        if k > 0:
+            # m = beta1 * m + (1 - beta1) * g
+            exp_avg = beta1 * exp_avg + (1 - beta1) * grad
+            # x, y = g, m
+            # v = beta2 * v + (1 - beta2) * x**2
+            exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
+            # u = y / (sqrt(v) + eps)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             param = param - step_size * exp_avg / (sqrt(exp_avg_sq) + eps)
             # p = p - lr * weight_decay * p

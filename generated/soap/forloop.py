@@ -17,7 +17,7 @@ from optgen.runtime.eager.scalars import advance, advance_one, divide, lerp, rem
 from optgen.runtime.eager.working_copies import copy_in_compute_dtype, in_compute_dtype
 
 
-def update_factored(
+def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
     params: list[Tensor],
     grads: list[Tensor],
     exp_avgs: list[Tensor],
@@ -34,7 +34,10 @@ def update_factored(
     eps: float,
     weight_decay: float,
     precondition_frequency: float,
+    max_precond_dim: float,
     maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
@@ -64,10 +67,18 @@ def update_factored(
         if k > 0:
             # m = beta1 * m + (1 - beta1) * g
             exp_avg = beta1 * exp_avg + (1 - beta1) * grad
-            # v = beta2 * v + (1 - beta2) * (transpose(U) @ g @ W) ** 2
-            grad_product = transpose(basis_left) @ grad @ basis_right
-            exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad_product * grad_product
-            # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
+            # x, y = g, m
+            # x, y = transpose(U) @ x, transpose(U) @ y
+            # x, y = x @ W, y @ W
+            x = transpose(basis_left) @ grad @ basis_right
+            # v = beta2 * v + (1 - beta2) * x**2
+            exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
+            # x, y = g, m
+            # x, y = transpose(U) @ x, transpose(U) @ y
+            # x, y = x @ W, y @ W
+            # u = y / (sqrt(v) + eps)
+            # u = U @ u
+            # u = u @ transpose(W)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             param = param - step_size * (
                 basis_left
@@ -78,30 +89,34 @@ def update_factored(
             param = (1 - lr * weight_decay) * param
         # L = lerp(L, g @ transpose(g), 1 - decay)
         gram_left = lerp(gram_left, grad @ transpose(grad), one_minus_decay)
-        # R = lerp(R, transpose(g) @ g, 1 - decay)
-        gram_right = lerp(gram_right, transpose(grad) @ grad, one_minus_decay)
-        if k == 0:
+        if fresh_basis_left:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)
+        elif remainder(k, precondition_frequency) == 0:
+            # X = L @ U
+            X_ = gram_left @ basis_left
+            # S = descending(transpose(col_sum(U * X)))
+            basis_left_col_sum = col_sum(basis_left * X_)
+            S = descending_order(transpose(basis_left_col_sum))
+            # v = S @ v
+            exp_avg_sq = permuted_rows(exp_avg_sq, S)
+            # U = qr(X @ transpose(S))
+            basis_left = qr(permuted_columns(X_, S))
+        # R = lerp(R, transpose(g) @ g, 1 - decay)
+        gram_right = lerp(gram_right, transpose(grad) @ grad, one_minus_decay)
+        if fresh_basis_right:
             # W = eigenvectors(R)
             basis_right = eigenvectors(gram_right)
         elif remainder(k, precondition_frequency) == 0:
-            # X = L @ U
-            X = gram_left @ basis_left
             # Y = R @ W
-            Y = gram_right @ basis_right
-            # S = descending(transpose(col_sum(U * X)))
-            basis_left_col_sum = col_sum(basis_left * X)
-            S = descending_order(transpose(basis_left_col_sum))
+            Y_ = gram_right @ basis_right
             # T = descending(transpose(col_sum(W * Y)))
-            basis_right_col_sum = col_sum(basis_right * Y)
+            basis_right_col_sum = col_sum(basis_right * Y_)
             T = descending_order(transpose(basis_right_col_sum))
-            # v = S @ v @ transpose(T)
-            exp_avg_sq = permuted_columns(permuted_rows(exp_avg_sq, S), T)
-            # U = qr(X @ transpose(S))
-            basis_left = qr(permuted_columns(X, S))
+            # v = v @ transpose(T)
+            exp_avg_sq = permuted_columns(exp_avg_sq, T)
             # W = qr(Y @ transpose(T))
-            basis_right = qr(permuted_columns(Y, T))
+            basis_right = qr(permuted_columns(Y_, T))
         params[index].copy_(param)
         exp_avgs[index].copy_(exp_avg)
         exp_avg_sqs[index].copy_(exp_avg_sq)
@@ -111,7 +126,7 @@ def update_factored(
         basis_rights[index].copy_(basis_right)
 
 
-def update_functional_factored(
+def update_functional_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
     params: list[Tensor],
     grads: list[Tensor],
     exp_avgs: list[Tensor],
@@ -128,7 +143,10 @@ def update_functional_factored(
     eps: float,
     weight_decay: float,
     precondition_frequency: float,
+    max_precond_dim: float,
     maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
     capturable: bool,
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
@@ -159,10 +177,18 @@ def update_functional_factored(
         if capturable:
             # m = beta1 * m + (1 - beta1) * g
             exp_avg_then = beta1 * exp_avg + (1 - beta1) * grad
-            # v = beta2 * v + (1 - beta2) * (transpose(U) @ g @ W) ** 2
-            grad_product = transpose(basis_left) @ grad @ basis_right
-            exp_avg_sq_then = beta2 * exp_avg_sq + (1 - beta2) * grad_product * grad_product
-            # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
+            # x, y = g, m
+            # x, y = transpose(U) @ x, transpose(U) @ y
+            # x, y = x @ W, y @ W
+            x = transpose(basis_left) @ grad @ basis_right
+            # v = beta2 * v + (1 - beta2) * x**2
+            exp_avg_sq_then = beta2 * exp_avg_sq + (1 - beta2) * x * x
+            # x, y = g, m
+            # x, y = transpose(U) @ x, transpose(U) @ y
+            # x, y = x @ W, y @ W
+            # u = y / (sqrt(v) + eps)
+            # u = U @ u
+            # u = u @ transpose(W)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             param_then = param - step_size * (
                 basis_left
@@ -182,10 +208,18 @@ def update_functional_factored(
         elif k > 0:
             # m = beta1 * m + (1 - beta1) * g
             exp_avg = beta1 * exp_avg + (1 - beta1) * grad
-            # v = beta2 * v + (1 - beta2) * (transpose(U) @ g @ W) ** 2
-            grad_product = transpose(basis_left) @ grad @ basis_right
-            exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad_product * grad_product
-            # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
+            # x, y = g, m
+            # x, y = transpose(U) @ x, transpose(U) @ y
+            # x, y = x @ W, y @ W
+            x = transpose(basis_left) @ grad @ basis_right
+            # v = beta2 * v + (1 - beta2) * x**2
+            exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
+            # x, y = g, m
+            # x, y = transpose(U) @ x, transpose(U) @ y
+            # x, y = x @ W, y @ W
+            # u = y / (sqrt(v) + eps)
+            # u = U @ u
+            # u = u @ transpose(W)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             param = param - step_size * (
                 basis_left
@@ -196,63 +230,66 @@ def update_functional_factored(
             param = (1 - lr * weight_decay) * param
         # L = lerp(L, g @ transpose(g), 1 - decay)
         gram_left = lerp(gram_left, grad @ transpose(grad), one_minus_decay)
-        # R = lerp(R, transpose(g) @ g, 1 - decay)
-        gram_right = lerp(gram_right, transpose(grad) @ grad, one_minus_decay)
-        if capturable:
-            # U = eigenvectors(L)
-            basis_left_then = eigenvectors(gram_left)
-            # W = eigenvectors(R)
-            basis_right_then = eigenvectors(gram_right)
-            # X = L @ U
-            X = gram_left @ basis_left
-            # Y = R @ W
-            Y = gram_right @ basis_right
-            # S = descending(transpose(col_sum(U * X)))
-            basis_left_col_sum = col_sum(basis_left * X)
-            S = descending_order(transpose(basis_left_col_sum))
-            # T = descending(transpose(col_sum(W * Y)))
-            basis_right_col_sum = col_sum(basis_right * Y)
-            T = descending_order(transpose(basis_right_col_sum))
-            # v = S @ v @ transpose(T)
-            exp_avg_sq_else_then = permuted_columns(permuted_rows(exp_avg_sq, S), T)
-            # U = qr(X @ transpose(S))
-            basis_left_else_then = qr(permuted_columns(X, S))
-            # W = qr(Y @ transpose(T))
-            basis_right_else_then = qr(permuted_columns(Y, T))
-            basis_left_else = where(
-                remainder(k, precondition_frequency) == 0, basis_left_else_then, basis_left
-            )
-            basis_right_else = where(
-                remainder(k, precondition_frequency) == 0, basis_right_else_then, basis_right
-            )
-            exp_avg_sq_else = where(
-                remainder(k, precondition_frequency) == 0, exp_avg_sq_else_then, exp_avg_sq
-            )
-            basis_left = where(k == 0, basis_left_then, basis_left_else)
-            basis_right = where(k == 0, basis_right_then, basis_right_else)
-            exp_avg_sq = where(k == 0, exp_avg_sq, exp_avg_sq_else)
-        elif k == 0:
+        if fresh_basis_left:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)
-            # W = eigenvectors(R)
-            basis_right = eigenvectors(gram_right)
+        elif capturable:
+            # X = L @ U
+            X_ = gram_left @ basis_left
+            # S = descending(transpose(col_sum(U * X)))
+            basis_left_col_sum = col_sum(basis_left * X_)
+            S = descending_order(transpose(basis_left_col_sum))
+            # v = S @ v
+            exp_avg_sq_then = permuted_rows(exp_avg_sq, S)
+            # U = qr(X @ transpose(S))
+            basis_left_then = qr(permuted_columns(X_, S))
+            basis_left = where(
+                remainder(k, precondition_frequency) == 0, basis_left_then, basis_left
+            )
+            exp_avg_sq = where(
+                remainder(k, precondition_frequency) == 0, exp_avg_sq_then, exp_avg_sq
+            )
         elif remainder(k, precondition_frequency) == 0:
             # X = L @ U
-            X = gram_left @ basis_left
-            # Y = R @ W
-            Y = gram_right @ basis_right
+            X_ = gram_left @ basis_left
             # S = descending(transpose(col_sum(U * X)))
-            basis_left_col_sum = col_sum(basis_left * X)
+            basis_left_col_sum = col_sum(basis_left * X_)
             S = descending_order(transpose(basis_left_col_sum))
-            # T = descending(transpose(col_sum(W * Y)))
-            basis_right_col_sum = col_sum(basis_right * Y)
-            T = descending_order(transpose(basis_right_col_sum))
-            # v = S @ v @ transpose(T)
-            exp_avg_sq = permuted_columns(permuted_rows(exp_avg_sq, S), T)
+            # v = S @ v
+            exp_avg_sq = permuted_rows(exp_avg_sq, S)
             # U = qr(X @ transpose(S))
-            basis_left = qr(permuted_columns(X, S))
+            basis_left = qr(permuted_columns(X_, S))
+        # R = lerp(R, transpose(g) @ g, 1 - decay)
+        gram_right = lerp(gram_right, transpose(grad) @ grad, one_minus_decay)
+        if fresh_basis_right:
+            # W = eigenvectors(R)
+            basis_right = eigenvectors(gram_right)
+        elif capturable:
+            # Y = R @ W
+            Y_ = gram_right @ basis_right
+            # T = descending(transpose(col_sum(W * Y)))
+            basis_right_col_sum = col_sum(basis_right * Y_)
+            T = descending_order(transpose(basis_right_col_sum))
+            # v = v @ transpose(T)
+            exp_avg_sq_then = permuted_columns(exp_avg_sq, T)
             # W = qr(Y @ transpose(T))
-            basis_right = qr(permuted_columns(Y, T))
+            basis_right_then = qr(permuted_columns(Y_, T))
+            basis_right = where(
+                remainder(k, precondition_frequency) == 0, basis_right_then, basis_right
+            )
+            exp_avg_sq = where(
+                remainder(k, precondition_frequency) == 0, exp_avg_sq_then, exp_avg_sq
+            )
+        elif remainder(k, precondition_frequency) == 0:
+            # Y = R @ W
+            Y_ = gram_right @ basis_right
+            # T = descending(transpose(col_sum(W * Y)))
+            basis_right_col_sum = col_sum(basis_right * Y_)
+            T = descending_order(transpose(basis_right_col_sum))
+            # v = v @ transpose(T)
+            exp_avg_sq = permuted_columns(exp_avg_sq, T)
+            # W = qr(Y @ transpose(T))
+            basis_right = qr(permuted_columns(Y_, T))
 
         params[index].copy_(param)
         exp_avgs[index].copy_(exp_avg)
@@ -263,7 +300,413 @@ def update_functional_factored(
         basis_rights[index].copy_(basis_right)
 
 
-def update_not_factored(
+def update_factored_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
+    params: list[Tensor],
+    grads: list[Tensor],
+    exp_avgs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    gram_lefts: list[Tensor],
+    basis_lefts: list[Tensor],
+    state_steps: list[Tensor],
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    shampoo_beta: float,
+    eps: float,
+    weight_decay: float,
+    precondition_frequency: float,
+    max_precond_dim: float,
+    maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
+) -> None:
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    step = advance(state_steps)
+    beta1, beta2 = betas
+    # k = t - 1
+    k = step - 1
+    if shampoo_beta >= 0:
+        decay = shampoo_beta
+    else:
+        decay = beta2
+    if k > 0:
+        step_size = divide(lr * sqrt(1 - beta2**k), 1 - beta1**k)
+
+    for index in range(len(params)):
+        param = in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        exp_avg = in_compute_dtype(exp_avgs[index], like=params[index])
+        exp_avg_sq = in_compute_dtype(exp_avg_sqs[index], like=params[index])
+        gram_left = in_compute_dtype(gram_lefts[index], like=params[index])
+        basis_left = in_compute_dtype(basis_lefts[index], like=params[index])
+        if maximize:
+            # g = -g
+            grad = -grad
+        if k > 0:
+            # m = beta1 * m + (1 - beta1) * g
+            exp_avg = beta1 * exp_avg + (1 - beta1) * grad
+            # x, y = g, m
+            # x, y = transpose(U) @ x, transpose(U) @ y
+            x = transpose(basis_left) @ grad
+            # v = beta2 * v + (1 - beta2) * x**2
+            exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
+            # x, y = g, m
+            # x, y = transpose(U) @ x, transpose(U) @ y
+            # u = y / (sqrt(v) + eps)
+            # u = U @ u
+            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+            param = param - step_size * (
+                basis_left @ (transpose(basis_left) @ exp_avg / (sqrt(exp_avg_sq) + eps))
+            )
+            # p = p - lr * weight_decay * p
+            param = (1 - lr * weight_decay) * param
+        # L = lerp(L, g @ transpose(g), 1 - decay)
+        gram_left = lerp(gram_left, grad @ transpose(grad), 1 - decay)
+        if fresh_basis_left:
+            # U = eigenvectors(L)
+            basis_left = eigenvectors(gram_left)
+        elif remainder(k, precondition_frequency) == 0:
+            # X = L @ U
+            X_ = gram_left @ basis_left
+            # S = descending(transpose(col_sum(U * X)))
+            basis_left_col_sum = col_sum(basis_left * X_)
+            S = descending_order(transpose(basis_left_col_sum))
+            # v = S @ v
+            exp_avg_sq = permuted_rows(exp_avg_sq, S)
+            # U = qr(X @ transpose(S))
+            basis_left = qr(permuted_columns(X_, S))
+        params[index].copy_(param)
+        exp_avgs[index].copy_(exp_avg)
+        exp_avg_sqs[index].copy_(exp_avg_sq)
+        gram_lefts[index].copy_(gram_left)
+        basis_lefts[index].copy_(basis_left)
+
+
+def update_functional_factored_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
+    params: list[Tensor],
+    grads: list[Tensor],
+    exp_avgs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    gram_lefts: list[Tensor],
+    basis_lefts: list[Tensor],
+    state_steps: list[Tensor],
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    shampoo_beta: float,
+    eps: float,
+    weight_decay: float,
+    precondition_frequency: float,
+    max_precond_dim: float,
+    maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
+    capturable: bool,
+) -> None:
+    """Compute out of place, for autograd and graph captures. Copy the results at the end."""
+    for index in range(len(params)):
+        param = copy_in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        exp_avg = copy_in_compute_dtype(exp_avgs[index], like=params[index])
+        exp_avg_sq = copy_in_compute_dtype(exp_avg_sqs[index], like=params[index])
+        gram_left = copy_in_compute_dtype(gram_lefts[index], like=params[index])
+        basis_left = copy_in_compute_dtype(basis_lefts[index], like=params[index])
+        step = advance_one(state_steps[index], capturable)
+        beta1, beta2 = betas
+        # k = t - 1
+        k = step - 1
+        if shampoo_beta >= 0:
+            decay = shampoo_beta
+        else:
+            decay = beta2
+        if capturable or k > 0:
+            step_size = divide(lr * sqrt(1 - beta2**k), 1 - beta1**k)
+
+        if maximize:
+            # g = -g
+            grad = -grad
+        if capturable:
+            # m = beta1 * m + (1 - beta1) * g
+            exp_avg_then = beta1 * exp_avg + (1 - beta1) * grad
+            # x, y = g, m
+            # x, y = transpose(U) @ x, transpose(U) @ y
+            x = transpose(basis_left) @ grad
+            # v = beta2 * v + (1 - beta2) * x**2
+            exp_avg_sq_then = beta2 * exp_avg_sq + (1 - beta2) * x * x
+            # x, y = g, m
+            # x, y = transpose(U) @ x, transpose(U) @ y
+            # u = y / (sqrt(v) + eps)
+            # u = U @ u
+            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+            param_then = param - step_size * (
+                basis_left @ (transpose(basis_left) @ exp_avg_then / (sqrt(exp_avg_sq_then) + eps))
+            )
+            # p = p - lr * weight_decay * p
+            param_then = (1 - lr * weight_decay) * param_then
+            exp_avg = where(k > 0, exp_avg_then, exp_avg)
+            exp_avg_sq = where(k > 0, exp_avg_sq_then, exp_avg_sq)
+            param = where(k > 0, param_then, param)
+        elif k > 0:
+            # m = beta1 * m + (1 - beta1) * g
+            exp_avg = beta1 * exp_avg + (1 - beta1) * grad
+            # x, y = g, m
+            # x, y = transpose(U) @ x, transpose(U) @ y
+            x = transpose(basis_left) @ grad
+            # v = beta2 * v + (1 - beta2) * x**2
+            exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
+            # x, y = g, m
+            # x, y = transpose(U) @ x, transpose(U) @ y
+            # u = y / (sqrt(v) + eps)
+            # u = U @ u
+            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+            param = param - step_size * (
+                basis_left @ (transpose(basis_left) @ exp_avg / (sqrt(exp_avg_sq) + eps))
+            )
+            # p = p - lr * weight_decay * p
+            param = (1 - lr * weight_decay) * param
+        # L = lerp(L, g @ transpose(g), 1 - decay)
+        gram_left = lerp(gram_left, grad @ transpose(grad), 1 - decay)
+        if fresh_basis_left:
+            # U = eigenvectors(L)
+            basis_left = eigenvectors(gram_left)
+        elif capturable:
+            # X = L @ U
+            X_ = gram_left @ basis_left
+            # S = descending(transpose(col_sum(U * X)))
+            basis_left_col_sum = col_sum(basis_left * X_)
+            S = descending_order(transpose(basis_left_col_sum))
+            # v = S @ v
+            exp_avg_sq_then = permuted_rows(exp_avg_sq, S)
+            # U = qr(X @ transpose(S))
+            basis_left_then = qr(permuted_columns(X_, S))
+            basis_left = where(
+                remainder(k, precondition_frequency) == 0, basis_left_then, basis_left
+            )
+            exp_avg_sq = where(
+                remainder(k, precondition_frequency) == 0, exp_avg_sq_then, exp_avg_sq
+            )
+        elif remainder(k, precondition_frequency) == 0:
+            # X = L @ U
+            X_ = gram_left @ basis_left
+            # S = descending(transpose(col_sum(U * X)))
+            basis_left_col_sum = col_sum(basis_left * X_)
+            S = descending_order(transpose(basis_left_col_sum))
+            # v = S @ v
+            exp_avg_sq = permuted_rows(exp_avg_sq, S)
+            # U = qr(X @ transpose(S))
+            basis_left = qr(permuted_columns(X_, S))
+
+        params[index].copy_(param)
+        exp_avgs[index].copy_(exp_avg)
+        exp_avg_sqs[index].copy_(exp_avg_sq)
+        gram_lefts[index].copy_(gram_left)
+        basis_lefts[index].copy_(basis_left)
+
+
+def update_factored_not_rows_within_max_precond_dim_cols_within_max_precond_dim(
+    params: list[Tensor],
+    grads: list[Tensor],
+    exp_avgs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    gram_rights: list[Tensor],
+    basis_rights: list[Tensor],
+    state_steps: list[Tensor],
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    shampoo_beta: float,
+    eps: float,
+    weight_decay: float,
+    precondition_frequency: float,
+    max_precond_dim: float,
+    maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
+) -> None:
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    step = advance(state_steps)
+    beta1, beta2 = betas
+    # k = t - 1
+    k = step - 1
+    if shampoo_beta >= 0:
+        decay = shampoo_beta
+    else:
+        decay = beta2
+    if k > 0:
+        step_size = divide(lr * sqrt(1 - beta2**k), 1 - beta1**k)
+
+    for index in range(len(params)):
+        param = in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        exp_avg = in_compute_dtype(exp_avgs[index], like=params[index])
+        exp_avg_sq = in_compute_dtype(exp_avg_sqs[index], like=params[index])
+        gram_right = in_compute_dtype(gram_rights[index], like=params[index])
+        basis_right = in_compute_dtype(basis_rights[index], like=params[index])
+        if maximize:
+            # g = -g
+            grad = -grad
+        if k > 0:
+            # m = beta1 * m + (1 - beta1) * g
+            exp_avg = beta1 * exp_avg + (1 - beta1) * grad
+            # x, y = g, m
+            # x, y = x @ W, y @ W
+            x = grad @ basis_right
+            # v = beta2 * v + (1 - beta2) * x**2
+            exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
+            # x, y = g, m
+            # x, y = x @ W, y @ W
+            # u = y / (sqrt(v) + eps)
+            # u = u @ transpose(W)
+            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+            param = param - step_size * (
+                exp_avg @ basis_right / (sqrt(exp_avg_sq) + eps) @ transpose(basis_right)
+            )
+            # p = p - lr * weight_decay * p
+            param = (1 - lr * weight_decay) * param
+        # R = lerp(R, transpose(g) @ g, 1 - decay)
+        gram_right = lerp(gram_right, transpose(grad) @ grad, 1 - decay)
+        if fresh_basis_right:
+            # W = eigenvectors(R)
+            basis_right = eigenvectors(gram_right)
+        elif remainder(k, precondition_frequency) == 0:
+            # Y = R @ W
+            Y_ = gram_right @ basis_right
+            # T = descending(transpose(col_sum(W * Y)))
+            basis_right_col_sum = col_sum(basis_right * Y_)
+            T = descending_order(transpose(basis_right_col_sum))
+            # v = v @ transpose(T)
+            exp_avg_sq = permuted_columns(exp_avg_sq, T)
+            # W = qr(Y @ transpose(T))
+            basis_right = qr(permuted_columns(Y_, T))
+        params[index].copy_(param)
+        exp_avgs[index].copy_(exp_avg)
+        exp_avg_sqs[index].copy_(exp_avg_sq)
+        gram_rights[index].copy_(gram_right)
+        basis_rights[index].copy_(basis_right)
+
+
+def update_functional_factored_not_rows_within_max_precond_dim_cols_within_max_precond_dim(
+    params: list[Tensor],
+    grads: list[Tensor],
+    exp_avgs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    gram_rights: list[Tensor],
+    basis_rights: list[Tensor],
+    state_steps: list[Tensor],
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    shampoo_beta: float,
+    eps: float,
+    weight_decay: float,
+    precondition_frequency: float,
+    max_precond_dim: float,
+    maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
+    capturable: bool,
+) -> None:
+    """Compute out of place, for autograd and graph captures. Copy the results at the end."""
+    for index in range(len(params)):
+        param = copy_in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        exp_avg = copy_in_compute_dtype(exp_avgs[index], like=params[index])
+        exp_avg_sq = copy_in_compute_dtype(exp_avg_sqs[index], like=params[index])
+        gram_right = copy_in_compute_dtype(gram_rights[index], like=params[index])
+        basis_right = copy_in_compute_dtype(basis_rights[index], like=params[index])
+        step = advance_one(state_steps[index], capturable)
+        beta1, beta2 = betas
+        # k = t - 1
+        k = step - 1
+        if shampoo_beta >= 0:
+            decay = shampoo_beta
+        else:
+            decay = beta2
+        if capturable or k > 0:
+            step_size = divide(lr * sqrt(1 - beta2**k), 1 - beta1**k)
+
+        if maximize:
+            # g = -g
+            grad = -grad
+        if capturable:
+            # m = beta1 * m + (1 - beta1) * g
+            exp_avg_then = beta1 * exp_avg + (1 - beta1) * grad
+            # x, y = g, m
+            # x, y = x @ W, y @ W
+            x = grad @ basis_right
+            # v = beta2 * v + (1 - beta2) * x**2
+            exp_avg_sq_then = beta2 * exp_avg_sq + (1 - beta2) * x * x
+            # x, y = g, m
+            # x, y = x @ W, y @ W
+            # u = y / (sqrt(v) + eps)
+            # u = u @ transpose(W)
+            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+            param_then = param - step_size * (
+                exp_avg_then @ basis_right / (sqrt(exp_avg_sq_then) + eps) @ transpose(basis_right)
+            )
+            # p = p - lr * weight_decay * p
+            param_then = (1 - lr * weight_decay) * param_then
+            exp_avg = where(k > 0, exp_avg_then, exp_avg)
+            exp_avg_sq = where(k > 0, exp_avg_sq_then, exp_avg_sq)
+            param = where(k > 0, param_then, param)
+        elif k > 0:
+            # m = beta1 * m + (1 - beta1) * g
+            exp_avg = beta1 * exp_avg + (1 - beta1) * grad
+            # x, y = g, m
+            # x, y = x @ W, y @ W
+            x = grad @ basis_right
+            # v = beta2 * v + (1 - beta2) * x**2
+            exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
+            # x, y = g, m
+            # x, y = x @ W, y @ W
+            # u = y / (sqrt(v) + eps)
+            # u = u @ transpose(W)
+            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+            param = param - step_size * (
+                exp_avg @ basis_right / (sqrt(exp_avg_sq) + eps) @ transpose(basis_right)
+            )
+            # p = p - lr * weight_decay * p
+            param = (1 - lr * weight_decay) * param
+        # R = lerp(R, transpose(g) @ g, 1 - decay)
+        gram_right = lerp(gram_right, transpose(grad) @ grad, 1 - decay)
+        if fresh_basis_right:
+            # W = eigenvectors(R)
+            basis_right = eigenvectors(gram_right)
+        elif capturable:
+            # Y = R @ W
+            Y_ = gram_right @ basis_right
+            # T = descending(transpose(col_sum(W * Y)))
+            basis_right_col_sum = col_sum(basis_right * Y_)
+            T = descending_order(transpose(basis_right_col_sum))
+            # v = v @ transpose(T)
+            exp_avg_sq_then = permuted_columns(exp_avg_sq, T)
+            # W = qr(Y @ transpose(T))
+            basis_right_then = qr(permuted_columns(Y_, T))
+            basis_right = where(
+                remainder(k, precondition_frequency) == 0, basis_right_then, basis_right
+            )
+            exp_avg_sq = where(
+                remainder(k, precondition_frequency) == 0, exp_avg_sq_then, exp_avg_sq
+            )
+        elif remainder(k, precondition_frequency) == 0:
+            # Y = R @ W
+            Y_ = gram_right @ basis_right
+            # T = descending(transpose(col_sum(W * Y)))
+            basis_right_col_sum = col_sum(basis_right * Y_)
+            T = descending_order(transpose(basis_right_col_sum))
+            # v = v @ transpose(T)
+            exp_avg_sq = permuted_columns(exp_avg_sq, T)
+            # W = qr(Y @ transpose(T))
+            basis_right = qr(permuted_columns(Y_, T))
+
+        params[index].copy_(param)
+        exp_avgs[index].copy_(exp_avg)
+        exp_avg_sqs[index].copy_(exp_avg_sq)
+        gram_rights[index].copy_(gram_right)
+        basis_rights[index].copy_(basis_right)
+
+
+def update_factored_not_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
     params: list[Tensor],
     grads: list[Tensor],
     exp_avgs: list[Tensor],
@@ -276,7 +719,10 @@ def update_not_factored(
     eps: float,
     weight_decay: float,
     precondition_frequency: float,
+    max_precond_dim: float,
     maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     step = advance(state_steps)
@@ -297,9 +743,10 @@ def update_not_factored(
         if k > 0:
             # m = beta1 * m + (1 - beta1) * g
             exp_avg = beta1 * exp_avg + (1 - beta1) * grad
-            # v = beta2 * v + (1 - beta2) * g**2
+            # x, y = g, m
+            # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
-            # u = m / (sqrt(v) + eps)
+            # u = y / (sqrt(v) + eps)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             param = param - step_size * exp_avg / (sqrt(exp_avg_sq) + eps)
             # p = p - lr * weight_decay * p
@@ -309,7 +756,7 @@ def update_not_factored(
         exp_avg_sqs[index].copy_(exp_avg_sq)
 
 
-def update_functional_not_factored(
+def update_functional_factored_not_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
     params: list[Tensor],
     grads: list[Tensor],
     exp_avgs: list[Tensor],
@@ -322,7 +769,10 @@ def update_functional_not_factored(
     eps: float,
     weight_decay: float,
     precondition_frequency: float,
+    max_precond_dim: float,
     maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
     capturable: bool,
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
@@ -344,9 +794,10 @@ def update_functional_not_factored(
         if capturable:
             # m = beta1 * m + (1 - beta1) * g
             exp_avg_then = beta1 * exp_avg + (1 - beta1) * grad
-            # v = beta2 * v + (1 - beta2) * g**2
+            # x, y = g, m
+            # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq_then = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
-            # u = m / (sqrt(v) + eps)
+            # u = y / (sqrt(v) + eps)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             param_then = param - step_size * exp_avg_then / (sqrt(exp_avg_sq_then) + eps)
             # p = p - lr * weight_decay * p
@@ -357,9 +808,126 @@ def update_functional_not_factored(
         elif k > 0:
             # m = beta1 * m + (1 - beta1) * g
             exp_avg = beta1 * exp_avg + (1 - beta1) * grad
-            # v = beta2 * v + (1 - beta2) * g**2
+            # x, y = g, m
+            # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
-            # u = m / (sqrt(v) + eps)
+            # u = y / (sqrt(v) + eps)
+            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+            param = param - step_size * exp_avg / (sqrt(exp_avg_sq) + eps)
+            # p = p - lr * weight_decay * p
+            param = (1 - lr * weight_decay) * param
+
+        params[index].copy_(param)
+        exp_avgs[index].copy_(exp_avg)
+        exp_avg_sqs[index].copy_(exp_avg_sq)
+
+
+def update_not_factored_not_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
+    params: list[Tensor],
+    grads: list[Tensor],
+    exp_avgs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    state_steps: list[Tensor],
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    shampoo_beta: float,
+    eps: float,
+    weight_decay: float,
+    precondition_frequency: float,
+    max_precond_dim: float,
+    maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
+) -> None:
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
+    step = advance(state_steps)
+    beta1, beta2 = betas
+    # k = t - 1
+    k = step - 1
+    if k > 0:
+        step_size = divide(lr * sqrt(1 - beta2**k), 1 - beta1**k)
+
+    for index in range(len(params)):
+        param = in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        exp_avg = in_compute_dtype(exp_avgs[index], like=params[index])
+        exp_avg_sq = in_compute_dtype(exp_avg_sqs[index], like=params[index])
+        if maximize:
+            # g = -g
+            grad = -grad
+        if k > 0:
+            # m = beta1 * m + (1 - beta1) * g
+            exp_avg = beta1 * exp_avg + (1 - beta1) * grad
+            # x, y = g, m
+            # v = beta2 * v + (1 - beta2) * x**2
+            exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
+            # u = y / (sqrt(v) + eps)
+            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+            param = param - step_size * exp_avg / (sqrt(exp_avg_sq) + eps)
+            # p = p - lr * weight_decay * p
+            param = (1 - lr * weight_decay) * param
+        params[index].copy_(param)
+        exp_avgs[index].copy_(exp_avg)
+        exp_avg_sqs[index].copy_(exp_avg_sq)
+
+
+def update_functional_not_factored_not_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
+    params: list[Tensor],
+    grads: list[Tensor],
+    exp_avgs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    state_steps: list[Tensor],
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    shampoo_beta: float,
+    eps: float,
+    weight_decay: float,
+    precondition_frequency: float,
+    max_precond_dim: float,
+    maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
+    capturable: bool,
+) -> None:
+    """Compute out of place, for autograd and graph captures. Copy the results at the end."""
+    for index in range(len(params)):
+        param = copy_in_compute_dtype(params[index], like=params[index])
+        grad = in_compute_dtype(grads[index], like=params[index])
+        exp_avg = copy_in_compute_dtype(exp_avgs[index], like=params[index])
+        exp_avg_sq = copy_in_compute_dtype(exp_avg_sqs[index], like=params[index])
+        step = advance_one(state_steps[index], capturable)
+        beta1, beta2 = betas
+        # k = t - 1
+        k = step - 1
+        if capturable or k > 0:
+            step_size = divide(lr * sqrt(1 - beta2**k), 1 - beta1**k)
+
+        if maximize:
+            # g = -g
+            grad = -grad
+        if capturable:
+            # m = beta1 * m + (1 - beta1) * g
+            exp_avg_then = beta1 * exp_avg + (1 - beta1) * grad
+            # x, y = g, m
+            # v = beta2 * v + (1 - beta2) * x**2
+            exp_avg_sq_then = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
+            # u = y / (sqrt(v) + eps)
+            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+            param_then = param - step_size * exp_avg_then / (sqrt(exp_avg_sq_then) + eps)
+            # p = p - lr * weight_decay * p
+            param_then = (1 - lr * weight_decay) * param_then
+            exp_avg = where(k > 0, exp_avg_then, exp_avg)
+            exp_avg_sq = where(k > 0, exp_avg_sq_then, exp_avg_sq)
+            param = where(k > 0, param_then, param)
+        elif k > 0:
+            # m = beta1 * m + (1 - beta1) * g
+            exp_avg = beta1 * exp_avg + (1 - beta1) * grad
+            # x, y = g, m
+            # v = beta2 * v + (1 - beta2) * x**2
+            exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
+            # u = y / (sqrt(v) + eps)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             param = param - step_size * exp_avg / (sqrt(exp_avg_sq) + eps)
             # p = p - lr * weight_decay * p

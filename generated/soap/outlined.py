@@ -16,10 +16,9 @@ from optgen.runtime.eager.linear_algebra import (
     transpose,
 )
 from optgen.runtime.eager.parts import same_shape_sublists
-from optgen.runtime.eager.reductions import col_sum
 from optgen.runtime.eager.scalars import advance, divide, remainder, sqrt
 from optgen.runtime.eager.tensor_lists import sweep_function
-from optgen.runtime.eager.working_copies import in_compute_dtype, write_back
+from optgen.runtime.eager.working_copies import empty_like, in_compute_dtype, write_back
 
 sweep1 = sweep_function(__package__, "sweep1")
 sweep2 = sweep_function(__package__, "sweep2")
@@ -29,7 +28,7 @@ sweep5 = sweep_function(__package__, "sweep5")
 sweep6 = sweep_function(__package__, "sweep6")
 
 
-def update_factored(
+def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
     params: list[Tensor],
     grads: list[Tensor],
     exp_avgs: list[Tensor],
@@ -46,7 +45,10 @@ def update_factored(
     eps: float,
     weight_decay: float,
     precondition_frequency: float,
+    max_precond_dim: float,
     maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
@@ -82,17 +84,29 @@ def update_factored(
             # g = -g
             grad = -grad
         if k > 0:
-            # v = beta2 * v + (1 - beta2) * (transpose(U) @ g @ W) ** 2
-            grad_product = transpose(basis_left) @ grad @ basis_right
+            # x, y = g, m
+            # x, y = transpose(U) @ x, transpose(U) @ y
+            # x, y = x @ W, y @ W
+            x = transpose(basis_left) @ grad @ basis_right
             # m = beta1 * m + (1 - beta1) * g
             sweep1(exp_avg, grad, beta1=beta1, one_minus_beta1=one_minus_beta1)
-            # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
+            # x, y = g, m
+            # x, y = transpose(U) @ x, transpose(U) @ y
+            # x, y = x @ W, y @ W
+            # u = y / (sqrt(v) + eps)
+            # u = U @ u
+            # u = u @ transpose(W)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             exp_avg_product = transpose(basis_left) @ exp_avg @ basis_right
-            # sweep2 reads grad_product by the name exp_avg_product_quotient, and then overwrites it
-            exp_avg_product_quotient = grad_product
-            # v = beta2 * v + (1 - beta2) * (transpose(U) @ g @ W) ** 2
-            # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
+            # sweep2 reads x by the name exp_avg_product_quotient, and then overwrites it
+            exp_avg_product_quotient = x
+            # v = beta2 * v + (1 - beta2) * x**2
+            # x, y = g, m
+            # x, y = transpose(U) @ x, transpose(U) @ y
+            # x, y = x @ W, y @ W
+            # u = y / (sqrt(v) + eps)
+            # u = U @ u
+            # u = u @ transpose(W)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             sweep2(
                 exp_avg_sq,
@@ -102,45 +116,43 @@ def update_factored(
                 one_minus_beta2=one_minus_beta2,
                 eps=eps,
             )
-            # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
-            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             exp_avg_product_2 = basis_left @ exp_avg_product_quotient @ transpose(basis_right)
-            # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
-            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             # p = p - lr * weight_decay * p
             sweep3(param, exp_avg_product_2, step_size=step_size, decay_factor=decay_factor)
         # L = lerp(L, g @ transpose(g), 1 - decay)
         grad_row_gram = grad @ transpose(grad)
-        # R = lerp(R, transpose(g) @ g, 1 - decay)
-        grad_col_gram = transpose(grad) @ grad
-        # L = lerp(L, g @ transpose(g), 1 - decay)
         sweep4(gram_left, grad_row_gram, one_minus_decay=one_minus_decay)
-        # R = lerp(R, transpose(g) @ g, 1 - decay)
-        sweep5(gram_right, grad_col_gram, one_minus_decay=one_minus_decay)
-        if k == 0:
+        if fresh_basis_left:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)
+        elif remainder(k, precondition_frequency) == 0:
+            # X = L @ U
+            X_ = gram_left @ basis_left
+            # S = descending(transpose(col_sum(U * X)))
+            basis_left_col_sum = empty_like(basis_left, "col")
+            sweep5(basis_left, X_, basis_left_col_sum)
+            S = descending_order(transpose(basis_left_col_sum))
+            # v = S @ v
+            exp_avg_sq = permuted_rows(exp_avg_sq, S)
+            # U = qr(X @ transpose(S))
+            basis_left = qr(permuted_columns(X_, S))
+        # R = lerp(R, transpose(g) @ g, 1 - decay)
+        grad_col_gram = transpose(grad) @ grad
+        sweep4(gram_right, grad_col_gram, one_minus_decay=one_minus_decay)
+        if fresh_basis_right:
             # W = eigenvectors(R)
             basis_right = eigenvectors(gram_right)
         elif remainder(k, precondition_frequency) == 0:
-            # X = L @ U
-            X = gram_left @ basis_left
             # Y = R @ W
-            Y = gram_right @ basis_right
-            # S = descending(transpose(col_sum(U * X)))
-            basis_left_product = basis_left * X
-            basis_left_col_sum = col_sum(basis_left_product)
-            S = descending_order(transpose(basis_left_col_sum))
+            Y_ = gram_right @ basis_right
             # T = descending(transpose(col_sum(W * Y)))
-            basis_right_product = basis_right * Y
-            basis_right_col_sum = col_sum(basis_right_product)
+            basis_right_col_sum = empty_like(basis_right, "col")
+            sweep5(basis_right, Y_, basis_right_col_sum)
             T = descending_order(transpose(basis_right_col_sum))
-            # v = S @ v @ transpose(T)
-            exp_avg_sq = permuted_columns(permuted_rows(exp_avg_sq, S), T)
-            # U = qr(X @ transpose(S))
-            basis_left = qr(permuted_columns(X, S))
+            # v = v @ transpose(T)
+            exp_avg_sq = permuted_columns(exp_avg_sq, T)
             # W = qr(Y @ transpose(T))
-            basis_right = qr(permuted_columns(Y, T))
+            basis_right = qr(permuted_columns(Y_, T))
         write_back(params, param)
         write_back(exp_avgs, exp_avg)
         write_back(exp_avg_sqs, exp_avg_sq)
@@ -150,7 +162,215 @@ def update_factored(
         write_back(basis_rights, basis_right)
 
 
-def update_not_factored(
+def update_factored_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
+    params: list[Tensor],
+    grads: list[Tensor],
+    exp_avgs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    gram_lefts: list[Tensor],
+    basis_lefts: list[Tensor],
+    state_steps: list[Tensor],
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    shampoo_beta: float,
+    eps: float,
+    weight_decay: float,
+    precondition_frequency: float,
+    max_precond_dim: float,
+    maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
+) -> None:
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    step = advance(state_steps)
+    beta1, beta2 = betas
+    one_minus_beta1 = 1 - beta1
+    one_minus_beta2 = 1 - beta2
+    decay_factor = 1 - lr * weight_decay
+    # k = t - 1
+    k = step - 1
+    if shampoo_beta >= 0:
+        decay = shampoo_beta
+    else:
+        decay = beta2
+    if k > 0:
+        step_size = divide(lr * sqrt(1 - beta2**k), 1 - beta1**k)
+    one_minus_decay = 1 - decay
+
+    for sublist in same_shape_sublists(
+        params, grads, exp_avgs, exp_avg_sqs, gram_lefts, basis_lefts
+    ):
+        params, grads, exp_avgs, exp_avg_sqs, gram_lefts, basis_lefts = sublist
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        exp_avg = in_compute_dtype(exp_avgs, like=params)
+        exp_avg_sq = in_compute_dtype(exp_avg_sqs, like=params)
+        gram_left = in_compute_dtype(gram_lefts, like=params)
+        basis_left = in_compute_dtype(basis_lefts, like=params)
+        if maximize:
+            # g = -g
+            grad = -grad
+        if k > 0:
+            # x, y = g, m
+            # x, y = transpose(U) @ x, transpose(U) @ y
+            x = transpose(basis_left) @ grad
+            # m = beta1 * m + (1 - beta1) * g
+            sweep1(exp_avg, grad, beta1=beta1, one_minus_beta1=one_minus_beta1)
+            # x, y = g, m
+            # x, y = transpose(U) @ x, transpose(U) @ y
+            # u = y / (sqrt(v) + eps)
+            # u = U @ u
+            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+            exp_avg_product = transpose(basis_left) @ exp_avg
+            # sweep2 reads x by the name exp_avg_product_quotient, and then overwrites it
+            exp_avg_product_quotient = x
+            # v = beta2 * v + (1 - beta2) * x**2
+            # x, y = g, m
+            # x, y = transpose(U) @ x, transpose(U) @ y
+            # u = y / (sqrt(v) + eps)
+            # u = U @ u
+            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+            sweep2(
+                exp_avg_sq,
+                exp_avg_product,
+                exp_avg_product_quotient,
+                beta2=beta2,
+                one_minus_beta2=one_minus_beta2,
+                eps=eps,
+            )
+            exp_avg_product_2 = basis_left @ exp_avg_product_quotient
+            # p = p - lr * weight_decay * p
+            sweep3(param, exp_avg_product_2, step_size=step_size, decay_factor=decay_factor)
+        # L = lerp(L, g @ transpose(g), 1 - decay)
+        grad_row_gram = grad @ transpose(grad)
+        sweep4(gram_left, grad_row_gram, one_minus_decay=one_minus_decay)
+        if fresh_basis_left:
+            # U = eigenvectors(L)
+            basis_left = eigenvectors(gram_left)
+        elif remainder(k, precondition_frequency) == 0:
+            # X = L @ U
+            X_ = gram_left @ basis_left
+            # S = descending(transpose(col_sum(U * X)))
+            basis_left_col_sum = empty_like(basis_left, "col")
+            sweep5(basis_left, X_, basis_left_col_sum)
+            S = descending_order(transpose(basis_left_col_sum))
+            # v = S @ v
+            exp_avg_sq = permuted_rows(exp_avg_sq, S)
+            # U = qr(X @ transpose(S))
+            basis_left = qr(permuted_columns(X_, S))
+        write_back(params, param)
+        write_back(exp_avgs, exp_avg)
+        write_back(exp_avg_sqs, exp_avg_sq)
+        write_back(gram_lefts, gram_left)
+        write_back(basis_lefts, basis_left)
+
+
+def update_factored_not_rows_within_max_precond_dim_cols_within_max_precond_dim(
+    params: list[Tensor],
+    grads: list[Tensor],
+    exp_avgs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    gram_rights: list[Tensor],
+    basis_rights: list[Tensor],
+    state_steps: list[Tensor],
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    shampoo_beta: float,
+    eps: float,
+    weight_decay: float,
+    precondition_frequency: float,
+    max_precond_dim: float,
+    maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
+) -> None:
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    step = advance(state_steps)
+    beta1, beta2 = betas
+    one_minus_beta1 = 1 - beta1
+    one_minus_beta2 = 1 - beta2
+    decay_factor = 1 - lr * weight_decay
+    # k = t - 1
+    k = step - 1
+    if shampoo_beta >= 0:
+        decay = shampoo_beta
+    else:
+        decay = beta2
+    if k > 0:
+        step_size = divide(lr * sqrt(1 - beta2**k), 1 - beta1**k)
+    one_minus_decay = 1 - decay
+
+    for sublist in same_shape_sublists(
+        params, grads, exp_avgs, exp_avg_sqs, gram_rights, basis_rights
+    ):
+        params, grads, exp_avgs, exp_avg_sqs, gram_rights, basis_rights = sublist
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        exp_avg = in_compute_dtype(exp_avgs, like=params)
+        exp_avg_sq = in_compute_dtype(exp_avg_sqs, like=params)
+        gram_right = in_compute_dtype(gram_rights, like=params)
+        basis_right = in_compute_dtype(basis_rights, like=params)
+        if maximize:
+            # g = -g
+            grad = -grad
+        if k > 0:
+            # x, y = g, m
+            # x, y = x @ W, y @ W
+            x = grad @ basis_right
+            # m = beta1 * m + (1 - beta1) * g
+            sweep1(exp_avg, grad, beta1=beta1, one_minus_beta1=one_minus_beta1)
+            # x, y = g, m
+            # x, y = x @ W, y @ W
+            # u = y / (sqrt(v) + eps)
+            # u = u @ transpose(W)
+            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+            exp_avg_product = exp_avg @ basis_right
+            # sweep2 reads x by the name exp_avg_product_quotient, and then overwrites it
+            exp_avg_product_quotient = x
+            # v = beta2 * v + (1 - beta2) * x**2
+            # x, y = g, m
+            # x, y = x @ W, y @ W
+            # u = y / (sqrt(v) + eps)
+            # u = u @ transpose(W)
+            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+            sweep2(
+                exp_avg_sq,
+                exp_avg_product,
+                exp_avg_product_quotient,
+                beta2=beta2,
+                one_minus_beta2=one_minus_beta2,
+                eps=eps,
+            )
+            exp_avg_product_2 = exp_avg_product_quotient @ transpose(basis_right)
+            # p = p - lr * weight_decay * p
+            sweep3(param, exp_avg_product_2, step_size=step_size, decay_factor=decay_factor)
+        # R = lerp(R, transpose(g) @ g, 1 - decay)
+        grad_col_gram = transpose(grad) @ grad
+        sweep4(gram_right, grad_col_gram, one_minus_decay=one_minus_decay)
+        if fresh_basis_right:
+            # W = eigenvectors(R)
+            basis_right = eigenvectors(gram_right)
+        elif remainder(k, precondition_frequency) == 0:
+            # Y = R @ W
+            Y_ = gram_right @ basis_right
+            # T = descending(transpose(col_sum(W * Y)))
+            basis_right_col_sum = empty_like(basis_right, "col")
+            sweep5(basis_right, Y_, basis_right_col_sum)
+            T = descending_order(transpose(basis_right_col_sum))
+            # v = v @ transpose(T)
+            exp_avg_sq = permuted_columns(exp_avg_sq, T)
+            # W = qr(Y @ transpose(T))
+            basis_right = qr(permuted_columns(Y_, T))
+        write_back(params, param)
+        write_back(exp_avgs, exp_avg)
+        write_back(exp_avg_sqs, exp_avg_sq)
+        write_back(gram_rights, gram_right)
+        write_back(basis_rights, basis_right)
+
+
+def update_factored_not_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
     params: list[Tensor],
     grads: list[Tensor],
     exp_avgs: list[Tensor],
@@ -163,7 +383,10 @@ def update_not_factored(
     eps: float,
     weight_decay: float,
     precondition_frequency: float,
+    max_precond_dim: float,
     maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     step = advance(state_steps)
@@ -187,8 +410,72 @@ def update_not_factored(
             grad = -grad
         if k > 0:
             # m = beta1 * m + (1 - beta1) * g
-            # v = beta2 * v + (1 - beta2) * g**2
-            # u = m / (sqrt(v) + eps)
+            # x, y = g, m
+            # v = beta2 * v + (1 - beta2) * x**2
+            # u = y / (sqrt(v) + eps)
+            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+            # p = p - lr * weight_decay * p
+            sweep6(
+                exp_avg,
+                grad,
+                exp_avg_sq,
+                param,
+                beta1=beta1,
+                one_minus_beta1=one_minus_beta1,
+                beta2=beta2,
+                one_minus_beta2=one_minus_beta2,
+                step_size=step_size,
+                eps=eps,
+                decay_factor=decay_factor,
+            )
+        write_back(params, param)
+        write_back(exp_avgs, exp_avg)
+        write_back(exp_avg_sqs, exp_avg_sq)
+
+
+def update_not_factored_not_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
+    params: list[Tensor],
+    grads: list[Tensor],
+    exp_avgs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    state_steps: list[Tensor],
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    shampoo_beta: float,
+    eps: float,
+    weight_decay: float,
+    precondition_frequency: float,
+    max_precond_dim: float,
+    maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
+) -> None:
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
+    step = advance(state_steps)
+    beta1, beta2 = betas
+    one_minus_beta1 = 1 - beta1
+    one_minus_beta2 = 1 - beta2
+    decay_factor = 1 - lr * weight_decay
+    # k = t - 1
+    k = step - 1
+    if k > 0:
+        step_size = divide(lr * sqrt(1 - beta2**k), 1 - beta1**k)
+
+    for sublist in same_shape_sublists(params, grads, exp_avgs, exp_avg_sqs):
+        params, grads, exp_avgs, exp_avg_sqs = sublist
+        param = in_compute_dtype(params, like=params)
+        grad = in_compute_dtype(grads, like=params)
+        exp_avg = in_compute_dtype(exp_avgs, like=params)
+        exp_avg_sq = in_compute_dtype(exp_avg_sqs, like=params)
+        if maximize:
+            # g = -g
+            grad = -grad
+        if k > 0:
+            # m = beta1 * m + (1 - beta1) * g
+            # x, y = g, m
+            # v = beta2 * v + (1 - beta2) * x**2
+            # u = y / (sqrt(v) + eps)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             # p = p - lr * weight_decay * p
             sweep6(

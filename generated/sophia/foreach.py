@@ -7,7 +7,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.parts import chunks
 from optgen.runtime.eager.rounding import scale_
-from optgen.runtime.eager.working_copies import in_wider_dtype
+from optgen.runtime.eager.working_copies import widened
 
 
 def update(
@@ -28,10 +28,8 @@ def update(
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     beta1, beta2 = betas
 
-    for chunk in in_wider_dtype(
-        chunks(params, grads, exp_avgs, hessians, hessian_inputs, live_lists=5),
-        (True, False, True, True, False),
-        params,
+    for chunk in widened(
+        chunks(params, grads, exp_avgs, hessians, hessian_inputs, live_lists=5), read_only=(1, 4)
     ):
         params, grads, exp_avgs, hessians, hessian_inputs = chunk
         if maximize:

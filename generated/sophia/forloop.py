@@ -6,7 +6,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.parts import zip_slices
 from optgen.runtime.eager.scalars import lerp, minimum, sign
-from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.eager.working_copies import widened, wider
 
 
 def update(
@@ -27,10 +27,8 @@ def update(
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     beta1, beta2 = betas
 
-    for param, grad, exp_avg, hessian, hessian_input in in_wider_dtype(
-        zip_slices(params, grads, exp_avgs, hessians, hessian_inputs),
-        (True, False, True, True, False),
-        params,
+    for param, grad, exp_avg, hessian, hessian_input in widened(
+        zip_slices(params, grads, exp_avgs, hessians, hessian_inputs), read_only=(1, 4)
     ):
         if maximize:
             # g = -g
@@ -68,12 +66,12 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], params[index])
-        grad = wider(grads[index], params[index])
-        exp_avg = wider(exp_avgs[index], params[index])
-        hessian = wider(hessians[index], params[index])
+        param = wider(params[index])
+        grad = wider(grads[index], like=params[index])
+        exp_avg = wider(exp_avgs[index], like=params[index])
+        hessian = wider(hessians[index], like=params[index])
         if given_hessian:
-            hessian_input = wider(hessian_inputs[index], params[index])
+            hessian_input = wider(hessian_inputs[index], like=params[index])
         beta1, beta2 = betas
 
         if maximize:

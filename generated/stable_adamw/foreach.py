@@ -9,7 +9,7 @@ from optgen.runtime.eager.parts import list_blocks, list_chunks, sublists
 from optgen.runtime.eager.reductions import total, zero_sum
 from optgen.runtime.eager.rounding import scale_
 from optgen.runtime.eager.scalars import advance, divide, maximum, sqrt
-from optgen.runtime.eager.working_copies import in_wider_dtype
+from optgen.runtime.eager.working_copies import WideCopies
 from optgen.runtime.sharded.driver import Collectives, Update
 
 
@@ -37,45 +37,45 @@ def update(
 
     for sublist in sublists(params, grads, exp_avgs, exp_avg_sqs):
         params, grads, exp_avgs, exp_avg_sqs = sublist
-        for params, grads, exp_avgs, exp_avg_sqs in in_wider_dtype(
-            [(params, grads, exp_avgs, exp_avg_sqs)], (True, False, True, True), params
+        copies = WideCopies(params, grads, exp_avgs, exp_avg_sqs)
+        params, grads, exp_avgs, exp_avg_sqs = copies.tensors
+        grad_sq_quotient_sum = zero_sum(params[0], len(params))
+        grad_sq_quotient_sums = grad_sq_quotient_sum.unbind()
+        for grad_blocks, exp_avg_blocks, exp_avg_sq_blocks in list_blocks(
+            grads, exp_avgs, exp_avg_sqs
         ):
-            grad_sq_quotient_sum = zero_sum(params[0], len(params))
-            grad_sq_quotient_sums = grad_sq_quotient_sum.unbind()
-            for grad_blocks, exp_avg_blocks, exp_avg_sq_blocks in list_blocks(
-                grads, exp_avgs, exp_avg_sqs
-            ):
-                if maximize:
-                    # g = -g
-                    grad_blocks = torch._foreach_neg(grad_blocks)
-                # m = beta1 * m + (1 - beta1) * g
-                torch._foreach_lerp_(exp_avg_blocks, grad_blocks, 1 - beta1)
-                # v = beta2 * v + (1 - beta2) * g**2
-                scale_(exp_avg_sq_blocks, beta2)
-                torch._foreach_addcmul_(exp_avg_sq_blocks, grad_blocks, grad_blocks, 1 - beta2)
-                # rate = lr / maximum(1, sqrt(mean(g**2 / maximum(v, eps**2))))
-                operands = torch._foreach_mul(grad_blocks, grad_blocks)
-                denoms = torch._foreach_clamp_min(exp_avg_sq_blocks, eps_sq)
-                torch._foreach_div_(operands, denoms)
-                torch._foreach_add_(grad_sq_quotient_sums, [total(operand) for operand in operands])
+            if maximize:
+                # g = -g
+                grad_blocks = torch._foreach_neg(grad_blocks)
+            # m = beta1 * m + (1 - beta1) * g
+            torch._foreach_lerp_(exp_avg_blocks, grad_blocks, 1 - beta1)
+            # v = beta2 * v + (1 - beta2) * g**2
+            scale_(exp_avg_sq_blocks, beta2)
+            torch._foreach_addcmul_(exp_avg_sq_blocks, grad_blocks, grad_blocks, 1 - beta2)
             # rate = lr / maximum(1, sqrt(mean(g**2 / maximum(v, eps**2))))
-            rate = lr / maximum(1, sqrt(grad_sq_quotient_sum / params[0].numel()))
+            operands = torch._foreach_mul(grad_blocks, grad_blocks)
+            denoms = torch._foreach_clamp_min(exp_avg_sq_blocks, eps_sq)
+            torch._foreach_div_(operands, denoms)
+            torch._foreach_add_(grad_sq_quotient_sums, [total(operand) for operand in operands])
+        # rate = lr / maximum(1, sqrt(mean(g**2 / maximum(v, eps**2))))
+        rate = lr / maximum(1, sqrt(grad_sq_quotient_sum / params[0].numel()))
+        # p = p - rate * weight_decay * p
+        decay_factor = 1 - rate * weight_decay
+        for (
+            param_blocks,
+            exp_avg_blocks,
+            exp_avg_sq_blocks,
+            decay_factor_blocks,
+            rate_blocks,
+        ) in list_blocks(params, exp_avgs, exp_avg_sqs, decay_factor.unbind(), rate.unbind()):
             # p = p - rate * weight_decay * p
-            decay_factor = 1 - rate * weight_decay
-            for (
-                param_blocks,
-                exp_avg_blocks,
-                exp_avg_sq_blocks,
-                decay_factor_blocks,
-                rate_blocks,
-            ) in list_blocks(params, exp_avgs, exp_avg_sqs, decay_factor.unbind(), rate.unbind()):
-                # p = p - rate * weight_decay * p
-                torch._foreach_mul_(param_blocks, decay_factor_blocks)
-                # p = p - rate * m / (sqrt(v) + eps)
-                denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
-                torch._foreach_add_(denoms, eps)
-                updates = torch._foreach_mul(exp_avg_blocks, rate_blocks)
-                torch._foreach_addcdiv_(param_blocks, updates, denoms, -1)
+            torch._foreach_mul_(param_blocks, decay_factor_blocks)
+            # p = p - rate * m / (sqrt(v) + eps)
+            denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
+            torch._foreach_add_(denoms, eps)
+            updates = torch._foreach_mul(exp_avg_blocks, rate_blocks)
+            torch._foreach_addcdiv_(param_blocks, updates, denoms, -1)
+        copies.write_back()
 
 
 def update_sharded(
@@ -101,48 +101,43 @@ def update_sharded(
     beta2 = divide(beta3**step - beta3, beta3**step - 1)
     eps_sq = eps * eps
 
-    for params, grads, exp_avgs, exp_avg_sqs in in_wider_dtype(
-        [(params, grads, exp_avgs, exp_avg_sqs)], (True, False, True, True), params
+    copies = WideCopies(params, grads, exp_avgs, exp_avg_sqs)
+    params, grads, exp_avgs, exp_avg_sqs = copies.tensors
+    grad_sq_quotient_sum = zero_sum(params[0], len(params))
+    for grad_blocks, exp_avg_blocks, exp_avg_sq_blocks, grad_sq_quotient_sum_blocks in list_chunks(
+        grads, exp_avgs, exp_avg_sqs, sums=[grad_sq_quotient_sum.unbind()]
     ):
-        grad_sq_quotient_sum = zero_sum(params[0], len(params))
-        for (
-            grad_blocks,
-            exp_avg_blocks,
-            exp_avg_sq_blocks,
-            grad_sq_quotient_sum_blocks,
-        ) in list_chunks(grads, exp_avgs, exp_avg_sqs, sums=[grad_sq_quotient_sum.unbind()]):
-            if maximize:
-                # g = -g
-                grad_blocks = torch._foreach_neg(grad_blocks)
-            # m = beta1 * m + (1 - beta1) * g
-            torch._foreach_lerp_(exp_avg_blocks, grad_blocks, 1 - beta1)
-            # v = beta2 * v + (1 - beta2) * g**2
-            scale_(exp_avg_sq_blocks, beta2)
-            torch._foreach_addcmul_(exp_avg_sq_blocks, grad_blocks, grad_blocks, 1 - beta2)
-            # rate = lr / maximum(1, sqrt(mean(g**2 / maximum(v, eps**2))))
-            operands = torch._foreach_mul(grad_blocks, grad_blocks)
-            denoms = torch._foreach_clamp_min(exp_avg_sq_blocks, eps_sq)
-            torch._foreach_div_(operands, denoms)
-            torch._foreach_add_(
-                grad_sq_quotient_sum_blocks, [total(operand) for operand in operands]
-            )
-        del grad_blocks, operands, denoms  # freed before waiting for other ranks
-        yield [collectives.sum(grad_sq_quotient_sum)]
+        if maximize:
+            # g = -g
+            grad_blocks = torch._foreach_neg(grad_blocks)
+        # m = beta1 * m + (1 - beta1) * g
+        torch._foreach_lerp_(exp_avg_blocks, grad_blocks, 1 - beta1)
+        # v = beta2 * v + (1 - beta2) * g**2
+        scale_(exp_avg_sq_blocks, beta2)
+        torch._foreach_addcmul_(exp_avg_sq_blocks, grad_blocks, grad_blocks, 1 - beta2)
         # rate = lr / maximum(1, sqrt(mean(g**2 / maximum(v, eps**2))))
-        rate = lr / maximum(1, sqrt(grad_sq_quotient_sum / collectives.whole.numel()))
+        operands = torch._foreach_mul(grad_blocks, grad_blocks)
+        denoms = torch._foreach_clamp_min(exp_avg_sq_blocks, eps_sq)
+        torch._foreach_div_(operands, denoms)
+        torch._foreach_add_(grad_sq_quotient_sum_blocks, [total(operand) for operand in operands])
+    del grad_blocks, operands, denoms  # freed before waiting for other ranks
+    yield [collectives.sum(grad_sq_quotient_sum)]
+    # rate = lr / maximum(1, sqrt(mean(g**2 / maximum(v, eps**2))))
+    rate = lr / maximum(1, sqrt(grad_sq_quotient_sum / collectives.whole.numel()))
+    # p = p - rate * weight_decay * p
+    decay_factor = 1 - rate * weight_decay
+    for (
+        param_blocks,
+        exp_avg_blocks,
+        exp_avg_sq_blocks,
+        decay_factor_blocks,
+        rate_blocks,
+    ) in list_chunks(params, exp_avgs, exp_avg_sqs, decay_factor.unbind(), rate.unbind()):
         # p = p - rate * weight_decay * p
-        decay_factor = 1 - rate * weight_decay
-        for (
-            param_blocks,
-            exp_avg_blocks,
-            exp_avg_sq_blocks,
-            decay_factor_blocks,
-            rate_blocks,
-        ) in list_chunks(params, exp_avgs, exp_avg_sqs, decay_factor.unbind(), rate.unbind()):
-            # p = p - rate * weight_decay * p
-            torch._foreach_mul_(param_blocks, decay_factor_blocks)
-            # p = p - rate * m / (sqrt(v) + eps)
-            denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
-            torch._foreach_add_(denoms, eps)
-            updates = torch._foreach_mul(exp_avg_blocks, rate_blocks)
-            torch._foreach_addcdiv_(param_blocks, updates, denoms, -1)
+        torch._foreach_mul_(param_blocks, decay_factor_blocks)
+        # p = p - rate * m / (sqrt(v) + eps)
+        denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
+        torch._foreach_add_(denoms, eps)
+        updates = torch._foreach_mul(exp_avg_blocks, rate_blocks)
+        torch._foreach_addcdiv_(param_blocks, updates, denoms, -1)
+    copies.write_back()

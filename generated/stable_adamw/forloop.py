@@ -7,7 +7,7 @@ from torch import Tensor
 from optgen.runtime.eager.parts import blocks
 from optgen.runtime.eager.reductions import total, zero_sum
 from optgen.runtime.eager.scalars import advance, advance_one, divide, maximum, sqrt
-from optgen.runtime.eager.working_copies import in_wider_dtype, wider
+from optgen.runtime.eager.working_copies import WideCopies, wider
 
 
 def update(
@@ -33,42 +33,36 @@ def update(
     eps_sq = eps * eps
 
     for index in range(len(params)):
-        for param, grad, exp_avg, exp_avg_sq in in_wider_dtype(
-            [(params[index], grads[index], exp_avgs[index], exp_avg_sqs[index])],
-            (True, False, True, True),
-            params,
-        ):
-            grad_sq_quotient_sum = zero_sum(param)
-            for grad_block, exp_avg_block, exp_avg_sq_block in blocks(grad, exp_avg, exp_avg_sq):
-                if maximize:
-                    # g = -g
-                    grad_block = grad_block.neg()
-                # m = beta1 * m + (1 - beta1) * g
-                exp_avg_block.lerp_(grad_block, 1 - beta1)
-                # v = beta2 * v + (1 - beta2) * g**2
-                exp_avg_sq_block.mul_(beta2).addcmul_(grad_block, grad_block, value=1 - beta2)
-                # rate = lr / maximum(1, sqrt(mean(g**2 / maximum(v, eps**2))))
-                operand = grad_block.mul(grad_block)
-                denom = exp_avg_sq_block.clamp_min(eps_sq)
-                operand.div_(denom)
-                grad_sq_quotient_sum.add_(total(operand))
+        copies = WideCopies(params[index], grads[index], exp_avgs[index], exp_avg_sqs[index])
+        param, grad, exp_avg, exp_avg_sq = copies.tensors
+        grad_sq_quotient_sum = zero_sum(param)
+        for grad_block, exp_avg_block, exp_avg_sq_block in blocks(grad, exp_avg, exp_avg_sq):
+            if maximize:
+                # g = -g
+                grad_block = grad_block.neg()
+            # m = beta1 * m + (1 - beta1) * g
+            exp_avg_block.lerp_(grad_block, 1 - beta1)
+            # v = beta2 * v + (1 - beta2) * g**2
+            exp_avg_sq_block.mul_(beta2).addcmul_(grad_block, grad_block, value=1 - beta2)
             # rate = lr / maximum(1, sqrt(mean(g**2 / maximum(v, eps**2))))
-            rate = lr / maximum(1, sqrt(grad_sq_quotient_sum / params[0].numel()))
+            operand = grad_block.mul(grad_block)
+            denom = exp_avg_sq_block.clamp_min(eps_sq)
+            operand.div_(denom)
+            grad_sq_quotient_sum.add_(total(operand))
+        # rate = lr / maximum(1, sqrt(mean(g**2 / maximum(v, eps**2))))
+        rate = lr / maximum(1, sqrt(grad_sq_quotient_sum / params[0].numel()))
+        # p = p - rate * weight_decay * p
+        decay_factor = 1 - rate * weight_decay
+        for param_block, exp_avg_block, exp_avg_sq_block, decay_factor_block, rate_block in blocks(
+            param, exp_avg, exp_avg_sq, decay_factor, rate
+        ):
             # p = p - rate * weight_decay * p
-            decay_factor = 1 - rate * weight_decay
-            for (
-                param_block,
-                exp_avg_block,
-                exp_avg_sq_block,
-                decay_factor_block,
-                rate_block,
-            ) in blocks(param, exp_avg, exp_avg_sq, decay_factor, rate):
-                # p = p - rate * weight_decay * p
-                param_block.mul_(decay_factor_block)
-                # p = p - rate * m / (sqrt(v) + eps)
-                denom = exp_avg_sq_block.sqrt().add_(eps)
-                update = exp_avg_block.mul(rate_block)
-                param_block.addcdiv_(update, denom, value=-1)
+            param_block.mul_(decay_factor_block)
+            # p = p - rate * m / (sqrt(v) + eps)
+            denom = exp_avg_sq_block.sqrt().add_(eps)
+            update = exp_avg_block.mul(rate_block)
+            param_block.addcdiv_(update, denom, value=-1)
+        copies.write_back()
 
 
 def update_functional(
@@ -87,10 +81,10 @@ def update_functional(
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
     for index in range(len(params)):
-        param = wider(params[index], params[index])
-        grad = wider(grads[index], params[index])
-        exp_avg = wider(exp_avgs[index], params[index])
-        exp_avg_sq = wider(exp_avg_sqs[index], params[index])
+        param = wider(params[index])
+        grad = wider(grads[index], like=params[index])
+        exp_avg = wider(exp_avgs[index], like=params[index])
+        exp_avg_sq = wider(exp_avg_sqs[index], like=params[index])
         step = advance_one(state_steps[index], capturable)
         beta_ = betas[0]
         beta3 = betas[1]

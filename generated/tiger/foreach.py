@@ -7,7 +7,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.parts import chunks
 from optgen.runtime.eager.rounding import scale_
-from optgen.runtime.eager.working_copies import in_wider_dtype
+from optgen.runtime.eager.working_copies import widened
 
 
 def update(
@@ -21,7 +21,7 @@ def update(
     maximize: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in in_wider_dtype(chunks(params, grads, exp_avgs), (True, False, True), params):
+    for chunk in widened(chunks(params, grads, exp_avgs)):
         params, grads, exp_avgs = chunk
         if maximize:
             # g = -g

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.contract.states import FACTS, Shape
+from optgen.contract.states import Shape, fact_holds
 from optgen.runtime.fused_cpu.kernel import thread_pool
 from optgen.runtime.rule import State, truth
 from optgen.runtime.toolchain import library_cache
@@ -43,9 +43,10 @@ class Traffic:
     sweeps: tuple[tuple[Access, ...], ...]
     facts: Mapping[str, bool] = field(default_factory=dict)
 
-    def applies_to(self, param: Tensor) -> bool:
-        """Tell whether the facts apply to a parameter."""
-        return all(FACTS[fact](param.shape) is holds for fact, holds in self.facts.items())
+    def applies_to(self, param: Tensor, group: Mapping[str, object]) -> bool:
+        """Tell whether the facts apply to a parameter of a group."""
+        facts = self.facts.items()
+        return all(fact_holds(fact, param.shape, group) is holds for fact, holds in facts)
 
     def accesses_by_sweep(self, group: Mapping[str, object]) -> Iterator[list[Access]]:
         """Yield the accesses of each sweep for the values of a group, stored tensors first."""
@@ -88,7 +89,7 @@ class Roofline:
         sweeps: list[_Sweep] = []
         first_element = 0
         for param, group in params:
-            (traffic,) = (each for each in traffics if each.applies_to(param))
+            (traffic,) = (each for each in traffics if each.applies_to(param, group))
             for accesses in traffic.accesses_by_sweep(group):
                 sweeps += self._sweeps(accesses, param, optimizer.state[param], first_element)
             first_element += param.numel()

@@ -27,8 +27,8 @@ from optgen.ir.kinds import Axes
 from optgen.ir.nodes import assigns, expressions
 from optgen.ir.plan import Finish, MatrixCall, Plan, Stream, Sweep, reads
 from optgen.jit import load
-from optgen.passes.kernel_plans import zero_gradients
-from optgen.passes.plan import plans
+from optgen.passes.plan_rule import plans
+from optgen.passes.prepare_for_kernels import zero_gradients
 from optgen.passes.prepare_rule import derive
 from optgen.runtime.toolchain.compiler import CompileError
 from optgen.runtime.toolchain.library_cache import NoCompilerError

@@ -10,7 +10,7 @@ import typer
 
 from optgen.cli.catalogue import shorten, spec_path
 from optgen.emit import ToolchainError
-from optgen.kernels import build_kernels
+from optgen.prebuilt_kernels import build_kernels
 from optgen.runtime.toolchain.compiler import CompileError
 from optgen.runtime.toolchain.library_cache import NoCompilerError
 

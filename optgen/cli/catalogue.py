@@ -19,7 +19,7 @@ from optgen.ir.print_ir import to_text
 from optgen.lowerings import LOWERINGS, Lowering
 from optgen.passes.latex import to_latex
 from optgen.passes.outline_sweeps import with_sweeps
-from optgen.passes.plan import plan
+from optgen.passes.plan_rule import plan
 from optgen.passes.prepare_rule import derive
 from optgen.spec.errors import SpecError, spec_errors
 from optgen.spec.read_spec import read_base, read_spec, read_specs
@@ -176,7 +176,7 @@ def _optimizer_row(algorithm: Algorithm) -> tuple[str, ...]:
 
 
 def _state_text(state: State) -> str:
-    return f"{state.key} (if {state.when})" if state.when else state.key
+    return f"{state.key} (if {state.condition})" if state.condition else state.key
 
 
 def columns(rows: Iterable[tuple[str, ...]]) -> str:

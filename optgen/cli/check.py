@@ -13,7 +13,7 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Place, assigns
 from optgen.lowerings import LOWERINGS
 from optgen.passes.outline_sweeps import outline_sweeps, with_sweeps
-from optgen.passes.plan import plans
+from optgen.passes.plan_rule import plans
 from optgen.spec.composition.check_parts import CompositionError
 from optgen.spec.composition.find_parts import is_modifier
 from optgen.spec.declare import Spec, hypers_of
@@ -129,9 +129,8 @@ def _build_libraries(algorithm: Algorithm) -> None:
     from optgen.runtime.toolchain.library_cache import inline_includes
 
     source = inline_includes(emit.render(algorithm, _FUSED_CPU, None))
-    extra_bits = dtype_variants.matrix_op_dtypes(
-        any(plan.matrix_calls for plan in plans(algorithm))
-    )
+    calls = [call for plan in plans(algorithm) for call in plan.matrix_calls]
+    extra_bits = dtype_variants.matrix_op_dtypes(call.options for call in calls)
     dtype_bits_of_source = {source: dtype_variants.bits_of_dtypes([torch.float32])}
     if MACRO in source:
         dtype_bits_of_source[f"#define {MACRO}\n{source}"] = dtype_variants.ALL_DTYPE_BITS

@@ -216,7 +216,8 @@ def _report(name: str, made: Imported) -> str:
     exchange = (
         "are exchanged in both directions"
         if proof.keys
-        else "are not exchanged: the original keeps its count or a number in the param group"
+        else "are not exchanged: the original keeps its count or a number in the param group, or a "
+        "state under the name of an argument"
     )
     return "\n".join(
         [
@@ -226,5 +227,6 @@ def _report(name: str, made: Imported) -> str:
             f"refused by the original), {made.num_runs} recorded runs",
             f"  the largest difference of an element is {proof.largest:.1e}; the bound is 1e-12",
             f"  state dicts {exchange}",
+            *(f"  its state {key}, which no step reads, is left out" for key in proof.left_out),
         ]
     )

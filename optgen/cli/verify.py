@@ -15,7 +15,7 @@ from optgen.emit import ToolchainError, write_atomically
 from optgen.optim._create_optimizer import known_name
 from optgen.runtime.toolchain.compiler import CompileError
 from optgen.runtime.toolchain.library_cache import NoCompilerError
-from optgen.verification import evaluator, evidence
+from optgen.verification import compare_with_evaluator, evidence
 from optgen.verification.evidence import PACKAGE, RULE, Row
 from optgen.verification.packages import NAMES
 
@@ -149,10 +149,10 @@ def _compare_files(files: Sequence[str]) -> list[Row]:
     return rows
 
 
-def _readable_rule(path: Path) -> evaluator.CheckedRule:
+def _readable_rule(path: Path) -> compare_with_evaluator.CheckedRule:
     try:
-        return evaluator.CheckedRule.read(path)
-    except evaluator.NotComparedError as error:
+        return compare_with_evaluator.CheckedRule.read(path)
+    except compare_with_evaluator.NotComparedError as error:
         raise typer.BadParameter(str(error)) from None
 
 
@@ -168,7 +168,8 @@ def _report(rows: Sequence[Row]) -> Iterator[str]:
             yield f"  {title}: the largest difference of an element is {error:.1e}"
         yield f"  the bound is {row.bound:.0e}"
         yield from (
-            f"  {reason}" for reason in (*evidence.bound_reasons(row), *evaluator.remarks(row))
+            f"  {reason}"
+            for reason in (*evidence.bound_reasons(row), *compare_with_evaluator.remarks(row))
         )
         yield ""
     yield _table(rows)

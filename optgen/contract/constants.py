@@ -18,6 +18,9 @@ TRIPLE32_SHIFTS: Final = (17, 11, 15, 14)
 KEY_INCREMENT: Final = 0x9E3779B9
 """The number added to the key of triple32 once for each 2**32 counters."""
 
+NUM_SEEDS: Final = 2**24
+"""Seeds and streams are whole numbers below 2**24, which a float32 holds exactly."""
+
 SMALLEST_SCALE: Final = 2.0**-100
 """A block of a quantized state whose largest magnitude is smaller becomes zeros."""
 TOO_LARGE_SCALE: Final = 2.0**126

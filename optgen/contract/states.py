@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 Shape = Literal["like", "row", "col", "scalar"] | tuple[str, str]
 
@@ -30,10 +30,37 @@ FACTS: Final[Mapping[str, Callable[[Sequence[int]], bool]]] = {
 }
 """Predicates of a parameter's shape: `when=` may name them, and plans are made for their values."""
 
+SIDES: Final[Mapping[str, int]] = {"rows": -2, "cols": -1}
+"""The axes of a matrix, by the word that asks for its size."""
+_WITHIN: Final = "_within_"
+
+
+def size_limit(side: str, limit: str | int) -> str:
+    """Return the name of the fact that a side has at most `limit`, a number or a hyperparameter.
+
+    Such a fact is like a predicate of `FACTS`. A parameter without rows and columns has none.
+    """
+    return f"{side}{_WITHIN}{limit}"
+
+
+def parts_of_limit(fact: str) -> tuple[str, str] | None:
+    """Return the side and the limit in the name of a fact; None if it has none."""
+    side, separator, limit = fact.partition(_WITHIN)
+    return (side, limit) if separator and side in SIDES else None
+
+
+def fact_holds(fact: str, shape: Sequence[int], group: Mapping[str, object]) -> bool:
+    """Tell whether a fact holds for a parameter of a group."""
+    if parts := parts_of_limit(fact):
+        side, limit = parts
+        bound: Any = int(limit) if limit.isdigit() else group[limit]
+        return len(shape) > 1 and bool(shape[SIDES[side]] <= bound)
+    return FACTS[fact](shape)
+
 
 @dataclass(frozen=True)
 class Condition:
-    """A name and its answer: a hyperparameter or a shape predicate that must be true, or false."""
+    """A name and its answer: a hyperparameter or a fact of a shape that must be true, or false."""
 
     name: str
     holds: bool = True
@@ -45,6 +72,9 @@ class Condition:
         return cls(name, name == text)
 
     def __str__(self) -> str:
+        if self.limit:
+            side, limit = self.limit
+            return f"{side} {'<=' if self.holds else '>'} {limit}"
         return self.name if self.holds else f"not {self.name}"
 
     @property
@@ -54,8 +84,20 @@ class Condition:
 
     @property
     def is_fact(self) -> bool:
-        """Tell whether the name is a predicate of a parameter's shape."""
-        return self.name in FACTS
+        """Tell whether the name is a fact of a parameter's shape."""
+        return self.name in FACTS or self.limit is not None
+
+    @property
+    def limit(self) -> tuple[str, str] | None:
+        """The side and the limit, if the name is a limit of a size."""
+        return parts_of_limit(self.name)
+
+    def test(self, param: str) -> str:
+        """Return the text of the condition in a rule."""
+        if self.limit:
+            side, _, rest = str(self).partition(" ")
+            return f"{side}({param}) {rest}"
+        return f"{self}({param})" if self.is_fact else str(self)
 
 
 @dataclass(frozen=True)
@@ -67,8 +109,9 @@ class StateEntry:
       one of `MATRIX_SHAPES`, with the parameter's leading axes.
     * `init`: the value before the first step: a number, a hyperparameter's name, "p" for a copy of
       the parameter, or "index" for the parameter's number in the optimizer, counted from 0.
-    * `when`: the condition under which it exists: a hyperparameter ("amsgrad", "not amsgrad") or
-      a shape predicate ("factored": the parameter has rows and columns). None: always.
+    * `when`: the condition under which it exists: a hyperparameter ("amsgrad", "not amsgrad"), a
+      shape predicate ("factored": the parameter has rows and columns), or the name of a
+      `size_limit`. None: always.
     * `dtype`: None for the parameter's dtype. For a "scalar", None is torch's choice: float32, or
       float64 if that is the default dtype.
     * `eager`: created by the constructor instead of the first step.

@@ -9,16 +9,25 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optgen import jit
-from optgen.importer.explore import find_rule
+from optgen.importer.parameters import TOTALS
+from optgen.importer.precision import SIXTEEN_BITS
 from optgen.importer.prove import SHAPES, DiffersError, Proof, prove
-from optgen.importer.recording import NotImportedError, complete, defect, failed, is_author_file
-from optgen.importer.run import find_subject
+from optgen.importer.recording import (
+    NotImportedError,
+    ReadTwiceError,
+    complete,
+    defect,
+    failed,
+    is_author_file,
+)
+from optgen.importer.rules import Rule, find_rule
+from optgen.importer.run import Subject, find_subject
 from optgen.importer.write import spec_text
 from optgen.spec.declare import Spec
 from optgen.spec.errors import SpecError
@@ -85,33 +94,82 @@ def import_optimizer(
 
 
 def _imported(cls: type, settings: Mapping[str, Any]) -> Imported:
+    """Return the import for all parameters, or for matrices alone.
+
+    The second is tried if the rule cannot be said of vectors, or if the class asks its groups which
+    parameters are matrices. It is not tried for another class whose rule differs.
+    """
     began = time.perf_counter()
-    try:
-        text, optimizer, proof, runs = _proven(cls, settings, is_wide=False)
-    except NotImportedError as refusal:
+    first: NotImportedError | None = None
+    for is_for_matrices in (False, True):
+        is_split = False
         try:
-            if not find_subject(cls, settings, is_wide=True).has_roundings:
-                raise refusal
-            text, optimizer, proof, runs = _proven(cls, settings, is_wide=True)
+            for subject in _subjects(cls, settings, is_for_matrices):
+                is_split = subject.is_split
+                try:
+                    text, optimizer, proof, runs = _proven(subject)
+                except NotImportedError as refusal:
+                    first = first or refusal
+                else:
+                    return Imported(text, optimizer, proof, runs, time.perf_counter() - began)
+        except NotImportedError as refusal:
+            first = first or refusal
         except Exception:
-            raise refusal from None
-    return Imported(text, optimizer, proof, runs, time.perf_counter() - began)
+            if first is None:
+                raise
+        if isinstance(first, DiffersError) and not is_split:
+            break
+    assert first is not None
+    raise first
 
 
-def _proven(
-    cls: type, settings: Mapping[str, Any], *, is_wide: bool
+def _subjects(cls: type, settings: Mapping[str, Any], is_for_matrices: bool) -> Iterator[Subject]:
+    """Yield the class with its roundings, and without them if it has some.
+
+    With roundings to 16 bits no proof in float64 can hold.
+    """
+    wide = find_subject(cls, settings, is_wide=True, is_for_matrices=is_for_matrices)
+    if not wide.rounded.isdisjoint(SIXTEEN_BITS):
+        yield wide
+        return
+    yield find_subject(cls, settings, is_for_matrices=is_for_matrices)
+    if wide.rounded:
+        yield wide
+
+
+def _proven(subject: Subject) -> tuple[str, type[LoadedOptimizer], Proof, int]:
+    """Return the spec, the class and the proof.
+
+    Sums that begin with 0 are taken for sums over all parameters first, then over a group's, then
+    over this parameter alone: the first one that is proven holds.
+    """
+    first: NotImportedError | None = None
+    for totals in TOTALS:
+        found = _write(replace(subject, totals=totals))
+        try:
+            return _compared(*found)
+        except NotImportedError as refusal:
+            first = first or refusal
+            if not found[1].has_totals:
+                break
+    assert first is not None
+    raise first
+
+
+def _compared(
+    text: str, rule: Rule, subject: Subject
 ) -> tuple[str, type[LoadedOptimizer], Proof, int]:
-    """Return the spec, the class and the proof. `is_wide`: without the original's roundings."""
-    text, rule, subject = _write(cls, settings, is_wide=is_wide)
+    """Return the spec, the class and the proof. A rule may be one for matrices and vectors only."""
+    ours = _loaded(subject.cls, text)
+    shapes = tuple(s for s in SHAPES if len(s) == 2) if subject.is_for_matrices else SHAPES
     try:
-        ours = _loaded(cls, text)
-        proof = prove(subject, rule, ours)
+        proof = prove(subject, rule, ours, shapes)
     except DiffersError as error:
         if error.num_axes < 3:
             raise
-        text = spec_text(subject, rule, is_for_matrices=True)
-        ours = _loaded(cls, text)
-        proof = prove(subject, rule, ours, tuple(s for s in SHAPES if len(s) < 3))
+        text = spec_text(subject, rule, max_axes=2)
+        ours = _loaded(subject.cls, text)
+        proof = prove(subject, rule, ours, tuple(s for s in shapes if len(s) < 3))
     return text, ours, proof, rule.num_runs
 
 
@@ -122,14 +180,21 @@ def _loaded(cls: type, text: str) -> type[LoadedOptimizer]:
         raise NotImportedError(f"the language does not take the rule: {error}") from error
 
 
-def _write(cls: type, settings: Mapping[str, Any], *, is_wide: bool) -> tuple[str, Any, Any]:
-    subject = find_subject(cls, settings, is_wide=is_wide)
-    rule = find_rule(subject)
-    if lost := {a.name: a.default for a in subject.arguments if a.name in rule.lost}:
-        return _write(
-            cls, {**settings, **lost}, is_wide=is_wide
-        )  # the length of a loop keeps its default
-    subject = replace(subject, reduces_all=rule.reduces_all, kept=rule.kept)
+def _write(subject: Subject) -> tuple[str, Rule, Subject]:
+    """Return the text of a spec, with the rule and what was learned about the class."""
+    while True:
+        try:
+            rule = find_rule(subject)
+            break
+        except ReadTwiceError as error:
+            if not subject.can_be_own(error.name):
+                raise
+            subject = replace(subject, own=subject.own | {error.name})
+    if lost := {a.name: a.default for a in subject.arguments if a.word in rule.lost}:
+        arguments = tuple(a for a in subject.arguments if a.name not in lost)
+        settings = {**subject.settings, **lost}  # the length of a loop keeps its default
+        return _write(replace(subject, arguments=arguments, settings=settings))
+    subject = replace(subject, reduces_all=rule.reduces_all, kept=rule.kept, left_out=rule.left_out)
     return spec_text(subject, rule), rule, subject
 
 

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from optgen.importer.recording import NotImportedError
 
+MATRIX, VECTOR = (4, 3), (5,)
+"""The shapes of the parameters that runs have."""
 NUM_COUNTED = 10
 """The number of steps that are taken to see which numbers count them."""
 
@@ -66,17 +68,22 @@ def takes_split_groups(cls: Any, settings: Mapping[str, Any]) -> bool:
 
 
 def count(
-    cls: Any, arguments: Mapping[str, Any], settings: Mapping[str, Any], *, is_split: bool
+    cls: Any,
+    arguments: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    shapes: Sequence[tuple[int, ...]],
+    *,
+    is_split: bool,
 ) -> Counts:
-    """Take some steps, and return what they count.
+    """Take some steps of parameters of these shapes, a matrix first, and return what they count.
 
     What counts does so with other arguments too; a sum of weights, `t ** 0`, only seems to count.
     """
-    found = _counted(cls, settings, is_split=is_split)
+    found = _counted(cls, settings, shapes, is_split=is_split)
     others = {name: x * 0.7 for name, x in arguments.items() if type(x) is float}
     others |= {name: x or 0.1 for name, x in arguments.items() if x == 0}
     try:
-        other = _counted(cls, {**settings, **others}, is_split=is_split)
+        other = _counted(cls, {**settings, **others}, shapes, is_split=is_split)
     except Exception:
         return found  # the class does not take these arguments
     lost = set(found.counters) - set(other.counters)
@@ -88,46 +95,57 @@ def count(
     )
 
 
-def _counted(cls: Any, settings: Mapping[str, Any], *, is_split: bool) -> Counts:
-    p, vector = (
-        torch.nn.Parameter(torch.ones(shape, dtype=torch.float64)) for shape in ((4, 3), (5,))
-    )
-    optimizer = cls(groups_of([p, vector], is_split), **settings)
+def _counted(
+    cls: Any, settings: Mapping[str, Any], shapes: Sequence[tuple[int, ...]], *, is_split: bool
+) -> Counts:
+    params = [torch.nn.Parameter(torch.ones(each, dtype=torch.float64)) for each in shapes]
+    optimizer = cls(groups_of(params, is_split), **settings)
     first = _numbers(optimizer.param_groups[0])
     seen: dict[str, list[float]] = defaultdict(list)
     in_group: dict[str, list[float]] = defaultdict(list)
+    of_all: dict[str, list[float]] = defaultdict(list)
     for _ in range(NUM_COUNTED):
-        p.grad, vector.grad = torch.full_like(p, 0.5), torch.full_like(vector, 0.5)
+        for p in params:
+            p.grad = torch.full_like(p, 0.5)
         optimizer.step()
-        if any(not isinstance(key, Tensor) for key in optimizer.state):
-            raise NotImportedError(
-                "states that belong to no parameter",
-                hint="keep them in the states of the parameters: `self.state[p]`",
-            )
+        alone = {key: x for key, x in optimizer.state.items() if not isinstance(key, Tensor)}
+        for key, value in _numbers(alone).items():
+            of_all[key].append(value)
+        if set(alone) - set(of_all):
+            raise _alone()
         for key, value in _numbers(optimizer.param_groups[0]).items():
             in_group[key].append(value)
-        for key, value in _numbers(optimizer.state[p]).items():
+        for key, value in _numbers(optimizer.state[params[0]]).items():
             seen[key].append(value)
     counters = {
         key: int(values[0]) - 1
-        for key, values in (*seen.items(), *in_group.items())
+        for key, values in (*seen.items(), *in_group.items(), *of_all.items())
         if values == [values[0] + n for n in range(NUM_COUNTED)] and values[0] in (0, 1, 2)
     }
+    if of_all.keys() - counters.keys():
+        raise _alone()
     changed = {
         key: first.get(key, 0.0)
         for key, values in in_group.items()
         if key not in counters and {first.get(key, values[0])} != set(values)
     }
     kind = ""
-    if "step" in counters and "step" in optimizer.state[p]:
-        kind = "tensor" if isinstance(optimizer.state[p]["step"], Tensor) else "int"
-    keys = {str(key) for each in (p, vector) for key in optimizer.state[each]}
+    if "step" in counters and "step" in optimizer.state[params[0]]:
+        kind = "tensor" if isinstance(optimizer.state[params[0]]["step"], Tensor) else "int"
+    keys = {str(key) for each in params for key in optimizer.state[each]}
     return Counts(counters, changed, kind, frozenset(keys))
+
+
+def _alone() -> NotImportedError:
+    return NotImportedError(
+        "states that belong to no parameter",
+        hint="keep them in the states of the parameters: `self.state[p]`",
+    )
 
 
 def _numbers(holder: Mapping[Any, Any]) -> dict[str, float]:
     return {
         str(key): float(value)
         for key, value in holder.items()
-        if type(value) in (int, float) or (isinstance(value, Tensor) and value.ndim == 0)
+        if type(value) in (int, float) or (isinstance(value, Tensor) and value.numel() == 1)
     }

@@ -10,8 +10,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from optgen.importer.kinds import with_kinds
-from optgen.importer.recording import NotImportedError, Record, failed, stale
+from optgen.importer.recording import NotImportedError, Record, failed
 from optgen.importer.run import Path, Run, Subject
 from optgen.importer.statements import (
     Assign,
@@ -22,45 +21,11 @@ from optgen.importer.statements import (
     Item,
     assigned,
     events_of,
-    folded,
-    merged,
     names_read,
-    with_wheres,
-    with_wide_reductions_first,
-    without_copies,
-    without_dead,
 )
-from optgen.importer.states import MATRIX, VECTOR, FoundState, find_states, with_first_step
 from optgen.importer.values import Value, text
 
 MAX_RUNS = 200
-
-
-@dataclass(frozen=True)
-class Bound:
-    """A bound of an argument: `name`, one of ge, gt, le, lt, and the number."""
-
-    name: str
-    kind: str
-    number: float
-
-
-@dataclass(frozen=True)
-class Rule:
-    """The merged code, the states, the bounds, and how many runs it took. `lost`: the words whose
-    numbers the rule does not say, such as the length of a loop.
-    """
-
-    items: tuple[Item, ...]
-    states: tuple[FoundState, ...]
-    bounds: tuple[Bound, ...]
-    aliases: Mapping[str, str]
-    num_runs: int
-    lost: frozenset[str] = frozenset()
-    reduces_all: bool = False
-    """A reduction goes over all parameters."""
-    kept: frozenset[str] = frozenset()
-    """The arguments that the steps read as the constructor got them, and not in the groups."""
 
 
 class RefusedRunError(Exception):
@@ -109,7 +74,7 @@ class Explorer:
                 raise refused
         if len(self.paths) >= MAX_RUNS:
             raise NotImportedError(f"more than {MAX_RUNS} paths", hint="--set some arguments")
-        record = Record(forced, self.nonnegative)
+        record = Record(forced, self.nonnegative, totals=self.subject.totals)
         run = Run(self.subject, record, self.shape, self.owned, computed=self.computed)
         try:
             path = run.take(is_fresh=self.is_fresh)
@@ -379,98 +344,3 @@ def _sites(path: Path) -> Iterator[tuple[tuple[str, int, int], Value]]:
         if isinstance(event, Value) and event.op != "copy":
             seen[event.place] = seen.get(event.place, 0) + 1
             yield (*event.place, seen[event.place]), event
-
-
-def find_rule(subject: Subject) -> Rule:
-    """Explore a class for matrices and vectors, in first and later steps, and merge the code."""
-    bounds = _bounds(subject)
-    nonnegative = frozenset(
-        each.name for each in bounds if each.kind in ("ge", "gt") and each.number >= 0
-    )
-    explorers: dict[tuple[tuple[int, ...], bool], Explorer] = {
-        (shape, fresh): Explorer(subject, shape, fresh, nonnegative)
-        for shape in (MATRIX, VECTOR)
-        for fresh in (True, False)
-    }
-    computed: set[str] = set()
-    for each in explorers.values():
-        each.computed = computed
-    while True:
-        before = len(computed)
-        codes = {key: folded(each.code()) for key, each in explorers.items()}
-        if len(computed) == before:
-            break
-    runs = {key: [path for _, path, _ in each.paths] for key, each in explorers.items()}
-    states = find_states(subject, runs)
-    by_shape = []
-    for shape in (MATRIX, VECTOR):
-        first, later = codes[shape, True], codes[shape, False]
-        by_shape.append(with_first_step(subject, states, shape, first, later))
-    items: Sequence[Item] = by_shape[0]
-    if by_shape[0] != by_shape[1]:
-        items = merged("factored(p)", by_shape[0], by_shape[1])
-    live = {"p", *(subject.letter(each.key) for each in states)}
-    items = without_dead(items, set(live))
-    items = with_wide_reductions_first(with_kinds(items, live))
-    items = without_copies(folded(with_wheres(items)), {a.name for a in subject.arguments})
-    aliases: dict[str, str] = {}
-    for path in itertools.chain(*runs.values()):
-        aliases |= path.aliases
-    if not (items := without_dead(items, live)):
-        raise NotImportedError(
-            "the step changes no parameter",
-            hint="the import gives it one matrix or one vector, without names",
-        )
-    records = [record for each in explorers.values() for record, _, _ in each.paths]
-    lost = frozenset[str]().union(*(each.lost for each in records))
-    reduces_all = any(each.reduces_all for each in records)
-    kept = _kept(records)
-    return Rule(items, states, bounds, aliases, len(records), lost, reduces_all, kept)
-
-
-def _kept(records: Sequence[Record]) -> frozenset[str]:
-    """Return the arguments that the steps read as the constructor got them.
-
-    Raises:
-        NotImportedError: another place of the steps reads the group's number.
-    """
-    places = {name: place for each in records for name, place in each.kept.items()}
-    renewed = set[str]().union(*(each.renewed for each in records))
-    for name in sorted(renewed & places.keys()):
-        raise stale(name, places[name])
-    return frozenset(places)
-
-
-def _bounds(subject: Subject) -> tuple[Bound, ...]:
-    """Return the bounds that the constructor checks."""
-    explorer = Explorer(subject, MATRIX, True)
-    events = explorer.first_run()
-    found: list[Bound] = []
-    names = {f"{a.name}" for a in subject.arguments if not isinstance(a.default, tuple)}
-    names |= {
-        f"{a.name}[{i}]"
-        for a in subject.arguments
-        if isinstance(a.default, tuple)
-        for i in range(len(a.default))
-    }
-    for n, event in enumerate(events):
-        if not isinstance(event, Choice):
-            continue
-        condition = explorer.conditions[event.key]
-        if condition.op not in ("lt", "gt") or condition.args[0].name not in names:
-            continue
-        number = condition.args[1].constant
-        if not isinstance(number, int | float):
-            continue
-        forced = {e.key: e.outcome for e in events[:n] if isinstance(e, Choice)}
-        try:
-            explorer.run({**forced, event.key: not event.outcome})
-        except NotImportedError:
-            continue
-        except RefusedRunError:
-            opposite = {"lt": "ge", "gt": "le"}[condition.op]
-            kind = condition.op if event.outcome else opposite
-            bound = Bound(str(condition.args[0].name), kind, number)
-            if bound not in found:
-                found.append(bound)
-    return tuple(found)

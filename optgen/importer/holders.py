@@ -8,7 +8,7 @@ from torch import Tensor
 
 from optgen.importer.numbers import Flag, Float, Int, plain, recorded
 from optgen.importer.recording import NotImportedError
-from optgen.importer.values import Value, constant, is_constant
+from optgen.importer.values import Value, apply, constant, is_constant
 
 if TYPE_CHECKING:
     from optgen.importer.run import Run
@@ -99,6 +99,9 @@ class Holder(dict[Any, Any]):
             return
         if key not in self:
             run.inits[key] = constant(0)
+            if x.numel() > 1 and not value.reads_tensors:  # a number for each element
+                value = apply("add", _state_atom(word, x), value)
+                run.record.add(value)
         if value.name is None or value.op == "atom":
             copy = Value("copy", (value,)) if value.op in ("atom", "constant") else value
             if copy is not value:
@@ -110,7 +113,7 @@ class Holder(dict[Any, Any]):
 
     def _is_first_value(self, value: Value) -> bool:
         """Tell if a state may be declared with a first value: a number, an argument, or p."""
-        names = {a.name for a in self.run.subject.arguments}
+        names = {a.word for a in self.run.subject.arguments}
         return is_constant(value) or (value.op == "atom" and value.name in {"p", *names})
 
     def _store_number(self, key: Any, x: Any) -> Any:
@@ -137,6 +140,8 @@ class States(dict[Any, Any]):
     def __init__(self, run: Run) -> None:
         super().__init__()
         self.run = run
+        self.alone = Holder(run)
+        """The counters that belong to no parameter."""
 
     def __missing__(self, key: Any) -> Holder:
         made = Holder(self.run)
@@ -144,9 +149,22 @@ class States(dict[Any, Any]):
         return made
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        if key in self.run.subject.counters:
+            self.alone[key] = value
+            super().__setitem__(key, self.alone[key])
+            return
         made = Holder(self.run)
         super().__setitem__(key, made)
         made.update(value)
+
+    def declare(self) -> None:
+        """Let all stored tensors and numbers stand for the states before a step."""
+        self.alone.declare()
+        for key, x in self.alone.items():
+            super().__setitem__(key, x)
+        for holder in self.values():
+            if isinstance(holder, Holder):
+                holder.declare()
 
 
 def _state_atom(word: str, x: Tensor) -> Value:

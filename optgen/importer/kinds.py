@@ -27,7 +27,9 @@ def with_kinds(items: Sequence[Item], kept: set[str]) -> list[Item]:
     made = list(items)
     for name, found in kinds.items():
         if len(found) > 1 and name not in kept:
-            made = _split(made, name, is_read_later=False, numbers={})
+            lasting: dict[str, int] = {}
+            _split(made, name, is_read_later=False, numbers={}, lasting=lasting)
+            made = _split(made, name, is_read_later=False, numbers=dict(lasting), lasting={})
     return made
 
 
@@ -40,9 +42,18 @@ def _collect(items: Sequence[Item], kinds: dict[str, set[str]]) -> None:
 
 
 def _split(
-    items: Sequence[Item], name: str, *, is_read_later: bool, numbers: dict[str, int]
+    items: Sequence[Item],
+    name: str,
+    *,
+    is_read_later: bool,
+    numbers: dict[str, int],
+    lasting: dict[str, int],
 ) -> list[Item]:
-    """Return code in which each assignment to a name that ends its life makes a new name."""
+    """Return code in which each assignment to a name that ends its life makes a new name.
+
+    `numbers`: the kinds that have a name so far; the first one keeps the variable's. `lasting`
+    gets the kind that keeps it for the code after an `if`.
+    """
     made: list[Item] = []
     rest = list(items)
     while rest:
@@ -50,7 +61,7 @@ def _split(
         if isinstance(item, If):
             is_needed = is_read_later or name in _read_before_set(rest, name)
             then, other = (
-                tuple(_split(side, name, is_read_later=is_needed, numbers=numbers))
+                tuple(_split(side, name, is_read_later=is_needed, numbers=numbers, lasting=lasting))
                 for side in (item.then, item.other)
             )
             made.append(If(item.condition, then, other, item.is_tensor))
@@ -62,6 +73,7 @@ def _split(
             (n for n, i in enumerate(rest) if isinstance(i, Assign) and i.name == name), None
         )
         if end is None and is_read_later:
+            lasting.setdefault(item.kind, 0)
             made.append(item)
             continue
         end = len(rest) if end is None else end

@@ -36,6 +36,8 @@ def number(x: object) -> str:
     """Return a constant as text: 0.001 is `1e-3`."""
     if isinstance(x, tuple):
         return f"({', '.join(map(number, x))}{',' * (len(x) == 1)})"
+    if isinstance(x, str):
+        return f'"{x}"'
     if not isinstance(x, float) or isinstance(x, bool):
         return repr(x)
     digits, _, exponent = f"{x:.16e}".partition("e")

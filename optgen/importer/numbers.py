@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from optgen.importer.parameters import begun
 from optgen.importer.recording import NotImportedError, as_value, author_line, current
 from optgen.importer.values import Value, apply
 
@@ -60,7 +61,7 @@ class Int(float):
         """Return the number for `range` and indices. The record notes that it is lost there."""
         record = current()
         if record is not None:
-            record.lost |= set(self.value.atoms())
+            record.lost |= self.value.atoms
         return int(float.__float__(self))
 
     def __repr__(self) -> str:
@@ -141,6 +142,9 @@ def _arithmetic(name: str, left: Any, right: Any) -> Any:
     if isinstance(result, complex):
         result = math.nan
     a, b = as_value(left), as_value(right)
+    record = current()
+    if name == "add" and record is not None and (made := begun(record, a, b)) is not None:
+        return note(result, made)
     if name == "floordiv":
         return note(result, apply("floor", note(result, apply("div", a, b)).value))
     return note(result, apply({"truediv": "div"}.get(name, name), a, b))
@@ -195,6 +199,10 @@ def _math_function(name: str) -> Callable[..., Any]:
     return function
 
 
+def _power(x: Any, y: Any) -> Any:
+    return (x.item() if isinstance(x, Tensor) else x) ** y
+
+
 def _extremum(name: str, word: str, bound: str) -> Callable[..., Any]:
     real = getattr(builtins, name)
 
@@ -212,6 +220,41 @@ def _extremum(name: str, word: str, bound: str) -> Callable[..., Any]:
         return real(*args, **options)
 
     return function
+
+
+class _FloatType(type(float)):  # type: ignore[misc]
+    """The class of `float` in the author's modules: a call keeps the record of a number."""
+
+    def __instancecheck__(cls, x: object) -> bool:
+        return isinstance(x, float)
+
+    def __call__(cls, x: Any = 0.0) -> float:
+        x = x.item() if isinstance(x, Tensor) else x
+        number = float(plain(x))
+        return (
+            recorded(number, x.value) if isinstance(x, Float | Size) or type(x) is Int else number
+        )
+
+
+class _Float(float, metaclass=_FloatType):
+    """What the name `float` means in the author's modules while a step is recorded."""
+
+
+@contextmanager
+def recording_floats(package: str) -> Iterator[None]:
+    """Let `float(x)` record in the modules of a package. torch's own stay as they are."""
+    modules = [
+        vars(each)
+        for name, each in list(sys.modules.items())
+        if name.partition(".")[0] == package != "torch" and "float" not in vars(each)
+    ]
+    for names in modules:
+        names["float"] = _Float
+    try:
+        yield
+    finally:
+        for names in modules:
+            del names["float"]
 
 
 class _ParameterInfo:
@@ -246,7 +289,7 @@ def _finfo(*dtypes: torch.dtype) -> Any:
 def recording_functions() -> Iterator[None]:
     """Let `math`'s functions, `min`, `max` and `torch.finfo` record."""
     changes = [(math, name, _math_function(name)) for name in _FUNCTIONS]
-    changes += [(math, "pow", lambda x, y: x**y)]
+    changes += [(math, "pow", _power)]
     changes += [(torch, "finfo", _finfo)]
     changes += [(builtins, "max", _extremum("max", "maximum", "min"))]
     changes += [(builtins, "min", _extremum("min", "minimum", "max"))]

@@ -13,12 +13,15 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-SHORT = (torch.float32, torch.float16, torch.bfloat16)
+SIXTEEN_BITS = (torch.float16, torch.bfloat16)
+SHORT = (torch.float32, *SIXTEEN_BITS)
 CASTS = {"float": torch.float32, "half": torch.float16, "bfloat16": torch.bfloat16}
 
 
 class WithoutRounding(TorchFunctionMode):
     """Replaces shorter floating-point dtypes by float64 in calls of torch.
+
+    A rounding to 16 bits makes a new tensor of a parameter of any longer dtype; so it does here.
 
     Attributes:
         seen: the dtypes that were replaced.
@@ -37,11 +40,15 @@ class WithoutRounding(TorchFunctionMode):
     ) -> Any:
         """Run a function of torch with float64 for shorter dtypes."""
         name = getattr(func, "__name__", "")
+        asked = [*args, *(kwargs or {}).values()]
         if name in CASTS and len(args) == 1:
             self.seen.add(CASTS[name])
-            return args[0].double()
-        args = tuple(self._wide(each) for each in args)
-        return func(*args, **{k: self._wide(v) for k, v in (kwargs or {}).items()})
+            asked, result = [CASTS[name]], args[0].double()
+        else:
+            wide = tuple(self._wide(each) for each in args)
+            result = func(*wide, **{k: self._wide(v) for k, v in (kwargs or {}).items()})
+        is_short = any(x in SIXTEEN_BITS for x in asked if isinstance(x, torch.dtype))
+        return result.clone() if is_short and args and result is args[0] else result
 
     def _wide(self, x: Any) -> Any:
         if isinstance(x, torch.dtype) and x in SHORT:

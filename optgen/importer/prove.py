@@ -5,19 +5,17 @@ from __future__ import annotations
 import copy
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from optgen.importer.counts import groups_of
-from optgen.importer.explore import Rule
-from optgen.importer.precision import precision
 from optgen.importer.recording import NotImportedError, failed
+from optgen.importer.rules import Rule
 from optgen.importer.run import Argument, Subject
+from optgen.importer.sides import Side, error_between, original_of, ours_of, with_first
 from optgen.importer.statements import asked_names, line_of
 
 STEPS = 30
@@ -56,10 +54,13 @@ class Proof:
         shapes: the shapes of the parameters.
         largest: the largest difference of an element, relative to the tensor's largest magnitude.
         keys: the state dicts were exchanged, in both directions. False: the original keeps numbers
-            in the param group that are states here, so neither reads the other's.
+            in the param group that are states here, or a state under the name of an argument, so
+            neither reads the other's.
         num_refused: how many settings the original's constructor or step refused.
         rounding: the shortest dtype that the original rounds to inside a step, such as "bfloat16".
             The proof leaves this rounding out of the original. "" if there is none.
+        left_out: the keys of the original's states that no step reads. The imported class has none
+            of them.
     """
 
     num_settings: int
@@ -68,6 +69,7 @@ class Proof:
     keys: bool
     num_refused: int = 0
     rounding: str = ""
+    left_out: tuple[str, ...] = ()
 
 
 def settings_of(subject: Subject, rule: Rule) -> tuple[list[dict[str, Any]], int]:
@@ -77,7 +79,7 @@ def settings_of(subject: Subject, rule: Rule) -> tuple[list[dict[str, Any]], int
     compared. There are more mixtures than that, for settings that the original refuses.
     """
     asked = asked_names(rule.items)
-    choices = {a.name: _choices(a, is_asked=a.name in asked) for a in subject.arguments}
+    choices = {a.name: _choices(a, is_asked=a.word in asked) for a in subject.arguments}
     found: list[dict[str, Any]] = [{}]
     for name, values in choices.items():
         found += [{name: value} for value in values]
@@ -156,7 +158,8 @@ def prove(
     keys = all(
         _exchange(subject, ours, each, shapes) for each in ({}, _with_all_states(subject, rule))
     )
-    return Proof(compared, shapes, largest, keys, refused, rounding)
+    left_out = tuple(sorted(subject.left_out))
+    return Proof(compared, shapes, largest, keys, refused, rounding, left_out)
 
 
 def _fails(refusal: NotImportedError, shapes: tuple[tuple[int, ...], ...]) -> DiffersError:
@@ -193,67 +196,6 @@ def _words(setting: Mapping[str, Any]) -> str:
     return str(dict(setting)) if setting else "the defaults"
 
 
-class _Side:
-    """One optimizer with its parameters, which get gradients at their own values."""
-
-    def __init__(
-        self,
-        cls: Any,
-        options: Mapping[str, Any],
-        shapes: Sequence[tuple[int, ...]],
-        *,
-        is_wide: bool = False,
-        is_split: bool = False,
-        are_two: bool = False,
-        dtype: torch.dtype = torch.float64,
-    ) -> None:
-        generator = torch.Generator().manual_seed(7)
-        self.params = [
-            torch.nn.Parameter(torch.randn(shape, dtype=torch.float64, generator=generator))
-            for shape in shapes
-        ]
-        self.targets = [
-            torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes
-        ]
-        for p in self.params:
-            p.data = p.data.to(dtype)
-        self.is_wide = is_wide
-        self.replaced: set[torch.dtype] = set()
-        """The shorter dtypes that steps without roundings met."""
-        with precision(is_wide=is_wide):
-            self.optimizer = cls(groups_of(self.params, is_split, are_two=are_two), **options)
-
-    def step(self, number: int, scale: float = 1.0) -> None:
-        """Take a step on a smooth function of each parameter, with noise, times `scale`."""
-        generator = torch.Generator().manual_seed(number)
-        for p, target in zip(self.params, self.targets, strict=True):
-            noise = torch.randn(p.shape, dtype=torch.float64, generator=generator)
-            at = p.detach().double()
-            grad = 0.3 * (at - target) + 0.1 * torch.sin(at) + 0.2 * noise
-            p.grad = (scale * grad).to(p.dtype)
-        with torch.no_grad(), precision(is_wide=self.is_wide) as seen:
-            self.optimizer.step()
-        self.replaced |= seen
-
-    def schedule(self, names: AbstractSet[str]) -> None:
-        """Make numbers of the groups smaller: rates and sums by half, tuples by a tenth."""
-        for group in self.optimizer.param_groups:
-            for name in names & group.keys():
-                x = group[name]
-                group[name] = tuple(0.9 * each for each in x) if isinstance(x, tuple) else 0.5 * x
-
-    def tensors(self) -> Iterator[tuple[str, str, Tensor]]:
-        """Yield the parameters and their states: the key or "", words, the numbers."""
-        for n, p in enumerate(self.params):
-            yield "", f"parameter {tuple(p.shape)}", p.detach()
-            for key, x in self.optimizer.state[p].items():
-                what = f"state {key} of number {n}, {tuple(p.shape)}"
-                if isinstance(x, Tensor):
-                    yield key, what, x.detach()
-                elif isinstance(x, int | float) and not isinstance(x, bool):
-                    yield key, what, torch.tensor(x, dtype=torch.float64)
-
-
 def _own_precision(
     subject: Subject, setting: Mapping[str, Any], shapes: Sequence[tuple[int, ...]], at: Difference
 ) -> float:
@@ -263,7 +205,7 @@ def _own_precision(
     """
     if not at.error <= MAX_OWN_PRECISION:
         return BOUND
-    side, nudged = (_original(subject, setting, shapes) for _ in range(2))
+    side, nudged = (original_of(subject, setting, shapes) for _ in range(2))
     for p in nudged.params:
         p.data.mul_(1 + torch.finfo(torch.float64).eps)
     for number in range(1, at.step + 1):
@@ -272,10 +214,10 @@ def _own_precision(
                 each.schedule(_scheduled(subject, each))
             each.step(number)
     values = ({what: x for _, what, x in each.tensors()}[at.what] for each in (side, nudged))
-    return min(4 * _error(*values), MAX_OWN_PRECISION)
+    return min(4 * error_between(*values), MAX_OWN_PRECISION)
 
 
-def _scheduled(subject: Subject, original: _Side) -> set[str]:
+def _scheduled(subject: Subject, original: Side) -> set[str]:
     """Return the arguments that are fractions in the original's groups, and read there."""
     group = original.optimizer.param_groups[0]
     numbers = {a.name: group.get(a.name) for a in subject.arguments}
@@ -285,25 +227,6 @@ def _scheduled(subject: Subject, original: _Side) -> set[str]:
         if name not in subject.kept
         and all(type(each) is float for each in (x if isinstance(x, tuple) else [x]))
     }
-
-
-def _original(
-    subject: Subject,
-    setting: Mapping[str, Any],
-    shapes: Sequence[tuple[int, ...]],
-    dtype: torch.dtype = torch.float64,
-) -> _Side:
-    """Return a side with the original class. In float32 it has its roundings."""
-    options = {**subject.settings, **setting}
-    return _Side(
-        subject.cls,
-        options,
-        shapes,
-        is_wide=subject.is_wide and dtype is torch.float64,
-        is_split=subject.is_split,
-        are_two=subject.reduces_all,
-        dtype=dtype,
-    )
 
 
 def _in_float32(
@@ -324,8 +247,8 @@ def _in_float32(
     eps = torch.finfo(dtype).eps
     num_roundings = ROUNDINGS if dtype is torch.float32 else 4
     for scale in GRADIENTS:
-        theirs, nudged = (_original(subject, {}, shapes, torch.float32) for _ in range(2))
-        mine = _Side(ours, {}, shapes, are_two=subject.reduces_all, dtype=torch.float32)
+        theirs, nudged = (original_of(subject, {}, shapes, torch.float32) for _ in range(2))
+        mine = ours_of(subject, ours, {}, shapes, torch.float32)
         for p in nudged.params:
             p.data.mul_(1 + torch.finfo(torch.float32).eps)
         for number in range(1, 4):
@@ -333,9 +256,12 @@ def _in_float32(
                 side.step(number, scale)
             found, own = ({what: x for _, what, x in each.tensors()} for each in (mine, nudged))
             for key, what, x in theirs.tensors():
-                if what not in found or (error := _error(found[what], x)) <= num_roundings * eps:
+                if (
+                    what not in found
+                    or (error := error_between(found[what], x)) <= num_roundings * eps
+                ):
                     continue
-                if not error <= min(4 * _error(own[what], x), eps**0.5):
+                if not error <= min(4 * error_between(own[what], x), eps**0.5):
                     words = f", in float32 with gradients of about {scale:g}"
                     raise _differs(Difference({}, key, what, number, error), subject, rule, words)
     return str(dtype).removeprefix("torch.") if subject.is_wide else ""
@@ -345,7 +271,7 @@ def _rounded_to(subject: Subject, shapes: tuple[tuple[int, ...], ...]) -> torch.
     """Return the shortest dtype that the original rounds to inside a step in float32."""
     if not subject.is_wide:
         return torch.float32
-    probe = _original(subject, {}, shapes)
+    probe = original_of(subject, {}, shapes)
     probe.step(1)
     return max(probe.replaced, key=lambda each: torch.finfo(each).eps, default=torch.float32)
 
@@ -360,11 +286,11 @@ def _compare(
     """
     words = f" in the proof, with {_words(setting)}"
     try:
-        original = _original(subject, setting, shapes)
+        original = original_of(subject, setting, shapes)
     except Exception as error:
         raise _OriginalFailsError(error, words) from error
     try:
-        mine = _Side(ours, _known(ours, setting), shapes, are_two=subject.reduces_all)
+        mine = ours_of(subject, ours, with_first(subject, setting), shapes)
     except Exception as error:
         raise _ours_fails(error, words) from error
     largest = Difference(setting, "", "nothing", 0, 0.0)
@@ -383,11 +309,11 @@ def _compare(
             raise _ours_fails(error, words) from error
         found = {what: x for _, what, x in mine.tensors()}
         for key, what, x in original.tensors():
-            if what not in found and key in subject.counters:
-                continue  # a rule that does not read the step count keeps none
+            if what not in found and key in (*subject.counters, *subject.left_out):
+                continue  # a rule keeps no step count and no state that it does not read
             if what not in found:
                 raise NotImportedError(f"the original has the {what}, which the rule lacks")
-            error_of_x = _error(found[what], x)
+            error_of_x = error_between(found[what], x)
             if not error_of_x <= largest.error:
                 largest = Difference(setting, key, what, number, error_of_x)
         if not largest.error <= BOUND:
@@ -400,26 +326,10 @@ def _ours_fails(error: Exception, words: str) -> NotImportedError:
     return NotImportedError(f"the imported class fails{words}: {type(error).__name__}: {error}")
 
 
-def _known(ours: Any, setting: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a setting that the imported class has; the rest changes nothing."""
-    import inspect
-
-    return {k: v for k, v in setting.items() if k in inspect.signature(ours).parameters}
-
-
-def _error(a: Tensor, b: Tensor) -> float:
-    if a.numel() != b.numel():
-        return float("inf")
-    a, b = a.reshape(-1).double(), b.reshape(-1).double()
-    if a.numel() == 0 or bool((a.isnan() & b.isnan()).all()):
-        return 0.0
-    return float((a - b).abs().max()) / max(float(b.abs().max()), 1e-30)
-
-
 def _with_all_states(subject: Subject, rule: Rule) -> dict[str, Any]:
     """Return a setting with which states exist that do not with the defaults."""
     flags = {state.when for state in rule.states}
-    off = [a for a in subject.arguments if a.name in flags and not a.default]
+    off = [a for a in subject.arguments if a.word in flags and not a.default]
     return {a.name: _choices(a, is_asked=False)[0] for a in off}
 
 
@@ -429,17 +339,23 @@ def _exchange(
     """Let each side go on with the other's state dict, and compare it with its own course.
 
     Returns:
-        False if the original keeps a counter or a number that steps change in its param group.
+        False if the original keeps a counter or a number that steps change in its param group, or
+        a state under the name of an argument.
 
     Raises:
         NotImportedError: a state dict is not taken, or the steps after it differ.
     """
-    theirs = _original(subject, setting, shapes)
-    mine = _Side(ours, _known(ours, setting), shapes, are_two=subject.reduces_all)
+    if any(subject.key(each) != each for each in subject.state_keys):
+        return False
+    theirs = original_of(subject, setting, shapes)
+    mine = ours_of(subject, ours, setting, shapes)
     for number in range(1, 4):
         for side in (theirs, mine):
             side.step(number)
-    if {*subject.counters, *subject.group_numbers} & set(theirs.optimizer.param_groups[0]):
+    if {*subject.counters, *subject.group_numbers} & {
+        *theirs.optimizer.param_groups[0],
+        *(key for key in theirs.optimizer.state if not isinstance(key, Tensor)),
+    }:
         return False
     saved = copy.deepcopy(theirs.optimizer.state_dict())
     mine_saved = copy.deepcopy(mine.optimizer.state_dict())
@@ -460,7 +376,7 @@ def _exchange(
     if _rounds_states(saved, subject):
         bound = 4 * torch.finfo(torch.float32).eps
     for a, b in zip(theirs.params, mine.params, strict=True):
-        if not (error_of_p := _error(b.detach(), a.detach())) <= bound:
+        if not (error_of_p := error_between(b.detach(), a.detach())) <= bound:
             raise NotImportedError(
                 f"the steps after an exchange of state dicts differ by {error_of_p:.1e} with "
                 f"{_words(setting)}",

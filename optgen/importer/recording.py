@@ -65,6 +65,12 @@ class Record:
     reduces_all: bool = False
     """A reduction goes over all parameters."""
 
+    totals: str = ""
+    """What sums that begin with 0 go over: "all", "group", or "", this parameter alone."""
+
+    has_totals: bool = False
+    """There are such sums."""
+
     scheduled: frozenset[str] = frozenset()
     """The arguments whose numbers the groups have. Empty while the constructor runs."""
 
@@ -91,7 +97,7 @@ class Record:
         natural = outcome != is_negated
         if self.is_silent:
             taken = natural
-            if "t" not in set(truth.atoms()) and not truth.reads_tensors:
+            if "t" not in truth.atoms and not truth.reads_tensors:
                 taken = self.decided.get(truth.key, self.forced.get(truth.key, natural))
                 self.answers.setdefault(truth.key, (taken, natural))
             return taken != is_negated
@@ -107,10 +113,10 @@ class Record:
         for name, is_first in sorted(value.origins):
             if is_first and name in self.scheduled:
                 self.kept.setdefault(name, author_line())
-                if name == "lr":
-                    raise stale(name, self.kept[name])
             elif not is_first:
                 self.renewed.add(name)
+            if name in self.renewed and name in self.kept:
+                raise ReadTwiceError(name, self.kept[name])
 
     def equals_run_with(self, forced: Mapping[str, bool]) -> bool:
         """Tell if a run with these forced outcomes would be this one."""
@@ -133,14 +139,21 @@ class Record:
         return condition, False
 
 
-def stale(name: str, place: tuple[str, int]) -> NotImportedError:
-    """Return the refusal of a number that a schedule of the group's number does not change."""
-    return NotImportedError(
-        f"the step reads the `{name}` that the constructor got, which a schedule of the group's "
-        "number does not change",
-        place,
-        hint=f'read group["{name}"], or give the number an argument of its own',
-    )
+class KeptError(NotImportedError):
+    """The step reads a number as the constructor got it, which no schedule changes."""
+
+    def __init__(self, name: str, place: tuple[str, int]) -> None:
+        super().__init__(
+            f"the step reads the `{name}` that the constructor got, which a schedule of the "
+            "group's number does not change",
+            place,
+            hint=f'read group["{name}"], or give the number an argument of its own',
+        )
+        self.name = name
+
+
+class ReadTwiceError(KeptError):
+    """The step reads a number both as the constructor got it and in the group."""
 
 
 def complete(refusal: NotImportedError, cls: Any) -> None:

@@ -13,9 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.importer.counts import count, groups_of, takes_split_groups
+from optgen.importer.counts import MATRIX, VECTOR, count, groups_of, takes_split_groups
 from optgen.importer.holders import Group, States
-from optgen.importer.numbers import Flag, Float, Int, Size, plain, recorded, recording_functions
+from optgen.importer.numbers import (
+    Flag,
+    Float,
+    Int,
+    Size,
+    plain,
+    recorded,
+    recording_floats,
+    recording_functions,
+)
 from optgen.importer.precision import precision
 from optgen.importer.recording import (
     Branch,
@@ -33,6 +42,8 @@ from optgen.spec.reserved_names import ADDED_ARGUMENTS, why_taken
 
 LETTERS = {"exp_avg": "m", "exp_avg_sq": "v", "max_exp_avg_sq": "v_max", "momentum_buffer": "m"}
 """Letters of papers for common keys of states."""
+LETTERS_OF_STEP = {"p": "w", "g": "grad", "t": "step"}
+"""The names of what training hands over. Where an argument has one of them, the other one."""
 OTHER_NAMES = ("atom", "constant", "copy", *PROPERTIES)
 """Values that a variable is only another name of."""
 
@@ -43,6 +54,11 @@ class Argument:
 
     name: str
     default: Any
+
+    @property
+    def word(self) -> str:
+        """Return the rule's name for it: p, g and t are others' names there."""
+        return f"{self.name}_argument" if self.name in LETTERS_OF_STEP else self.name
 
 
 @dataclass(frozen=True)
@@ -61,21 +77,38 @@ class Subject:
     dict has it even if no rule reads it."""
     is_wide: bool = False
     """The class runs without its roundings to shorter dtypes."""
-    has_roundings: bool = False
-    """There are such roundings. Known of a subject that runs without them."""
+    rounded: frozenset[torch.dtype] = frozenset()
+    """The dtypes of such roundings. Known of a subject that runs without them."""
     state_keys: frozenset[str] = frozenset()
     reduces_all: bool = False
     """A reduction goes over all parameters, as the runs have shown."""
     kept: frozenset[str] = frozenset()
     """The arguments that the steps read as the constructor got them, and not in the groups."""
+    own: frozenset[str] = frozenset()
+    """The arguments that the steps read both ways. The constructor's number is one of its own."""
+    left_out: frozenset[str] = frozenset()
+    """The keys of states that no step reads, as the runs have shown."""
+    is_for_matrices: bool = False
+    """The class is imported for matrices alone."""
+    totals: str = ""
+    """What sums that begin with 0 go over: "all", "group", or "", this parameter alone."""
     is_split: bool = False
     """The class takes groups that say `use_muon`; an import gives it matrices in such a group."""
 
+    def can_be_own(self, name: str) -> bool:
+        """Tell if the constructor's number may have a word of its own: it is one fraction."""
+        is_fraction = any(a.name == name and type(a.default) is float for a in self.arguments)
+        return is_fraction and name not in self.own
+
+    def key(self, key: str) -> str:
+        """Return the key of a state in the imported class: no argument has it as a name."""
+        return f"{key}_state" if any(a.name == key for a in self.arguments) else key
+
     def letter(self, key: str) -> str:
         """Return the name of a state in the rule."""
-        name, arguments = letter(key), {each.name for each in self.arguments}
+        name, arguments = letter(key), {each.word for each in self.arguments}
         if name in arguments or any(
-            other != key and LETTERS.get(other) == name for other in self.state_keys
+            other != key and LETTERS.get(other, other) == name for other in self.state_keys
         ):
             name = key
         return f"{name}_state" if name in arguments else name
@@ -94,10 +127,13 @@ class Path:
     numbers: dict[tuple[str, str], list[str]]
 
 
-def find_subject(cls: Any, settings: Mapping[str, Any], *, is_wide: bool = False) -> Subject:
+def find_subject(
+    cls: Any, settings: Mapping[str, Any], *, is_wide: bool = False, is_for_matrices: bool = False
+) -> Subject:
     """Look at the constructor, and take some steps to see what counts them.
 
-    `is_wide`: the class runs without its roundings to shorter dtypes.
+    `is_wide`: the class runs without its roundings to shorter dtypes. `is_for_matrices`: it gets no
+    parameters but matrices.
     """
     if not (isinstance(cls, type) and hasattr(cls, "step")):
         raise NotImportedError(f"{cls!r} is no class with a step")
@@ -116,18 +152,14 @@ def find_subject(cls: Any, settings: Mapping[str, Any], *, is_wide: bool = False
                 f"the argument `{each.name}` has no default", hint=f"--set {each.name}=…"
             )
         if _is_number_like(each.default):
-            if each.name in ("p", "g", "t"):
-                raise NotImportedError(
-                    f"the argument `{each.name}` has a name that a spec gives to something else",
-                    hint="rename it, or fix it by --set",
-                )
             arguments.append(Argument(each.name, each.default))
     names = {each.name for each in arguments}
     try:
         with precision(is_wide=is_wide) as replaced:
             is_split = takes_split_groups(cls, fixed)
             numeric = {a.name: a.default for a in arguments}
-            counts = count(cls, numeric, fixed, is_split=is_split)
+            shapes = (MATRIX,) if is_for_matrices else (MATRIX, VECTOR)
+            counts = count(cls, numeric, fixed, shapes, is_split=is_split)
     except NotImportedError:
         raise
     except Exception as error:
@@ -145,7 +177,8 @@ def find_subject(cls: Any, settings: Mapping[str, Any], *, is_wide: bool = False
         counts.changed,
         counts.kind,
         is_wide=is_wide,
-        has_roundings=bool(replaced),
+        is_for_matrices=is_for_matrices,
+        rounded=frozenset(replaced),
         state_keys=counts.state_keys,
         is_split=is_split,
     )
@@ -155,6 +188,16 @@ def _is_number_like(default: Any) -> bool:
     if isinstance(default, tuple):
         return bool(default) and all(type(each) in (int, float) for each in default)
     return type(default) in (bool, int, float)
+
+
+def kept_word(name: str) -> str:
+    """Return the word for an argument as the constructor got it, where a group's is read too."""
+    return f"kept_{name}"
+
+
+def first_argument(name: str) -> str:
+    """Return the argument of the imported class that sets such a number."""
+    return f"first_{name}"
 
 
 def letter(key: str) -> str:
@@ -191,14 +234,19 @@ class Run:
 
     def take(self, *, is_fresh: bool) -> Path:
         """Run the constructor and a step: the first, or a later one."""
-        self.words = {"p", "g", "t", *(a.name for a in self.subject.arguments)}
+        self.words = {"p", "g", "t", *(a.word for a in self.subject.arguments)}
+        self.words |= {kept_word(name) for name in self.subject.own}
+        keys = self.subject.state_keys - self.subject.counters.keys()
+        self.words |= {self.subject.letter(key) for key in keys}
         generator = torch.Generator().manual_seed(1)
         self.param = torch.nn.Parameter(
             torch.randn(self.shape, dtype=torch.float64, generator=generator)
         )
         set_current(self.record)
         try:
-            with recording_functions(), precision(is_wide=self.subject.is_wide):
+            package = self.subject.cls.__module__.partition(".")[0]
+            wide = precision(is_wide=self.subject.is_wide)
+            with recording_functions(), recording_floats(package), wide:
                 optimizer = self._construct()
                 self.is_constructed = True
                 for self.number in (1,) if is_fresh else (1, 2, 3, 4):
@@ -219,7 +267,7 @@ class Run:
         return Path(events, decided, states, self.inits, self.aliases, self.bindings, self.numbers)
 
     def _construct(self) -> Any:
-        arguments = {a.name: _argument(a) for a in self.subject.arguments}
+        arguments = {a.name: self._first(a) for a in self.subject.arguments}
         self.recorder = TensorRecorder(self.record, self.shape)
         self.recorder.declare(self.param, "p")
         with self._naming(), self.recorder:
@@ -246,18 +294,24 @@ class Run:
             The arguments whose numbers the groups have, so that a schedule can change them.
         """
         for argument in self.subject.arguments:
-            first = _argument(argument)
+            first = self._first(argument)
             for group in groups:
                 if _has_atoms(group.get(argument.name), first):
                     dict.__setitem__(group, argument.name, _argument(argument, is_first=False))
                     yield argument.name
+
+    def _first(self, argument: Argument) -> Any:
+        """Return an argument as the constructor gets it."""
+        if argument.name not in self.subject.own:
+            return _argument(argument)
+        return recorded(argument.default, Value("atom", name=kept_word(argument.name)))
 
     def _step(self, optimizer: Any) -> None:
         """Take one step with a new recorder, which knows p, g and the states."""
         self.recorder = TensorRecorder(self.record, self.shape)
         self.recorder.declare(self.param, "p")
         self.recorder.declare(self.param.grad, "g")
-        for holder in (*optimizer.param_groups, *optimizer.state.values()):
+        for holder in (*optimizer.param_groups, optimizer.state):
             holder.declare()
         step = inspect.unwrap(self.subject.cls.step)
         with torch.no_grad(), self._naming(), self.recorder:
@@ -334,11 +388,11 @@ def _argument(argument: Argument, *, is_first: bool = True) -> Any:
         return tuple(
             recorded(
                 float(x) if x == 0 else x,
-                Value("atom", name=f"{argument.name}[{i}]", origins=origins),
+                Value("atom", name=f"{argument.word}[{i}]", origins=origins),
             )
             for i, x in enumerate(default)
         )
-    return recorded(default, Value("atom", name=argument.name, origins=origins))
+    return recorded(default, Value("atom", name=argument.word, origins=origins))
 
 
 def _has_atoms(x: Any, argument: Any) -> bool:

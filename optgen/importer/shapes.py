@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
 from optgen.importer.numbers import Size
 from optgen.importer.recording import NotImportedError, author_line
-from optgen.importer.values import Value, apply, constant
+from optgen.importer.values import Value, apply, constant, is_constant
 
 Shape = tuple[int, ...]
 
@@ -180,6 +181,15 @@ def variance(value: Value, x: Tensor, axes: set[int], correction: float, param: 
 
 def is_nonnegative(value: Value) -> bool:
     """Tell if a value is 0 or more wherever states are. A state's sign is the proof's business."""
+    if value not in _nonnegative:
+        _nonnegative[value] = _is_nonnegative(value)
+    return _nonnegative[value]
+
+
+_nonnegative: WeakKeyDictionary[Value, bool] = WeakKeyDictionary()
+
+
+def _is_nonnegative(value: Value) -> bool:
     op, args = value.op, value.args
     if op == "constant":
         return isinstance(value.constant, int | float) and value.constant >= 0
@@ -189,6 +199,8 @@ def is_nonnegative(value: Value) -> bool:
         return True
     if op == "pow":
         return args[1].constant == 2 or is_nonnegative(args[0])
+    if op == "sub" and is_constant(args[0], 1) and not value.reads_tensors:
+        return True  # a decay is at most 1, else the proof finds it
     if op == "maximum":
         return any(map(is_nonnegative, args))
     if op in ("where", "lerp"):

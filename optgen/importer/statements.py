@@ -5,10 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import SequenceMatcher
 
 from optgen.importer import layout
-from optgen.importer.recording import Branch, NotImportedError
+from optgen.importer.recording import Branch
 from optgen.importer.values import PROPERTIES, Value, expression, text
 
 
@@ -20,6 +19,8 @@ class Assign:
     source: str
     place: tuple[str, int] = field(default=("", 0), compare=False)
     kind: str = field(default="number", compare=False)
+    side: str = ""
+    """The kind of a turned or square matrix. Such code is not that of a matrix that is not so."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,9 @@ class If:
 
 Item = Assign | If
 Event = Assign | Choice
+
+
+SIDES = ("turned", "rows", "cols")
 
 
 class HazardError(Exception):
@@ -75,7 +79,8 @@ def events_of(events: Sequence[Value | Branch]) -> list[Event]:
             source = ast.unparse(expression(event, is_definition=True))
             if source != event.name:
                 kind = event.args[0].kind if event.op == "copy" else event.kind
-                made.append(Assign(event.name, source, event.place, kind))
+                side = kind if kind in SIDES else ""
+                made.append(Assign(event.name, source, event.place, kind, side))
             holds[event.name] = event
     return made
 
@@ -162,77 +167,6 @@ def without_dead(items: Sequence[Item], live: set[str]) -> tuple[Item, ...]:
     return tuple(reversed(kept))
 
 
-def merged(condition: str, then: Sequence[Item], other: Sequence[Item]) -> list[Item]:
-    """Return code that is `then` if a lasting condition is true, else `other`."""
-    made: list[Item] = []
-    matcher = SequenceMatcher(None, list(then), list(other), autojunk=False)
-    for tag, a1, a2, b1, b2 in matcher.get_opcodes():
-        if tag == "equal":
-            made += then[a1:a2]
-            continue
-        left, right = list(then[a1:a2]), list(other[b1:b2])
-        if _are_alike(left, right):
-            for a, b in zip(left, right, strict=True):
-                assert isinstance(a, If)
-                assert isinstance(b, If)
-                inside = [
-                    merged(condition, x, y) for x, y in ((a.then, b.then), (a.other, b.other))
-                ]
-                made.append(If(a.condition, tuple(inside[0]), tuple(inside[1]), a.is_tensor))
-            continue
-        made.append(If(condition, tuple(left), tuple(right)))
-    return made
-
-
-def without_impossible(items: Sequence[Item], first: str) -> list[Item]:
-    """Return code without sides that no step takes: where `first` is true, the count is 1."""
-    made: list[Item] = []
-    for item in items:
-        if isinstance(item, If):
-            then, other = list(item.then), list(item.other)
-            if item.condition == first:
-                then = list(_counted_once(then))
-            elif (is_first := _at_first_step(item.condition)) is not None:
-                then, other = (
-                    side if is_taken else given(first, False, side)
-                    for side, is_taken in ((then, is_first), (other, not is_first))
-                )
-            then, other = (without_impossible(each, first) for each in (then, other))
-            item = If(item.condition, tuple(then), tuple(other), item.is_tensor)
-        made.append(item)
-    return made
-
-
-def _at_first_step(condition: str) -> bool | None:
-    """Return the answer of a condition on the count alone for the count 1; None for others."""
-    if names_in(condition) != {"t"}:
-        return None
-    try:
-        return bool(eval(condition, {"__builtins__": {}}, {"t": 1}))
-    except ArithmeticError:
-        return None
-
-
-def _counted_once(items: Sequence[Item]) -> Iterator[Item]:
-    """Yield the code of a step with the count 1."""
-    for item in items:
-        if isinstance(item, Assign):
-            yield item
-        elif (is_true := _at_first_step(item.condition)) is not None:
-            yield from _counted_once(item.then if is_true else item.other)
-        else:
-            then, other = (tuple(_counted_once(side)) for side in (item.then, item.other))
-            yield If(item.condition, then, other, item.is_tensor)
-
-
-def _are_alike(left: Sequence[Item], right: Sequence[Item]) -> bool:
-    """Tell if both are ifs with the same conditions."""
-    return len(left) == len(right) and all(
-        isinstance(a, If) and isinstance(b, If) and a.condition == b.condition
-        for a, b in zip(left, right, strict=True)
-    )
-
-
 def folded(items: Sequence[Item]) -> list[Item]:
     """Return code in which two neighbouring assignments to one name are one.
 
@@ -294,102 +228,6 @@ def _with_name_replaced(items: Sequence[Item], name: str, by: str) -> list[Item]
         other = tuple(_with_name_replaced(item.other, name, by))
         made.append(If(substituted(item.condition, name, by), then, other, item.is_tensor))
     return made
-
-
-def with_wheres(items: Sequence[Item]) -> list[Item]:
-    """Return code in which an `if` on a tensor's value is computed on both sides."""
-    made: list[Item] = []
-    for item in items:
-        if isinstance(item, Assign):
-            made.append(item)
-            continue
-        then, other = with_wheres(item.then), with_wheres(item.other)
-        if item.is_tensor:
-            made += _with_inner_ifs_outside(item.condition, then, other)
-        else:
-            made.append(If(item.condition, tuple(then), tuple(other)))
-    return made
-
-
-def _with_inner_ifs_outside(
-    condition: str, then: Sequence[Item], other: Sequence[Item]
-) -> list[Item]:
-    """Return both sides of a branch on a tensor; ifs inside a side stand around them.
-
-    `if tensor: (if flag: a else: b) else: c` is `if flag: (if tensor: a else: c) else: …`.
-    """
-    for side in (then, other):
-        at = next((n for n, item in enumerate(side) if isinstance(item, If)), None)
-        if at is None:
-            continue
-        inner = side[at]
-        assert isinstance(inner, If)
-        if names_in(inner.condition) & assigned(side[:at]):
-            raise NotImportedError("branches inside a branch on a tensor's value", item_place(side))
-        sides = []
-        for outcome in (True, False):
-            a, b = (given(inner.condition, outcome, each) for each in (then, other))
-            sides.append(tuple(_with_inner_ifs_outside(condition, a, b)))
-        return [If(inner.condition, sides[0], sides[1])]
-    return list(_both_sides(condition, then, other))
-
-
-def given(condition: str, outcome: bool, items: Sequence[Item]) -> list[Item]:
-    """Return code in which a lasting condition is known: of its ifs one side stays."""
-    made: list[Item] = []
-    for n, item in enumerate(items):
-        if isinstance(item, Assign):
-            made.append(item)
-            if item.name in names_in(condition):
-                return [*made, *items[n + 1 :]]
-            continue
-        if item.condition == condition:
-            made += given(condition, outcome, item.then if outcome else item.other)
-            continue
-        then, other = (tuple(given(condition, outcome, s)) for s in (item.then, item.other))
-        made.append(If(item.condition, then, other, item.is_tensor))
-    return made
-
-
-def _both_sides(condition: str, then: Sequence[Item], other: Sequence[Item]) -> Iterator[Assign]:
-    """Yield both sides, with names of their own, and the choice between their results."""
-    condition = condition if _is_answer(condition) else f"{condition} != 0"
-    names = dict.fromkeys(item.name for item in (*then, *other) if isinstance(item, Assign))
-    if names_in(condition) & set(names):
-        yield Assign("is_taken", condition)
-        condition = "is_taken"
-    results: list[dict[str, str]] = []
-    for side, ending in ((then, "then"), (other, "else")):
-        last: dict[str, str] = {}
-        for number, item in enumerate(side):
-            if isinstance(item, If):
-                raise NotImportedError(
-                    "branches inside a branch on a tensor's value", item_place(side)
-                )
-            source = item.source
-            for name, by in last.items():
-                source = substituted(source, name, by)
-            later = side[number + 1 :]
-            if any(isinstance(x, If) or item.name in names_in(x.source) for x in later):
-                yield Assign(f"{item.name}_{ending}", source, item.place)
-                source = f"{item.name}_{ending}"
-            last[item.name] = source
-        results.append(last)
-    for name in names:
-        a, b = (result.get(name, name) for result in results)
-        yield Assign(name, f"where({condition}, {a}, {b})")
-
-
-def item_place(items: Sequence[Item]) -> tuple[str, int]:
-    """Return the author's line of the first assignment."""
-    return next((x.place for x in items if isinstance(x, Assign)), ("", 0))
-
-
-def _is_answer(condition: str) -> bool:
-    node = ast.parse(condition, mode="eval").body
-    return isinstance(node, ast.Compare | ast.BoolOp) or (
-        isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
-    )
 
 
 def num_reads(source: str, name: str) -> int:

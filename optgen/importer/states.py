@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import torch
 
+from optgen.importer.branches import given, merged, without_impossible
+from optgen.importer.counts import MATRIX
 from optgen.importer.recording import NotImportedError
 from optgen.importer.run import Path, Subject
-from optgen.importer.statements import Item, given, merged, without_impossible
-
-MATRIX, VECTOR = (4, 3), (5,)
-"""The shapes of the parameters that runs have."""
+from optgen.importer.shapes import size_of
+from optgen.importer.statements import Item
 
 Runs = Mapping[tuple[tuple[int, ...], bool], Sequence[Path]]
 """The runs by the parameter's shape, and by whether the step is its first."""
@@ -50,10 +50,10 @@ def _state(key: str, subject: Subject, runs: Runs) -> FoundState:
                 init = path.inits[key].key
             present.append((key in path.states, path.decided))
     when = ""
-    if set(shapes) != {MATRIX, VECTOR}:
+    if set(shapes) != {shape for shape, _ in runs}:
         when = "factored" if MATRIX in shapes else "not factored"
     elif not all(is_there for is_there, _ in present):
-        when = _flag_of(present, key, {a.name for a in subject.arguments})
+        when = _flag_of(present, key, {a.word for a in subject.arguments})
     word = _shape_word(key, shapes)
     every = itertools.chain(*runs.values())
     dtypes = {path.states[key][1] for path in every if key in path.states}
@@ -72,7 +72,7 @@ def _flag_of(present: Sequence[tuple[bool, dict[str, bool]]], key: str, names: s
 
 
 def _shape_word(key: str, shapes: Mapping[tuple[int, ...], tuple[int, ...]]) -> str:
-    if all(shape == mine for shape, mine in shapes.items()):
+    if all(mine in (shape, (size_of(shape),)) for shape, mine in shapes.items()):
         return "like"
     if all(mine in ((), (1,)) for mine in shapes.values()):
         return "scalar"
@@ -98,7 +98,7 @@ def with_first_step(
         return first
     condition = _first_step(subject, states, shape)
     flags = [
-        s for s in states if s.shape == "like" and s.when in {a.name for a in subject.arguments}
+        s for s in states if s.shape == "like" and s.when in {a.word for a in subject.arguments}
     ]
     if condition == "t == 1" and flags:
         flag, own = flags[0].when, f"fresh({subject.letter(flags[0].key)})"

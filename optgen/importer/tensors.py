@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from optgen.importer.composites import COMPOSITES
 from optgen.importer.numbers import note, plain, recorded
-from optgen.importer.parameters import STACKS, each_in, one_for_each, over_all
+from optgen.importer.parameters import STACKS, begun, divided, each_in, one_for_each, over_all
 from optgen.importer.recording import NotImportedError, Record, as_value, author_line
 from optgen.importer.shapes import (
     Sizes,
@@ -247,13 +247,19 @@ class TensorRecorder(TorchFunctionMode):
         base = memory if memory is not None and memory.word else self._base_of(target)
         if base is None:
             raise NotImportedError("a part of a tensor is changed in place", author_line())
+        seen = value
         if base is not memory:
             value = _seen_as(target, value, base.tensor, self.shape)
+            if value is not seen and seen.op not in ("constant", "atom") and not seen.place[0]:
+                seen.kind = kind_of(tuple(target.shape), self.shape)
+                self.record.add(seen)
         memory = base
         previous = memory.value
         if previous is value:
             return
         self._forget_views(memory)
+        if value is not seen:
+            self.memories[_key(target)] = Memory(target, seen)
         if memory.word is None and value.op in ("constant", "atom"):
             memory.value = value
             return
@@ -285,6 +291,8 @@ class TensorRecorder(TorchFunctionMode):
         else:
             number = CREATIONS[base]
             fill = kwargs.get("fill_value", args[-1] if args else 0)
+            if isinstance(fill, list | tuple) and len(fill) == 1:
+                fill = fill[0]
             if number is not None:
                 value = constant(number)
             elif isinstance(fill, Tensor):
@@ -333,6 +341,8 @@ class TensorRecorder(TorchFunctionMode):
         if base in ("addcmul", "addcdiv") and len(args) == 4 and not isinstance(args[1], Tensor):
             x, factor, *others = operands  # the order of older versions of torch
             operands = [x, *others, factor]
+        if (made := self._of_parameters(base, operands)) is not None and not options:
+            return made
         if base in ("dot", "inner", "vdot"):
             return Value("sum", (apply("mul", *operands),))
         if (builder := BUILDERS.get(base)) is not None:
@@ -342,6 +352,12 @@ class TensorRecorder(TorchFunctionMode):
         if (word := BINARY.get(base)) is not None and len(operands) == 2:
             return apply(word, *operands)
         raise NotImportedError(f"torch's `{base}` has no word in the language", author_line())
+
+    def _of_parameters(self, base: str, operands: list[Operand]) -> Value | None:
+        """Return a sum or a mean over parameters that a loop makes; None for other operations."""
+        if base not in ("add", "div") or len(operands) != 2:
+            return None
+        return divided(*operands) if base == "div" else begun(self.record, *operands)
 
     def _reduction(self, word: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
         """Return a sum, a mean, a norm or the like: of all elements, of rows or of columns."""

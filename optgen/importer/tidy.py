@@ -198,8 +198,11 @@ class _Order(ast.NodeTransformer):
         return node
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
-        left, right = self.visit(node.left), self.visit(node.right)
+        left: ast.expr = self.visit(node.left)
+        right: ast.expr = self.visit(node.right)
         match node.op, left, right:
+            case ast.Add() | ast.Sub(), _, ast.Constant(0):
+                return left
             case ast.Pow(), _, ast.Constant(0.5):
                 return ast.Call(ast.Name("sqrt"), [left], [])
             case ast.Mult(), _, ast.BinOp(left=ast.Constant(1), op=ast.Div(), right=divisor):

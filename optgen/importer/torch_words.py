@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from optgen.importer.recording import NotImportedError, author_line
-from optgen.importer.values import Value, apply, constant, is_constant
-
-HUGE = 1.7976931348623157e308
-"""The largest finite float64."""
+from optgen.importer.values import HUGE, Value, apply, constant, is_constant
 
 
 def _words(text: str) -> list[str]:
@@ -55,6 +52,8 @@ PLAIN = frozenset(
         "dim",
         "stride",
         "is_complex",
+        "_record_function_enter_new",
+        "_record_function_exit",
         "is_floating_point",
         "is_contiguous",
         "element_size",

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import hashlib
+import math
 from dataclasses import dataclass, field
 
 Constant = int | float | bool | str | None
 
+HUGE = 1.7976931348623157e308
+"""The largest finite float64. The language has no infinity; in float32 it is one."""
+LONG = 500
+"""The characters of a key that is not shortened."""
 BINARY: dict[str, type[ast.operator]] = {
     "add": ast.Add,
     "sub": ast.Sub,
@@ -49,6 +54,10 @@ class Value:
     """number, tensor, row, col, turned: what the shape of a recorded tensor is."""
     origins: frozenset[tuple[str, bool]] = frozenset()
     """The arguments that it is computed from, and if they are as the constructor got them."""
+    atoms: frozenset[str] = frozenset()
+    """The names of all atoms that it is computed from."""
+    ops: frozenset[str] = frozenset()
+    """All operations that it is computed by."""
 
     def __post_init__(self) -> None:
         """Fill in the key: the structure without the author's names."""
@@ -58,19 +67,19 @@ class Value:
             self.key = repr(self.constant)
         else:
             self.key = f"{self.op}({','.join(each.key for each in self.args)})"
+        if len(self.key) > LONG:  # products of products would double it each time
+            self.key = f"{self.op}:{hashlib.sha256(self.key.encode()).hexdigest()}"
+        names = {str(self.name)} if self.op == "atom" else set()
+        self.atoms = frozenset(names).union(*(each.atoms for each in self.args))
+        self.ops = frozenset([self.op]).union(*(each.ops for each in self.args))
         self.reads_tensors |= any(each.reads_tensors for each in self.args)
         self.origins = self.origins.union(*(each.origins for each in self.args))
 
-    def atoms(self) -> Iterator[str]:
-        """Yield the names of all atoms that the value is computed from."""
-        if self.op == "atom":
-            yield str(self.name)
-        for each in self.args:
-            yield from each.atoms()
-
 
 def constant(value: Constant) -> Value:
-    """Return a constant as a value. A whole float is written as an int."""
+    """Return a constant as a value. A whole float is written as an int, infinity as HUGE."""
+    if isinstance(value, float) and math.isinf(value):
+        value = math.copysign(HUGE, value)
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         value = int(value)
     return Value("constant", constant=value)
@@ -144,6 +153,11 @@ def expression(value: Value, *, is_definition: bool = False) -> ast.expr:
     if value.op in ("and", "or"):
         return ast.BoolOp(ast.And() if value.op == "and" else ast.Or(), args)
     word, _, over = value.op.partition("@")
+    if word == "count":
+        word, args = (
+            "sum",
+            [ast.parse(f"where({ast.unparse(args[0])} > 0, 1, 1)", mode="eval").body],
+        )
     keywords = [ast.keyword("over", ast.Constant(over))] if over else []
     return ast.Call(ast.Name(word), args, keywords)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from optgen.importer.explore import Bound, Rule
 from optgen.importer.layout import number
-from optgen.importer.run import Argument, Subject
+from optgen.importer.rules import Bound, Rule
+from optgen.importer.run import LETTERS_OF_STEP, Argument, Subject, first_argument, kept_word
 from optgen.importer.source_of import paper_of, provenance
 from optgen.importer.statements import Item, assigned, names_read, printed, renamed
 from optgen.importer.states import FoundState
@@ -16,10 +16,12 @@ from optgen.importer.tidy import means_of_squares, tidied
 from optgen.ir.ops import OPS
 
 
-def spec_text(subject: Subject, rule: Rule, *, is_for_matrices: bool = False) -> str:
-    """Return the text of a spec file. `is_for_matrices`: parameters have two axes at most."""
+def spec_text(subject: Subject, rule: Rule, *, max_axes: int | None = None) -> str:
+    """Return the text of a spec file. `max_axes`: 2 if parameters have no more axes."""
     first, items = _code(subject, rule)
-    if is_for_matrices:
+    if subject.is_for_matrices:
+        first.insert(0, '    require(ndim(p) == 2, "a parameter is no matrix: {shape}")')
+    elif max_axes == 2:
         first.insert(0, '    require(ndim(p) <= 2, "a parameter has more than two axes: {shape}")')
     body = "\n".join([*first, *printed(items)])
     used = {
@@ -32,12 +34,17 @@ def spec_text(subject: Subject, rule: Rule, *, is_for_matrices: bool = False) ->
         "/,",
         *_states(subject, states, means_of_squares(items)),
         *_arguments(rule, arguments),
+        *_first_arguments(subject, used),
     ]
     words = {"optimizer"} | {w for w in used if w in OPS or w == "require"}
     words |= {re.split(r"[=(]", line)[1] for line in declared if "(" in line}
+    left_out = sorted(subject.left_out)
     paper = paper_of(subject.cls)
     options = [f'paper="{paper}"'] if paper else []
     options += ['step="int"'] if subject.step_state == "int" else []
+    taken = {a.name: LETTERS_OF_STEP[a.name] for a in arguments if a.name in LETTERS_OF_STEP}
+    declared = [_with_letters(line, taken) for line in ("p,", "g,", *declared)]
+    body = _with_letters(body, taken)
     lines = [
         f'"""{provenance(subject.cls)}"""',
         "",
@@ -46,30 +53,51 @@ def spec_text(subject: Subject, rule: Rule, *, is_for_matrices: bool = False) ->
         "",
         f"@optimizer({', '.join(options)})",
         f"def {subject.cls.__name__}(",
-        *(f"    {line}" for line in ("p,", "g,", *declared)),
+        *(f"    {line}" for line in declared),
         "):",
         f'    """{subject.cls.__name__}, as {subject.cls.__module__} has it."""',
+        *(f"    # The original also keeps {key}, which no step reads." for key in left_out),
         body,
         "",
     ]
     return "\n".join(lines)
 
 
+def _with_letters(code: str, taken: Mapping[str, str]) -> str:
+    """Return code in which arguments have the names of what training hands over.
+
+    `taken`: these names, with those that training's tensors have instead.
+    """
+    for name, other in taken.items():
+        code = re.sub(rf"(?<![\"\w]){name}(?![\"\w])", other, code)
+        code = re.sub(rf"\b{name}_argument\b", name, code)
+    return code
+
+
 def _code(subject: Subject, rule: Rule) -> tuple[list[str], list[Item]]:
     """Return the lines that give a tuple's numbers names, and the rule's code."""
     items = list(rule.items)
-    numbers = {"t", *(a.name for a in subject.arguments)}
+    numbers = {"t", *(a.word for a in subject.arguments)}
     numbers |= {subject.letter(each.key) for each in rule.states if each.shape == "scalar"}
     unpacked: list[str] = []
     for argument in subject.arguments:
         names = _names_of_elements(argument, rule, items)
         for n, name in enumerate(names):
-            items = renamed(items, f"{argument.name}[{n}]", name)
+            items = renamed(items, f"{argument.word}[{n}]", name)
         if names:
-            unpacked.append(f"    {', '.join(names)} = {argument.name}")
+            unpacked.append(f"    {', '.join(names)} = {argument.word}")
             numbers |= set(names)
     if unpacked:
         unpacked.append("")
+    for name in sorted(subject.own):
+        unpacked += [
+            f"    if {first_argument(name)} is None:",
+            f"        {kept_word(name)} = {name}",
+            "    else:",
+            f"        {kept_word(name)} = {first_argument(name)}",
+            "",
+        ]
+    numbers |= {kept_word(name) for name in subject.own}
     lasting = {"p", *(subject.letter(each.key) for each in rule.states)}
     return unpacked, tidied(items, numbers, lasting)
 
@@ -81,7 +109,7 @@ def _names_of_elements(argument: Argument, rule: Rule, items: list[Item]) -> lis
     """
     if not isinstance(argument.default, tuple):
         return []
-    elements = [f"{argument.name}[{n}]" for n in range(len(argument.default))]
+    elements = [f"{argument.word}[{n}]" for n in range(len(argument.default))]
     body = "\n".join(printed(items))
     if not all(each in body for each in elements):
         return []
@@ -93,8 +121,8 @@ def _names_of_elements(argument: Argument, rule: Rule, items: list[Item]) -> lis
 
 
 def _is_used(argument: Argument, used: set[str], states: list[FoundState]) -> bool:
-    return argument.name in used or any(
-        argument.name in (s.init, s.when, s.when.removeprefix("not ")) for s in states
+    return argument.word in used or any(
+        argument.word in (s.init, s.when, s.when.removeprefix("not ")) for s in states
     )
 
 
@@ -103,7 +131,7 @@ def _states(subject: Subject, states: list[FoundState], moments: set[str]) -> It
     is_alone = len(moments & {subject.letter(each.key) for each in states}) == 1
     for each in states:
         name = subject.letter(each.key)
-        options = [f'"{each.key}"']
+        options = [f'"{subject.key(each.key)}"']
         if each.init != "0":
             options.append(
                 f'init="{each.init}"' if each.init.isidentifier() else f"init={each.init}"
@@ -125,17 +153,29 @@ def _arguments(rule: Rule, arguments: list[Argument]) -> Iterator[str]:
         yield "*,"
     for argument in arguments:
         if isinstance(argument.default, bool):
-            yield f"{argument.name}=flag({argument.default}),"
+            yield f"{argument.word}=flag({argument.default}),"
             continue
         options = [number(argument.default), *_bounds(argument, rule.bounds)]
-        yield f"{argument.name}=hyper({', '.join(options)}),"
+        yield f"{argument.word}=hyper({', '.join(options)}),"
+
+
+def _first_arguments(subject: Subject, used: set[str]) -> Iterator[str]:
+    """Yield the declarations of numbers that the steps read as the constructor got them."""
+    for name in sorted(subject.own):
+        if kept_word(name) in used:
+            yield f"{first_argument(name)}=hyper("
+            yield "    None,"
+            yield "    optional=True,"
+            about = f"The {name} that the class was made with, if a schedule changes {name}."
+            yield f'    about="{about}",'
+            yield "),"
 
 
 def _bounds(argument: Argument, bounds: tuple[Bound, ...]) -> list[str]:
     """Return the bounds of an argument; those of a tuple hold for each of its numbers."""
-    names = [argument.name]
+    names = [argument.word]
     if isinstance(argument.default, tuple):
-        names = [f"{argument.name}[{i}]" for i in range(len(argument.default))]
+        names = [f"{argument.word}[{i}]" for i in range(len(argument.default))]
     common = set.intersection(
         *({(b.kind, b.number) for b in bounds if b.name == name} for name in names)
     )

@@ -8,8 +8,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from optgen.contract.states import AT_LEAST_FLOAT32, MATRIX_SHAPES, QUANTIZED, RANK, StateEntry
-from optgen.ir.nodes import NOWHERE, Call, Expr, Place, Program, Ref, expressions, walk
+from optgen.contract.states import (
+    AT_LEAST_FLOAT32,
+    FACTS,
+    MATRIX_SHAPES,
+    QUANTIZED,
+    RANK,
+    StateEntry,
+    size_limit,
+)
+from optgen.ir.nodes import NOWHERE, Call, Const, Expr, Place, Program, Ref, expressions, walk
 from optgen.ir.ops import (
     DRAWING_OPS,
     LINEAR_ALGEBRA,
@@ -312,8 +320,10 @@ class Algorithm:
         if condition is None:
             return None
         name, hyper = condition.name, self.hyper(condition.name)
-        if hyper is None:
-            holds: Expr = Call(name, (Ref(self.param),))  # a shape predicate
+        if condition.limit:
+            holds: Expr = within(self.param, *condition.limit)
+        elif hyper is None:
+            holds = Call(name, (Ref(self.param),))  # a shape predicate
         else:
             holds = Ref(name) if hyper.type == "flag" else Call("truth", (Ref(name),))
         return holds if condition.holds else Call("not", (holds,))
@@ -406,3 +416,19 @@ class IdentityKey:
 
     def __hash__(self) -> int:
         return id(self.algorithm)
+
+
+def within(param: str, side: str, limit: str) -> Call:
+    """Return the fact that a side has at most `limit`, a hyperparameter's name or a number."""
+    bound = Const(int(limit)) if limit.isdigit() else Ref(limit)
+    return Call("within", (Call(side, (Ref(param),)), bound))
+
+
+def fact_of(expr: Expr) -> str | None:
+    """Return the name of a fact about the parameter's shape; None for any other expression."""
+    match expr:
+        case Call("within", (Call(side, _), Ref(limit) | Const(int() as limit))):
+            return size_limit(side, limit)
+        case Call(op, _) if op in FACTS:
+            return op
+    return None

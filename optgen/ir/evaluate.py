@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.contract.states import AT_LEAST_FLOAT32, FACTS, QUANTIZED, RANK
+from optgen.contract.states import AT_LEAST_FLOAT32, FACTS, QUANTIZED, RANK, fact_holds
 from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.kinds import Axes, Kind, declared_kinds, height, kind_of, width
 from optgen.ir.meanings import MEANINGS
@@ -292,8 +292,12 @@ def as_scalar_tensor(value: Any) -> Any:
 
 
 def exists(state: State, condition_values: Mapping[str, Any]) -> bool:
-    """Tell whether a state exists, given the values of hyperparameters and shape predicates."""
+    """Tell whether a state exists, given the values of hyperparameters and properties."""
     condition = state.condition
+    if condition is not None and condition.limit:
+        sizes = (condition_values["rows"], condition_values["cols"])
+        shape = sizes if condition_values["factored"] else ()
+        return fact_holds(condition.name, shape, condition_values) is condition.holds
     return condition is None or bool(condition_values[condition.name]) is condition.holds
 
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TypeGuard
 
-from optgen.contract.states import FACTS
-from optgen.ir.algorithm import Algorithm
+from optgen.ir.algorithm import Algorithm, fact_of
 from optgen.ir.nodes import Call, Expr, If, Program, Ref, expressions, walk
 from optgen.ir.ops import DRAWING_OPS, LINEAR_ALGEBRA, MATRIX_OPS, WIDE_OPS
 
@@ -114,11 +113,9 @@ def _matrix_ops_by_arm(program: Program, within: str = "") -> Iterator[tuple[str
 def _is_about_shape(condition: Expr) -> bool:
     """Tell whether a condition consists of shape predicates, which a plan is specialized for."""
     match condition:
-        case Call(op, _) if op in FACTS:
-            return True
         case Call("and" | "or" | "not", args):
             return all(map(_is_about_shape, args))
-    return False
+    return fact_of(condition) is not None
 
 
 def widens(algorithm: Algorithm) -> bool:

@@ -273,7 +273,7 @@ _KINDS_OF_OPS = {
     **dict.fromkeys(RANDOM_OPS, TENSOR),
     **dict.fromkeys(PROPERTIES, PARAM),
     "fresh": PARAM,
-    **dict.fromkeys(FACTS, STATIC),
+    **dict.fromkeys((*FACTS, "within"), STATIC),
 }
 """The kinds of the ops whose kind does not depend on their operands."""
 _KEPT_BY_PREFIX = {"row": Axes.MATRIX | HEIGHT, "col": Axes.MATRIX | WIDTH}

@@ -24,22 +24,33 @@ SMALLEST_NORM = FORMATS["bfloat16"].tiny
 """The smallest normal number of bfloat16, in which lowerings make matrices orthogonal."""
 
 
-def orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> Any:
+def orthogonalize(
+    x: Any, coefficients: Any, steps: Any, eps: Any, divisor: str = "norm", _dtype: Any = None
+) -> Any:
     """Return x with its singular values driven towards 1, by steps of Newton-Schulz.
 
-    The steps begin at x / maximum(norm(x), eps); zeros stay zeros. A step is an odd polynomial of
-    degree 5. `coefficients` has three numbers for each step in turn, and all later steps use the
+    The steps begin at x / maximum(norm(x), eps); zeros stay zeros. With the divisor "spectral", the
+    root of norm(x x') stands for norm(x); with "none", they begin at x. A step is an odd polynomial
+    of degree 5. `coefficients` has three numbers for each step in turn, and all later steps use the
     last three.
     """
     is_tall = x.shape[-2] > x.shape[-1]
     y = x.mT if is_tall else x
-    y = y / (y * y).sum((-2, -1), keepdim=True).sqrt().clamp(min=max(eps.item(), SMALLEST_NORM))
+    if divisor != "none":
+        norm = _norm_of_matrix(y)
+        if divisor == "spectral":
+            norm = norm * _norm_of_matrix((z := y / norm.clamp(min=SMALLEST_NORM)) @ z.mT).sqrt()
+        y = y / norm.clamp(min=max(eps.item(), SMALLEST_NORM))
     for step in range(int(steps)):
         first_coefficient = min(3 * step, len(coefficients) - 3)
         a, b, c = coefficients[first_coefficient : first_coefficient + 3]
         gram = y @ y.mT
         y = a * y + (b * gram + c * (gram @ gram)) @ y
     return y.mT if is_tall else y
+
+
+def _norm_of_matrix(x: Any) -> Any:
+    return (x * x).sum((-2, -1), keepdim=True).sqrt()
 
 
 def identity(x: Any) -> Any:
@@ -238,6 +249,7 @@ MEANINGS: dict[str, Callable[..., Any]] = {
     "neg": lambda a: -a,
     "<": lambda a, b: a < b,
     "<=": lambda a, b: a <= b,
+    "within": lambda a, b: a <= b,
     ">": lambda a, b: a > b,
     ">=": lambda a, b: a >= b,
     "==": lambda a, b: a == b,

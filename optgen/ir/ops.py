@@ -30,12 +30,16 @@ OpCategory = Literal[
 
 @dataclass(frozen=True)
 class OpInfo:
-    """One op; `latex` is a format string of `{0}`, `{1}`."""
+    """One op; `latex` is a format string of `{0}`, `{1}`.
+
+    A call may leave out the last `options` operands, which `arity` does not count.
+    """
 
     name: str
     arity: int
     category: OpCategory
     latex: str
+    options: int = 0
 
 
 def _row_latex(name: str, operand: str = "{0}") -> str:
@@ -106,6 +110,8 @@ _TABLE = (
     OpInfo("numel", 1, "property", r"\left|{0}\right|"),
     OpInfo("rows", 1, "property", r"\operatorname{{rows}}({0})"),
     OpInfo("cols", 1, "property", r"\operatorname{{cols}}({0})"),
+    # A limit of a size: `rows(p) <= limit`, where a state exists under this condition.
+    OpInfo("within", 2, "lookup", r"{0} \le {1}"),
     OpInfo("machine_eps", 1, "property", r"\varepsilon_{{\text{{mach}}}}({0})"),
     # The result of a reduction by row has size 1 in the last axis, by column in the last but one.
     OpInfo("row_sum", 1, "reduction", _row_latex("sum")),
@@ -130,7 +136,11 @@ _TABLE = (
     OpInfo("all_sum", 1, "wide reduction", _wide_latex("sum", "all")),
     OpInfo("all_max", 1, "wide reduction", _wide_latex("max", "all")),
     # A matrix op takes whole matrices: the last two axes of a tensor, batched over the others.
-    OpInfo("orthogonalize", 4, "matrix", r"\operatorname{{NewtonSchulz}}_{{{2}}}({0};\, {1}, {3})"),
+    # The options are what x is divided by, and the dtype of the iterations: a name, or the machine
+    # epsilon of the parameter's.
+    OpInfo(
+        "orthogonalize", 4, "matrix", r"\operatorname{{NewtonSchulz}}_{{{2}}}({0};\, {1}, {3})", 2
+    ),
     # An op of linear algebra takes whole matrices too. A rule that has one is not cut into sweeps.
     OpInfo("@", 2, "linear algebra", r"{0} \, {1}"),
     OpInfo("transpose", 1, "linear algebra", r"{0}^{{\top}}"),
@@ -177,6 +187,12 @@ RANDOM_OPS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "
 """Ops that draw a random number for each position in the parameter."""
 
 MATRIX_OPS: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "matrix")
+MATRIX_OP_OPTIONS: dict[str, tuple[str, ...]] = {
+    "divisor": ("norm", "spectral", "none"),
+    "dtype": ("bfloat16", "float16", "float32", "parameter"),
+}
+"""The options of a matrix op, in the order of the operands, with their values; defaults first."""
+
 LINEAR_ALGEBRA: tuple[str, ...] = tuple(op.name for op in _TABLE if op.category == "linear algebra")
 DRAWING_OPS: tuple[str, ...] = (*RANDOM_OPS, "gaussian")
 """Ops that draw random numbers: from a seed, a stream, the step count and the call's number."""
@@ -269,7 +285,10 @@ _WORDS = {
             numbers for each iteration in turn, and all later iterations use the last three.
         steps: the number of iterations.
         eps: the smallest norm to divide by. A matrix with a smaller norm gets small singular
-            values; a matrix of zeros stays so, whatever eps is.
+            values; a matrix of zeros stays so, whatever eps is. Leave it out with divisor="none".
+        divisor: "norm", or "spectral" for sqrt(norm(x @ transpose(x))), which is nearer to the
+            largest singular value and never below it; "none" begins at x itself.
+        dtype: of the iterations: "bfloat16", "float16", "float32" or "parameter".
     """,
     "transpose(x)": "Return x with rows and columns swapped.",
     "identity(x)": "Return the identity matrix in the shape of a square matrix x.",
@@ -380,9 +399,11 @@ class Word:
         return f"{self.name}({', '.join(self.arguments)})"
 
     @property
-    def has_over(self) -> bool:
-        """True if the word takes `over=` too."""
-        return self.name in WHOLE_REDUCTIONS
+    def keywords(self) -> dict[str, str | None]:
+        """The keyword arguments, with their defaults."""
+        if self.name in MATRIX_OPS:
+            return {name: values[0] for name, values in MATRIX_OP_OPTIONS.items()}
+        return {"over": None} if self.name in WHOLE_REDUCTIONS else {}
 
 
 def _word(call: str, doc: str) -> Word:
@@ -431,6 +452,3 @@ parentheses inside a product or a negation.
 """
 
 ATOM = 10
-
-NUM_SEEDS = 2**24
-"""Seeds and streams are whole numbers below 2**24, which a float32 holds exactly."""

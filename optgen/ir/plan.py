@@ -20,6 +20,7 @@ from optgen.ir.kinds import Kind, kind_of
 from optgen.ir.nodes import (
     Assign,
     Call,
+    Const,
     Expr,
     Program,
     Ref,
@@ -28,7 +29,7 @@ from optgen.ir.nodes import (
     expressions,
     walk,
 )
-from optgen.ir.ops import MAXIMA, PROPERTIES, REDUCTIONS
+from optgen.ir.ops import MAXIMA, OPS, PROPERTIES, REDUCTIONS
 
 Role = Literal["param", "grad", "state", "local"]
 
@@ -98,6 +99,12 @@ class HostCall:
 @dataclass(frozen=True)
 class MatrixCall(HostCall):
     """A matrix op between two sweeps; `args[0]` is a local stream that the first sweep stores."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The values of options; "parameter" is the dtype of `args[0]`."""
+        options = self.args[OPS[self.op].arity :]
+        return tuple(str(o.value) if isinstance(o, Const) else "parameter" for o in options)
 
 
 @dataclass(frozen=True)

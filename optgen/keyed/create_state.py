@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 import optgen.optim
 from optgen.runtime import GeneratedOptimizer, Rule
-from optgen.runtime.batch.params import note_narrow_params
+from optgen.runtime.batch.check_params import note_narrow_params
 from optgen.runtime.state.create import create_missing
 
 

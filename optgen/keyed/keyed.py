@@ -8,8 +8,8 @@ from torch.optim import Optimizer
 
 from optgen.keyed.checkpoint import ExtendedState, Refused, check_state_by_parameter, load, pack
 from optgen.keyed.create_state import create_by_step, create_state, zero_gradients
+from optgen.runtime.joint_step import OptimizerOfMembers
 from optgen.runtime.light_optimizer import LightOptimizer, with_step_hooks
-from optgen.runtime.members import OptimizerOfMembers
 
 SAVE_GROUPS = "_save_param_groups"
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.execution import why_uncut
-from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Ref, expressions, refs
 from optgen.ir.plan import Plan
+from optgen.ir.reserved_in_python import plural
 from optgen.lowerings.lowering import Context, Lowering
 from optgen.lowerings.python.expression_printer import foreach_lines
 from optgen.lowerings.python.functions import (
@@ -28,7 +28,7 @@ from optgen.lowerings.python.functions import (
     indented,
     keywords,
     list_names,
-    loop_iterable,
+    loop_in_wide_dtype,
     numbers_in_draws,
     python_file,
     scalar_lines,
@@ -39,13 +39,12 @@ from optgen.lowerings.python.functions import (
 from optgen.lowerings.python.phase_printer import phase_body
 from optgen.lowerings.python.syntax import SHARDED, TENSOR_LISTS, WHOLE_LISTS, Syntax
 from optgen.lowerings.python.whole_printer import whole_body
-from optgen.passes.instructions import new_tensors, numbers_read
-from optgen.passes.name_values import draw_first, name_random, with_listed_streams
-from optgen.passes.order import FOREACH_PASSES, FORLOOP_PASSES, run
+from optgen.passes import all_passes
+from optgen.passes.extract_subexpressions import extract_draws, with_listed_streams
 from optgen.passes.outline_sweeps import outline_sweeps
-from optgen.passes.plan import plans
-from optgen.passes.python_operators import truths_to_bool
-from optgen.passes.select_instructions import select_instructions
+from optgen.passes.plan_rule import target_plans
+from optgen.passes.select_torch_ops import select_torch_ops
+from optgen.passes.torch_ops import new_tensors, numbers_read
 
 _DEFAULT_LIVE_LISTS = 4
 """Default of `live_lists` in optgen.runtime.eager.parts: the lists of temporaries at one time."""
@@ -56,20 +55,18 @@ def lower(algorithm: Algorithm) -> Context:
     if why_uncut(algorithm):
         return python_file(algorithm, list(_whole_matrix_updates(algorithm)))
     functions: list[Function] = []
-    for unprepared_plan in plans(algorithm, order="early"):
-        plan = run(FOREACH_PASSES, unprepared_plan)
+    for plan in target_plans(algorithm, all_passes.FOREACH):
         if not algorithm.is_wide:
             functions.append(bucket_function(plan, _loop))
-        if not algorithm.elementwise:
+        if not (algorithm.elementwise or algorithm.is_function):
             functions += _sharded_update(plan)
     return python_file(algorithm, functions)
 
 
 def _whole_matrix_updates(algorithm: Algorithm) -> Iterator[Function]:
     """Yield the functions of a rule on whole matrices. Such a rule has no function for shards."""
-    for plan in plans(algorithm):
-        prepared_plan = truths_to_bool(run(FORLOOP_PASSES, plan))
-        yield bucket_function(draw_first(prepared_plan), lambda p: whole_body(p, WHOLE_LISTS))
+    for plan in target_plans(algorithm, all_passes.WHOLE_IN_PYTHON):
+        yield bucket_function(plan, lambda p: whole_body(p, WHOLE_LISTS))
 
 
 def _sharded_update(plan: Plan) -> Iterator[Function]:
@@ -111,21 +108,23 @@ def _loop(plan: Plan, syntax: Syntax = TENSOR_LISTS) -> Body:
     """Return the sweep over lists, or all phases."""
     if plan.is_cut:
         return phase_body(plan, syntax)
-    plan, draws = name_random(with_listed_streams(plan, syntax.stream))
+    plan, draws = extract_draws(with_listed_streams(plan, syntax.stream, syntax.stream_key))
     (sweep,) = plan.sweeps
-    names = [plural(name) for name in (*(s.name for s in sweep.streams), *draws)]
-    lists = ", ".join(names)
-    instructions = select_instructions(plan, sweep)
+    stream_lists = [plural(stream.name) for stream in sweep.streams]
+    names = [*stream_lists, *map(plural, draws)]
+    instructions = select_torch_ops(plan, sweep)
     # A temporary that is overwritten exists twice for a moment, hence + 1.
     live_lists = len(set(new_tensors(instructions))) + 1
     live_argument = f", live_lists={live_lists}" if live_lists > _DEFAULT_LIVE_LISTS else ""
-    lines = [f"{unpacking_target(names)} = chunk", *foreach_lines(instructions)]
-    chunks = loop_iterable(
-        plan, f"chunks({lists}{live_argument})", (s.stored for s in sweep.streams)
+    chunks, lines = loop_in_wide_dtype(
+        plan,
+        f"chunks({', '.join(names)}{live_argument})",
+        stream_lists,
+        foreach_lines(instructions),
     )
-    header = f"for chunk in {chunks}:"
+    lines = indented([f"{unpacking_target(names)} = chunk", *lines], f"for chunk in {chunks}:")
     reads = numbers_in_draws(draws).union(numbers_read(instructions))
-    body = in_sublists(plan, syntax.draw_lines(draws), indented(lines, header))
+    body = in_sublists(plan, syntax.draw_lines(draws), lines)
     return Body(body, reads, defaults_before_draws(plan, draws))
 
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.execution import is_wide, why_uncut, widens_in_python
-from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Assign, Call, names_read
 from optgen.ir.ops import MATRIX_OPS
 from optgen.ir.plan import Plan
+from optgen.ir.reserved_in_python import plural
 from optgen.lowerings.lowering import Context, Lowering
 from optgen.lowerings.python.expression_printer import PythonPrinter, forloop_lines, statements
 from optgen.lowerings.python.functions import (
@@ -30,7 +30,7 @@ from optgen.lowerings.python.functions import (
     indented,
     keywords,
     list_names,
-    loop_iterable,
+    loop_in_wide_dtype,
     numbers_in_draws,
     python_file,
     scalar_lines,
@@ -47,49 +47,52 @@ from optgen.lowerings.python.whole_printer import (
     with_typed_numbers,
     write_lines,
 )
-from optgen.passes.convert_branches import if_convert
-from optgen.passes.instructions import numbers_read
-from optgen.passes.name_values import draw_first, name_random, with_listed_streams
-from optgen.passes.order import FORLOOP_PASSES, run
-from optgen.passes.plan import Order, plan
-from optgen.passes.prepare_rule import Facts, fact_combinations
-from optgen.passes.python_operators import truths_to_bool
-from optgen.passes.select_instructions import select_instructions
+from optgen.passes import all_passes
+from optgen.passes.extract_subexpressions import extract_draws, with_listed_streams
+from optgen.passes.plan_rule import target_plan
+from optgen.passes.prepare_rule import fact_combinations
+from optgen.passes.select_torch_ops import select_torch_ops
+from optgen.passes.torch_ops import numbers_read
 
 _PRINTER = PythonPrinter({}, {"sum": "total"})
 
 
 def lower(algorithm: Algorithm) -> Context:
     """Return the variables of templates/forloop.py.jinja: both forms for each set of facts."""
-
-    def prepared_plan(facts: Facts, order: Order) -> Plan:
-        return run(FORLOOP_PASSES, plan(algorithm, facts, order))
-
     on_whole_matrices = bool(why_uncut(algorithm))
     loop = _whole_matrix_loop if on_whole_matrices else _loop
+    passes = all_passes.WHOLE_IN_PYTHON if on_whole_matrices else all_passes.FORLOOP
     functions = []
     for facts in fact_combinations(algorithm):
-        functions.append(bucket_function(truths_to_bool(prepared_plan(facts, "early")), loop))
+        functions.append(bucket_function(target_plan(algorithm, facts, passes), loop))
         if not algorithm.is_function:  # an `@elementwise` function has no differentiable form
-            functions.append(_functional_update(prepared_plan(facts, "whole"), on_whole_matrices))
+            plan = target_plan(algorithm, facts, all_passes.FUNCTIONAL)
+            functions.append(_functional_update(plan, on_whole_matrices))
     return python_file(algorithm, functions)
 
 
 def _whole_matrix_loop(plan: Plan) -> Body:
-    return whole_body(draw_first(plan), ONE_WHOLE_TENSOR)
+    return whole_body(plan, ONE_WHOLE_TENSOR)
 
 
 def _loop(plan: Plan) -> Body:
     """Return the in-place loop over the tensors of a bucket."""
     if plan.is_cut:
         return phase_body(plan, ONE_TENSOR)
-    plan, draws = name_random(with_listed_streams(plan, TENSOR_LISTS.stream))
+    plan, draws = extract_draws(
+        with_listed_streams(plan, TENSOR_LISTS.stream, TENSOR_LISTS.stream_key)
+    )
     (sweep,) = plan.sweeps
-    all_names = [*(s.name for s in sweep.streams), *draws]
-    names, lists = unpacking_target(all_names), ", ".join(map(plural, all_names))
-    instructions = select_instructions(plan, sweep)
-    iterable = loop_iterable(plan, f"zip_slices({lists})", (s.stored for s in sweep.streams))
-    lines = indented(forloop_lines(instructions), f"for {names} in {iterable}:")
+    stream_names = [stream.name for stream in sweep.streams]
+    names = [*stream_names, *draws]
+    instructions = select_torch_ops(plan, sweep)
+    slices, lines = loop_in_wide_dtype(
+        plan,
+        f"zip_slices({', '.join(map(plural, names))})",
+        stream_names,
+        forloop_lines(instructions),
+    )
+    lines = indented(lines, f"for {unpacking_target(names)} in {slices}:")
     reads = numbers_in_draws(draws).union(numbers_read(instructions))
     body = in_sublists(plan, TENSOR_LISTS.draw_lines(draws), lines)
     return Body(body, reads, defaults_before_draws(plan, draws))
@@ -97,8 +100,8 @@ def _loop(plan: Plan) -> Body:
 
 def _functional_update(plan: Plan, on_whole_matrices: bool) -> Function:
     """Return the functional form of a plan."""
-    arguments, plan = keywords(plan), fresh_as_keywords(truths_to_bool(if_convert(plan)))
-    plan_with_names, draws = name_random(plan)
+    arguments, plan = keywords(plan), fresh_as_keywords(plan)
+    plan_with_names, draws = extract_draws(plan)
     program = with_typed_numbers(plan_with_names)
     numbers = names_read(program) | numbers_in_draws(draws)
     stored = [stream.name for stream in streams(plan) if stream.stored]
@@ -141,7 +144,9 @@ def _elementwise_read_lines(plan: Plan) -> Iterator[str]:
         if stream.state is not None and stream.state.on_device:
             value = f"number_in_float64({value})"
         elif widens_in_python(plan.algorithm):
-            value = f"wider({value}, {plural(plan.algorithm.param)}[index])"
+            is_param = stream.name == plan.algorithm.param
+            like = "" if is_param else f", like={plural(plan.algorithm.param)}[index]"
+            value = f"wider({value}{like})"
         elif stream.stored:
             value += ".clone()"
         yield from guarded_lines(stream, f"{stream.name} = {value}")

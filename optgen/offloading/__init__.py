@@ -1,10 +1,10 @@
 """Optimizers for parameters on a device whose states and steps are on the host.
 
 `optgen.offload` is the way in. It composes the rule with float32 weights (`host_rule.py`), divides
-the parameters into buckets (`layout.py`), and makes an `OffloadedOptimizer` (`optimizer.py`). Its
-worker thread (`worker.py`) runs each step as a pass over the buckets (`pipeline.py`). The pass
-copies through a ring of slots, on streams (`ring.py`), and calls the rule's C++ kernel once for
-each bucket (`bucket_kernel.py`).
+the parameters into buckets (`buckets.py`), and makes an `OffloadedOptimizer` (`optimizer.py`). Its
+worker thread (`worker.py`) runs each step as a pass over the buckets (`bucket_pipeline.py`). The
+pass copies through a ring of slots, on streams (`pinned_ring.py`), and calls the rule's C++ kernel
+once for each bucket (`bucket_kernel.py`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from torch import nn
 from torch.optim.optimizer import ParamsT
 
 from optgen.offloading.host_rule import offload_rule
-from optgen.offloading.modes import OffloadedModeOptimizer
 from optgen.offloading.optimizer import OffloadedOptimizer
 from optgen.offloading.options import UNSAID, Gradients, Hide, Options, Unsaid, thread_count
 from optgen.offloading.report import Report
+from optgen.offloading.train_and_eval import OffloadedModeOptimizer
 from optgen.offloading.worker import OffloadError
 from optgen.runtime.programs import ModeOptimizer
 

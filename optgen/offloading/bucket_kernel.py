@@ -1,6 +1,6 @@
 """Step a bucket by one call of the kernel, whose table of addresses is made once.
 
-The kernel's call is here. `pipeline.py` makes it for each bucket.
+The kernel's call is here. `bucket_pipeline.py` makes it for each bucket.
 
 Gradients and new weights are in slots of the ring, so their addresses change with the slots. All
 other addresses stay: a state that someone replaces needs a new table, and its old memory lives as
@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 
 from torch import Tensor
 
-from optgen.offloading.layout import Bucket, Piece
+from optgen.offloading.buckets import Bucket, Piece
 from optgen.runtime.fused_cpu.fill_table import shape_entries
 from optgen.runtime.fused_cpu.kernel import Kernel, Table, Threads
 from optgen.runtime.reader.streams import SHAPE_SIZE, STREAM_BITS, shifted_to_stream

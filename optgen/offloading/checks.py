@@ -1,6 +1,6 @@
 """Refuse parameters and gradients that cannot be offloaded, before anything moves.
 
-A gradient that changes while it is copied is found later, by `pipeline.py`.
+A gradient that changes while it is copied is found later, by `bucket_pipeline.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.offloading.layout import HostParam, Kind
+from optgen.offloading.buckets import HostParam, Kind
 from optgen.runtime.rule import Rule
 from optgen.runtime.tensors.dtensor import (
     check_not_partial,

@@ -144,6 +144,7 @@ class ForwardWaits:
 
     def wait_for_all(self) -> None:
         """Wait until all parameters have their new weights."""
+        self._is_checked = False  # something may replace parameters after it has read them
         self._wait(None)
 
     def _before_all(self, *_: Any) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.offloading.layout import Bucket
+from optgen.offloading.buckets import Bucket
 from optgen.runtime.fused_cpu.kernel import thread_pool
 from optgen.runtime.toolchain import library_cache
 from optgen.runtime.toolchain.dtype_variants import DTYPE_CODES
@@ -133,7 +133,7 @@ def _sum(numbers: Iterable[float]) -> float:
 @cache
 def _library() -> tuple[Any, int]:
     """Return the library, which is built once, and the elements of a chunk of squares."""
-    source = Path(library_cache.__file__).with_name("gradient_sum.cpp").read_text()
+    source = Path(__file__).with_name("gradient_sum.cpp").read_text()
     path = library_cache.library("gradient_sum", library_cache.inline_includes(source))
     library = ctypes.CDLL(str(path))
     library.optgen_add_gradient.restype = None

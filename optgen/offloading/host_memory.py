@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from optgen.offloading.layout import HostParam
+from optgen.offloading.buckets import HostParam
 from optgen.offloading.options import Options
 from optgen.offloading.state_files import StateFiles, padded
 from optgen.runtime.rule import Rule
@@ -72,7 +72,7 @@ def _state_bytes(rule: Rule, param: Tensor, group: Mapping[str, Any]) -> Iterato
     """Yield the key and the bytes of each state of a parameter, except numbers."""
     keys = set(state_keys(rule, dict(group)))
     for state in rule.states:
-        if state.key not in keys or state.shape == "scalar" or not state.suits(param):
+        if state.key not in keys or state.shape == "scalar" or not state.suits(param, group):
             continue
         elements = prod(state.shape_for(param, rule.rank(group)))
         if state.is_quantized and has_codes(state, param):
@@ -138,7 +138,9 @@ def create_states(
     ]
     host_group = {**group, "params": [host]}
     missing = [state.key for state in rule.states if owner.tensor(state.key) is None]
+    before = {*owner.states}
     created = create_missing(rule, states, host_group, [host], defaults, groups=host_groups)
+    owner.new.update(owner.states.keys() - before)
     known = [*owner.order, *owner.states]
     keys = ["step", *(state.key for state in rule.states)]
     owner.order[:] = [key for key in keys if key in known]

@@ -1,6 +1,6 @@
 """Put together what steps on the host: buckets, the ring, kernels, and gradients that are kept.
 
-`ring.py` has the streams and the copies, and `bucket_kernel.py` the kernel's call.
+`pinned_ring.py` has the streams and the copies, and `bucket_kernel.py` the kernel's call.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.offloading.accumulation import LoadedSum
+from optgen.offloading.bucket_pipeline import BucketWork, Pipeline
+from optgen.offloading.buckets import HostParam, divide
+from optgen.offloading.checkpoint import LoadedSum
+from optgen.offloading.gradient_hooks import Collector, Load
 from optgen.offloading.gradient_sums import GradientSums
 from optgen.offloading.host_rule import OffloadRule
-from optgen.offloading.layout import HostParam, divide
-from optgen.offloading.leaving import Collector, Load
 from optgen.offloading.options import Options
-from optgen.offloading.pipeline import BucketWork, Pipeline
-from optgen.offloading.ring import Ring
+from optgen.offloading.pinned_ring import Ring
 from optgen.offloading.worker import Worker
 from optgen.runtime.fused_cpu.kernel_loader import load_kernel
 from optgen.runtime.tensors.dtensor import to_local

@@ -12,15 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
-from optgen.offloading.accumulation import (
-    LoadedSum,
-    add_sums,
-    check_sums,
-    sums_by_param,
-    without_sums,
-)
+from optgen.offloading import checkpoint
 from optgen.offloading.backward_steps import BackwardSteps
-from optgen.offloading.checkpoint import copy_loaded, load_options, loaded_by, param_pairs
+from optgen.offloading.buckets import HostParam, HostStates, Kind
 from optgen.offloading.checks import (
     check_any_on_device,
     check_gradient,
@@ -31,28 +25,22 @@ from optgen.offloading.checks import (
     check_states,
 )
 from optgen.offloading.clipping import clip_factor, gradient_norm
-from optgen.offloading.host_memory import (
-    begin_anew,
-    check_room,
-    create_states,
-    missing_file_bytes,
-    needed_bytes,
-    states_to_use,
-)
-from optgen.offloading.host_rule import FACTOR, MASTER, OffloadRule
+from optgen.offloading.host_memory import check_room, needed_bytes
+from optgen.offloading.host_rule import FACTOR, OffloadRule
 from optgen.offloading.host_side import HostSide
-from optgen.offloading.layout import HostParam, HostStates, Kind
+from optgen.offloading.host_states import OwnedStates
 from optgen.offloading.options import Options
+from optgen.offloading.pinned_ring import pinned_slots
 from optgen.offloading.report import Report, group_lines, make_report
-from optgen.offloading.ring import pinned_slots
 from optgen.offloading.small_params import SmallParams
 from optgen.offloading.state_files import StateFiles
-from optgen.offloading.stepper import Stepper
+from optgen.offloading.submit_passes import Stepper
 from optgen.offloading.worker import OffloadError, Worker
 from optgen.runtime.batch.hyperparameters import HyperConverter
 from optgen.runtime.light_optimizer import LightOptimizer, with_step_hooks
 from optgen.runtime.state.checkpoint import portable_state_dict
 from optgen.runtime.tensors.dtensor import to_local
+from optgen.runtime.torch_private import called_to_init_state
 
 Group = dict[str, Any]
 
@@ -62,7 +50,7 @@ class OffloadedOptimizer(LightOptimizer):
 
     `optgen.offload` makes it. `state` and `param_groups` are those of the composition of the rule
     with float32 weights: the states of parameters on the host are CPU tensors, and each parameter
-    has a state "master". Read states after `synchronize()`.
+    has a state "master" after its first step. Read states after `synchronize()`.
     """
 
     grad_norm: float | None = None
@@ -73,13 +61,14 @@ class OffloadedOptimizer(LightOptimizer):
     ) -> None:
         self._rule, self._options, self._hyper = rule, options, hyper
         self.rule = rule.public.rule
-        self._host_params: dict[Tensor, HostParam] = {}
         self._is_built = False
-        self._files = StateFiles(options.state_dir) if options.state_dir is not None else None
         self._public_converter = HyperConverter(rule.public)
         self._host_converter = HyperConverter(rule.host)
         example = rule.public([nn.Parameter(torch.zeros(1))], **hyper)
         super().__init__(params, example.defaults)
+        files = StateFiles(options.state_dir) if options.state_dir is not None else None
+        self._states = OwnedStates(self.rule, self.param_groups, self.defaults, files)
+        self._host_params = self._states.owners
         all_params = [param for group in self.param_groups for param in group["params"]]
         check_any_on_device(all_params)
         for index in range(len(self.param_groups)):
@@ -163,25 +152,22 @@ class OffloadedOptimizer(LightOptimizer):
         for index, group in enumerate(self.param_groups):
             for param, name in zip(group["params"], self._names(index), strict=True):
                 if self._is_large(param) and param not in self._host_params:
-                    states = self.state[param] = HostStates(self.state.get(param, {}))
-                    owner = HostParam(param, name, index, states, kind=Kind.of(param))
+                    owner = HostParam(param, name, index, HostStates(), kind=Kind.of(param))
                     self._host_params[param] = owner
                     self._stepper.note_weights(param)
-        if self._files is not None:
-            owners = self._host_params.values()
-            self._files.reserve(missing_file_bytes(self.rule, owners, self.param_groups))
-        # The worker touches the memory first, so it is near the cores that step.
-        self._worker.attempt(self._create_states)
+        self._states.make(self._worker)
         self._small = SmallParams(
             self._rule.device,
             self.param_groups,
             lambda param: param not in self._host_params,
-            self.state,
             self._hyper,
         )
         for owner in self._host_params.values():
             check_states(self.rule, owner)
-        self._used_states = self._states_to_use()
+        self._used_states = self._states.to_use()
+        if not self._is_built and any(state.eager for state in self.rule.states):
+            self._states.show(self._host_params, self.state)  # as torch's Adagrad does
+            self._small.init_state(self.state)
         if self._is_built:
             self._stepper.host.remove()
         host = self._stepper.host = HostSide(
@@ -198,25 +184,11 @@ class OffloadedOptimizer(LightOptimizer):
             host.collector.begin = weakref.WeakMethod(self._begin_backward)
         self._is_built = True
 
-    def _create_states(self) -> None:
-        for owner in self._host_params.values():
-            self._worker.enter("creation of states", owner.name)
-            create_states(self.rule, owner, self.param_groups, self.defaults, self._files)
-
     def _build_if_changed(self) -> None:
         """Build anew if an option asks for another state, or a state has other memory."""
-        if self._states_to_use() != self._used_states:
+        if self._states.to_use() != self._used_states:
             self._stepper.synchronize()
             self._build()
-
-    def _states_to_use(self) -> tuple[list[bool], list[Any]]:
-        return states_to_use(self.rule, self.param_groups, self._host_params.values())
-
-    def _renew_states(self) -> None:
-        """Let states begin with the values that their parameters have at the first step."""
-        for owner in self._stepper.changed_before_first_step(self._host_params):
-            keys = owner.states.keys() - {MASTER}
-            begin_anew(self.rule, owner, keys, self.param_groups, self.defaults)
 
     # Steps.
 
@@ -244,7 +216,11 @@ class OffloadedOptimizer(LightOptimizer):
             with torch.enable_grad():
                 loss = closure()
         with torch.no_grad():
-            self._step()
+            if not self.state and called_to_init_state():
+                self._states.show(self._host_params, self.state, is_step=False)
+                self._small.init_state(self.state)
+            else:
+                self._step()
         return loss
 
     def _step(self) -> None:
@@ -266,12 +242,13 @@ class OffloadedOptimizer(LightOptimizer):
         factor = self._factor(grads, counts)
         hypers = self._packed_hypers(factor)
         self._build_if_changed()
-        self._renew_states()
+        self._states.renew(self.state, self._stepper.has_changed)
         works = self._stepper.works(grads, counts)
         sends_only = self._options.hide == "backward"
         if sends_only:
             self._stepper.refuse_changed(works)
-        self._small.step(self.param_groups, factor)
+        self._small.step(self.param_groups, factor, self.state)
+        self._states.show(stepped, self.state)
         if (collector := self._stepper.host.collector) is not None:
             collector.restart()
         self._stepper.submit(works, None if sends_only else hypers, is_hidden)
@@ -320,12 +297,12 @@ class OffloadedOptimizer(LightOptimizer):
     def _begin_backward(self) -> None:
         """Prepare steps during a backward pass, before its first gradient is taken."""
         self._check_may_step()
-        if self._states_to_use() != self._used_states:
+        if self._states.to_use() != self._used_states:
             raise RuntimeError(
                 "since the last step, an option of a group asks for other states, or a state was "
                 'replaced: with hide="backward", call synchronize() after such a change'
             )
-        self._renew_states()
+        self._states.renew(self.state, self._stepper.has_changed)
         self._stepper.follow_weights(only_changed=True)
         self._stepper.host.set_hypers(self._packed_hypers(1.0))
         self._backward_steps.begin()
@@ -354,6 +331,7 @@ class OffloadedOptimizer(LightOptimizer):
         """
         self.synchronize()
         with torch.no_grad():
+            self._states.renew(self.state, lambda _: True)
             self._stepper.follow_weights(only_changed=False)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -386,7 +364,9 @@ class OffloadedOptimizer(LightOptimizer):
         packed = portable_state_dict(self, packed)  # type: ignore[arg-type]
         host = self._stepper.host
         if host.sums is not None and host.collector is not None:
-            add_sums(packed, self.param_groups, host.sums.by_param, host.collector.counts)
+            checkpoint.add_sums(
+                packed, self.param_groups, host.sums.by_param, host.collector.counts
+            )
         return packed
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -416,12 +396,12 @@ class OffloadedOptimizer(LightOptimizer):
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             replacement = hook(self, state_dict)
             state_dict = state_dict if replacement is None else replacement
-        state_dict, packed_sums = without_sums(state_dict)
-        loaded = loaded_by(
+        state_dict, packed_sums = checkpoint.without_sums(state_dict)
+        loaded = checkpoint.loaded_by(
             self._rule.public, self.param_groups, self._host_params, self._hyper, state_dict
         )
-        sums = sums_by_param(packed_sums, state_dict, self.param_groups)
-        check_sums(sums, self._options.stores_gradients)
+        sums = checkpoint.sums_by_param(packed_sums, state_dict, self.param_groups)
+        checkpoint.check_sums(sums, self._options.stores_gradients)
         self._take_over(loaded)
         if sums:
             self._take_over_sums(sums)
@@ -431,23 +411,24 @@ class OffloadedOptimizer(LightOptimizer):
     @torch.no_grad()
     def _take_over(self, loaded: Any) -> None:
         """Copy the states of another optimizer, whose parameters are in the same order."""
-        load_options(self.param_groups, loaded, self._host_params, self._build_if_changed)
-        for own, other in param_pairs(self.param_groups, loaded):
+        checkpoint.load_options(
+            self.param_groups, loaded, self._host_params, self._build_if_changed
+        )
+        for own, other in checkpoint.param_pairs(self.param_groups, loaded):
             states = loaded.state.get(other, {})
-            if own not in self._host_params:
-                self.state[own] = states
-                continue
-            owner = self._host_params[own]
-            if lacking := copy_loaded(owner, states, self.rule, self.param_groups):
-                begin_anew(self.rule, owner, lacking, self.param_groups, self.defaults)
-            self._stepper.doubt_weights(own, is_new=not states)  # they may have been loaded, too
+            if owner := self._host_params.get(own):
+                self._states.take(owner, states)
+                self._stepper.doubt_weights(own)  # they may have been loaded, too
+            self.state.pop(own, None)
+            if states:
+                self.state[own] = owner.states if owner else states
         self._build_if_changed()
         self._stepper.host.pipeline.copy_cells()
         collector = self._stepper.host.collector
         if collector is not None and not self._options.stores_gradients:
             collector.restart()  # the steps of the last backward pass are overwritten
 
-    def _take_over_sums(self, sums: Mapping[Tensor, LoadedSum]) -> None:
+    def _take_over_sums(self, sums: Mapping[Tensor, checkpoint.LoadedSum]) -> None:
         """Go on with an accumulation: gradients from before the load count no more."""
         self.zero_grad()
         self.synchronize()
@@ -462,8 +443,9 @@ class OffloadedOptimizer(LightOptimizer):
     def report(self) -> Report:
         """Return the bytes on each side, and what steps have taken, in milliseconds."""
         small, timings = set(self._small.params), self._stepper.host.ring.timings
-        in_files = self._files is not None
-        return make_report(self.state, small, self._options.ring_bytes, timings, in_files)
+        in_files = self._options.state_dir is not None
+        states = {**self.state, **self._states.in_memory()}
+        return make_report(states, small, self._options.ring_bytes, timings, in_files)
 
     def close(self) -> None:
         """End the threads when the last step has ended. States can still be read.

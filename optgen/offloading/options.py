@@ -6,12 +6,12 @@ import os
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Literal
+from typing import Literal, SupportsFloat, SupportsIndex
 
 import torch
 from torch import nn
 
-from optgen.offloading.layout import ALIGNMENT
+from optgen.offloading.buckets import ALIGNMENT
 from optgen.offloading.state_files import check_folder
 
 Gradients = Literal["stay", "leave"]
@@ -44,6 +44,7 @@ class Options:
     time_limit: float
 
     def __post_init__(self) -> None:
+        self._check_types()
         if self.gradients not in ("stay", "leave"):
             raise ValueError(f'gradients is "stay" or "leave", not {self.gradients!r}')
         if self.hide not in ("forward", "backward", "nothing"):
@@ -75,6 +76,20 @@ class Options:
             raise ValueError(f"time_limit must be greater than 0, and is {self.time_limit}")
         if self.state_dir is not None:
             check_folder(self.state_dir)
+
+    def _check_types(self) -> None:
+        """Raise a TypeError for a value that would fail later, in a step."""
+        for name in ("bucket_bytes", "slots", "accumulation", "keep_on_device", "threads"):
+            value = getattr(self, name)
+            if not isinstance(value, SupportsIndex | None):
+                raise TypeError(f"{name} must be a whole number, and is {value!r}")
+        for name in ("max_norm", "time_limit"):
+            value = getattr(self, name)
+            if not isinstance(value, SupportsFloat | None):
+                name = name.replace("max_norm", "clip_norm")
+                raise TypeError(f"{name} must be a number, and is {value!r}")
+        if not isinstance(self.module, nn.Module | None):
+            raise TypeError(f"module must be a torch.nn.Module, and is {self.module!r}")
 
     def _check_backward(self) -> None:
         """Raise a ValueError if steps cannot be taken while gradients come."""
@@ -124,6 +139,6 @@ def thread_count(threads: int | None) -> int:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
         return max(1, (cores or 1) // max(1, ranks) - 1)
-    if threads < 1:
+    if isinstance(threads, SupportsIndex) and threads < 1:
         raise ValueError(f"threads must be at least 1, and is {threads}")
     return threads

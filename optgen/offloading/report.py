@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from optgen.offloading.ring import Timings
+from optgen.offloading.pinned_ring import Timings
 from optgen.runtime.tensors.dtensor import to_local
 
 

@@ -19,7 +19,6 @@ class SmallParams:
         device_class: The rule's class for the device.
         groups: The public groups.
         chosen: Tells whether the device steps a parameter.
-        state: The public state, which the steps share.
         hyper: The arguments of the class.
     """
 
@@ -28,7 +27,6 @@ class SmallParams:
         device_class: Callable[..., Any],
         groups: Sequence[Group],
         chosen: Callable[[Tensor], bool],
-        state: Any,
         hyper: Mapping[str, Any],
     ) -> None:
         small = [[p for p in group["params"] if chosen(p)] for group in groups]
@@ -37,9 +35,7 @@ class SmallParams:
         if self.indices:
             own_groups = [{"params": small[index]} for index in self.indices]
             self._optimizer = device_class(own_groups, **hyper)
-            self._optimizer.state = state
             self.copy_options(groups, 1.0)
-            self._optimizer.init_state()
 
     @property
     def params(self) -> list[Tensor]:
@@ -58,8 +54,15 @@ class SmallParams:
             if takes_factor:
                 own[FACTOR] = factor
 
-    def step(self, groups: Sequence[Group], factor: float) -> None:
-        """Step the parameters that have gradients."""
+    def init_state(self, state: Any) -> None:
+        """Make the states that the first step would make."""
         if self._optimizer:
+            self._optimizer.state = state
+            self._optimizer.init_state()
+
+    def step(self, groups: Sequence[Group], factor: float, state: Any) -> None:
+        """Step the parameters that have gradients; their states are in the public `state`."""
+        if self._optimizer:
+            self._optimizer.state = state
             self.copy_options(groups, factor)
             self._optimizer.step()

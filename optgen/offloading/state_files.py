@@ -17,7 +17,7 @@ from tempfile import TemporaryFile
 import torch
 from torch import Tensor
 
-from optgen.offloading.layout import ALIGNMENT, HostParam
+from optgen.offloading.buckets import ALIGNMENT, HostParam
 from optgen.offloading.worker import OffloadError
 from optgen.runtime.tensors.dtensor import is_dtensor
 from optgen.runtime.torch_private import local_tensor

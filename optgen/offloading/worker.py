@@ -146,7 +146,7 @@ class Worker:
                 if left <= 0:
                     self._failure = self._too_late()
                     break
-                self._changed.wait(left)
+                self._changed.wait(min(left, threading.TIMEOUT_MAX))
         self._check_failure()
 
     def finish(self) -> None:
@@ -169,12 +169,15 @@ class Worker:
             raise RuntimeError("this offloaded optimizer is closed: make a new one")
         self._check_failure()
 
-    def _check_failure(self) -> None:
+    def _check_process(self) -> None:
         if self._process != os.getpid():
             raise RuntimeError(
                 "this offloaded optimizer was made before a fork, and its thread is in the parent "
                 "process: make the optimizer after the fork"
             )
+
+    def _check_failure(self) -> None:
+        self._check_process()
         if (failure := self._failure) is not None:
             self._was_told = True
             raise OffloadError(*failure.args) from failure.__cause__
@@ -193,7 +196,9 @@ class Worker:
 
         Raises:
             OffloadError: A job still runs.
+            RuntimeError: The worker belongs to another process.
         """
+        self._check_process()
         with self._changed:  # else an error of the job that runs could be lost
             failure, self._failure = self._failure, None
             self._abandons, self._was_told = failure is not None, False

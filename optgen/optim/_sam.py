@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from optgen.runtime.joint_step import OptimizerOfMembers
 from optgen.runtime.light_optimizer import needs_closure, unchanged_after_error, with_step_hooks
-from optgen.runtime.members import OptimizerOfMembers
 from optgen.runtime.tensors.dtensor import redistribute_gradients, to_locals
 from optgen.runtime.tensors.sharding import sharding_of
 from optgen.runtime.torch_private import called_to_init_state, foreach_clone, group_tensors

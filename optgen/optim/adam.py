@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from optgen.generated.adam import Adam
-from optgen.runtime.functional import functional
+from optgen.optim.functional import functional
 
 __all__ = ["Adam", "adam"]
 

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from optgen.generated.sparse_adam import SparseAdam
-from optgen.runtime.functional import functional
+from optgen.optim.functional import functional
 
 __all__ = ["SparseAdam", "sparse_adam"]
 

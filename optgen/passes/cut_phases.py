@@ -16,8 +16,9 @@ sweep recomputes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.execution import widens
@@ -34,37 +35,44 @@ from optgen.ir.nodes import (
     filter_assigns,
 )
 from optgen.ir.plan import reads
-from optgen.passes.dependency_depth import Depths, Kinds, depths_of, needs_sweep
+from optgen.passes.dependency_depth import Depths, Kinds, depths_of, kinds_of, needs_sweep
+
+Order: TypeAlias = Literal["late", "early", "whole"]
+"""Choice of the sweep that stores a state.
+
+"late": the last sweep that needs the old value. Sweeps that need the new value recompute it.
+"early": the first sweep that knows the new value. Later sweeps read it back.
+"whole": the rule is not cut. It is one sweep, executed statement by statement on whole tensors.
+Rules on whole matrices have no other plan.
+"""
 
 
-def cut_at_matrix_ops(
-    algorithm: Algorithm, kinds: Kinds, stores_early: bool
-) -> tuple[RulePhases, bool]:
-    """Return the phases of an SSA rule with named reductions, and whether they store states early.
+def cut_into_phases(algorithm: Algorithm, order: Order) -> CutRule:
+    """Return an SSA rule with named reductions, cut into phases.
 
-    `stores_early` asks for early stores; `cut_phases` defines early and late. A sweep that
-    recomputes a state may need a number that an earlier matrix op also needs. In that case the rule
-    is cut again with early stores, and sweeps read back all that is stored.
+    A sweep that recomputes a state may need a number that an earlier matrix op also needs. In that
+    case the rule is cut again with early stores, and sweeps read back all that is stored.
 
     Raises:
         RuleError: A number, row or column is needed both before and after a matrix op.
     """
+    kinds = kinds_of(algorithm)
+    stores_early = order == "early"
     # The lowerings that store early convert tensors to the wider dtype when a step begins, and
     # write them back when it ends. So they read back nothing that is rounded.
     is_rounded = widens(algorithm) and not stores_early
     rounded_names = algorithm.stored_tensors if is_rounded else frozenset[str]()
     try:
-        return _cut_without_crossings(algorithm, kinds, stores_early, rounded_names), stores_early
+        return _cut_without_crossings(algorithm, kinds, stores_early, rounded_names)
     except RuleError:
-        phases = _cut_without_crossings(
+        return _cut_without_crossings(
             algorithm, kinds, stores_early=True, rounded_names=frozenset()
         )
-        return phases, True
 
 
 def _cut_without_crossings(
     algorithm: Algorithm, kinds: Kinds, stores_early: bool, rounded_names: frozenset[str]
-) -> RulePhases:
+) -> CutRule:
     """Cut the rule. While small values cross a matrix op, delay them and cut the rule again."""
     dependencies = _Dependencies(algorithm, kinds)
     floors: dict[Ref, int] = {}
@@ -104,11 +112,11 @@ class _Dependencies:
                 self._add_reads(stmt.then, (*conditions, stmt.condition))
                 self._add_reads(stmt.orelse, (*conditions, stmt.condition))
 
-    def floors(self, phases: RulePhases, depths: Depths) -> Mapping[Ref, int]:
+    def floors(self, phases: CutRule, depths: Depths) -> Mapping[Ref, int]:
         """Return the least depth of each value that must be computed later, after a matrix op."""
         floors: dict[Ref, int] = {}
         for depth, calls in enumerate(phases.calls):
-            for call in calls:
+            for call in assigns(calls):
                 for ref in self._crossing_values(phases, depths, depth):
                     # A small value is delayed with the reductions that it needs.
                     upstream = self._upstream(ref, small_only=True)
@@ -119,7 +127,7 @@ class _Dependencies:
                         floors[delayed] = max(floor, floors.get(delayed, 0))
         return floors
 
-    def _crossing_values(self, phases: RulePhases, depths: Depths, depth: int) -> Iterator[Ref]:
+    def _crossing_values(self, phases: CutRule, depths: Depths, depth: int) -> Iterator[Ref]:
         """Yield small values computed before the matrix ops of this depth and read after them."""
         programs = (*phases.sweeps[depth:], *phases.finishes[depth:])
         read = dict.fromkeys(r for p in programs for e in expressions(p) for r in reads(e))
@@ -162,30 +170,48 @@ class _Dependencies:
 
 
 @dataclass(frozen=True)
-class RulePhases:
-    """Programs of one rule, cut at its reductions. All five tuples have one entry per sweep.
+class CutRule:
+    """An SSA rule that is cut at its reductions, on the way to a plan.
 
-    A sweep's entry in `finishes` computes the small values that are known before the sweep. Its
-    entry in `calls` holds the matrix ops whose results the sweep waits for. Its entry in `stored`
-    names the parameter and states that the sweep stores. Its entry in `call_inputs` names the
-    inputs of the next sweep's matrix ops.
+    Five tuples have one entry per sweep. A sweep's entry in `finishes` computes the small values
+    that are known before the sweep. Its entry in `calls` holds the matrix ops whose results the
+    sweep waits for. Its entry in `stored` names the parameter and states that the sweep stores. Its
+    entry in `call_inputs` names the inputs of the next sweep's matrix ops.
     """
 
+    algorithm: Algorithm
+    kinds: Kinds
     sweeps: tuple[Program, ...]
     finishes: tuple[Program, ...]
-    calls: tuple[tuple[Assign, ...], ...]
+    calls: tuple[Program, ...]
     stored: tuple[frozenset[str], ...]
     call_inputs: tuple[tuple[str, ...], ...]
+    stores_early: bool = False
+    scalars: Program = ()  # the scalar program, once it is split off the sweeps
 
     @property
     def is_whole(self) -> bool:
         """Tell whether one sweep is the whole rule, because the rule is elementwise."""
         return len(self.sweeps) == 1 and not any(self.finishes)
 
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """The programs of all sweeps, then of all finishes, then of all matrix ops."""
+        return (*self.sweeps, *self.finishes, *self.calls)
 
-def as_one_phase(algorithm: Algorithm) -> RulePhases:
-    """Return the whole rule as one sweep."""
-    return RulePhases((algorithm.rule,), ((),), ((),), (algorithm.stored_tensors,), ((),))
+    def with_programs(self, programs: Sequence[Program]) -> CutRule:
+        """Return the rule with other programs, in the order of `programs`."""
+        count = len(self.sweeps)
+        sweeps, finishes, calls = (
+            tuple(programs[first : first + count]) for first in (0, count, 2 * count)
+        )
+        return replace(self, sweeps=sweeps, finishes=finishes, calls=calls)
+
+
+def keep_whole(algorithm: Algorithm) -> CutRule:
+    """Return an SSA rule that is not cut: all of it is one sweep."""
+    stored = (algorithm.stored_tensors,)
+    return CutRule(algorithm, kinds_of(algorithm), (algorithm.rule,), ((),), ((),), stored, ((),))
 
 
 @dataclass
@@ -222,7 +248,7 @@ class _Cutter:
             name for name, storing_sweep in storing_sweeps.items() if storing_sweep == sweep
         )
 
-    def cut(self, stores_early: bool) -> RulePhases:
+    def cut(self, stores_early: bool) -> CutRule:
         """Return the phases; with `stores_early`, each state is stored as early as possible."""
         storing_sweeps = self._stored_early() if stores_early else self._stored_late({})
         in_memory = [self._in_memory(storing_sweeps, sweep) for sweep in self.all_sweeps]
@@ -231,12 +257,15 @@ class _Cutter:
             for sweep in self.all_sweeps
         ]
         computed = [needed[sweep] - in_memory[sweep] for sweep in self.all_sweeps]
-        return RulePhases(
+        return CutRule(
+            self.algorithm,
+            self.kinds,
             tuple(self._sweep(sweep, computed[sweep]) for sweep in self.all_sweeps),
             tuple(self._finish(sweep) for sweep in self.all_sweeps),
             tuple(tuple(self._calls(sweep)) for sweep in self.all_sweeps),
             tuple(self._stored_by(sweep, storing_sweeps) for sweep in self.all_sweeps),
             tuple(self._call_inputs(sweep) for sweep in self.all_sweeps),
+            stores_early,
         )
 
     def _sweep(self, sweep: int, computed: set[Ref]) -> Program:

@@ -22,7 +22,7 @@ from optgen.ir.nodes import (
     rename_program,
 )
 from optgen.ir.plan import is_reduction
-from optgen.passes.cut_phases import RulePhases
+from optgen.passes.cut_phases import CutRule
 from optgen.passes.dependency_depth import kinds_of
 from optgen.passes.split_scalars import Splitter
 
@@ -80,17 +80,22 @@ def _origin(stmt: Assign, copies: Mapping[Ref, Ref]) -> str:
     return source.name if source else ""
 
 
-def without_dead_code(
-    programs: tuple[Program, ...], cut: RulePhases, algorithm: Algorithm
-) -> tuple[Program, ...]:
-    """Return the programs without dead code: a sweep keeps what it reads, reduces or stores."""
+def drop_unread_values(cut: CutRule) -> CutRule:
+    """Return the rule without values that nobody reads; a sweep keeps what it reduces or stores.
+
+    A rule that is not cut keeps whatever it assigns to the parameter and states.
+    """
+    programs = _without_unused(cut.programs, cut.algorithm)
+    if cut.is_whole:
+        return cut.with_programs(programs)
     num_sweeps = len(cut.sweeps)
     names_of_operands = {ref.name for ref in refs_read(*programs[2 * num_sweeps :])}
     sweeps = (
         _needed_statements(sweep, {*stored, *names_of_operands})
         for sweep, stored in zip(programs, cut.stored, strict=False)
     )
-    return without_unused((*sweeps, *programs[num_sweeps:]), algorithm)
+    shorter = _without_unused((*sweeps, *programs[num_sweeps:]), cut.algorithm)
+    return cut.with_programs(shorter)
 
 
 def _needed_statements(sweep: Program, kept: Collection[str]) -> Program:
@@ -102,7 +107,7 @@ def _needed_statements(sweep: Program, kept: Collection[str]) -> Program:
     return shorter
 
 
-def without_unused(programs: tuple[Program, ...], algorithm: Algorithm) -> tuple[Program, ...]:
+def _without_unused(programs: tuple[Program, ...], algorithm: Algorithm) -> tuple[Program, ...]:
     """Return the programs without locals that none of them reads.
 
     A reduction over several parameters stays, because other parameters read its result.
@@ -111,6 +116,17 @@ def without_unused(programs: tuple[Program, ...], algorithm: Algorithm) -> tuple
     return _filtered(
         programs, lambda read, a: a.target.name in stored or a.target in read or is_wide(a.value)
     )
+
+
+def drop_unread_scalars(cut: CutRule) -> CutRule:
+    """Return the rule with a scalar program that computes only what it or a phase reads."""
+    scalars = used_scalars(cut.scalars, cut.programs, cut.algorithm)
+    return replace(cut, scalars=without_self_copies(scalars))
+
+
+def drop_self_copies(cut: CutRule) -> CutRule:
+    """Return the rule without copies of a name to its next version."""
+    return cut.with_programs(tuple(map(without_self_copies, cut.programs)))
 
 
 def used_scalars(scalars: Program, programs: Iterable[Program], algorithm: Algorithm) -> Program:

@@ -17,7 +17,7 @@ from optgen.ir.kinds import Axes, Kind, declared_kinds, kind_of
 from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, walk
 from optgen.ir.ops import RANDOM_OPS
 from optgen.ir.plan import reads
-from optgen.passes.name_values import ends_phase
+from optgen.passes.extract_subexpressions import ends_phase
 
 
 class CyclicDependencyError(Exception):

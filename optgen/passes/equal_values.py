@@ -14,7 +14,7 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.execution import is_wide
 from optgen.ir.kinds import declared_kinds
 from optgen.ir.nodes import Call, Expr, If, Program, Ref, Stmt, assigns, rebuild, walk
-from optgen.passes.name_values import lasting_versions
+from optgen.passes.extract_subexpressions import lasting_versions
 
 
 def share_equal_values(algorithm: Algorithm) -> Algorithm:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from optgen.ir.generated_names import free_name
 from optgen.ir.kinds import Axes, Kind, Stage, kind_of
 from optgen.ir.nodes import (
     Assign,
@@ -32,9 +31,10 @@ from optgen.ir.nodes import (
     walk,
 )
 from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep, reads
-from optgen.passes.linear import ONE, add, divide, multiply, negate, split_sign
-from optgen.passes.name_values import ends_phase
-from optgen.passes.names import LINE_FACTORS, POWERS, reduced_coefficient
+from optgen.ir.reserved_in_python import free_name
+from optgen.passes.descriptive_names import LINE_FACTORS, POWERS, reduced_coefficient
+from optgen.passes.extract_subexpressions import ends_phase
+from optgen.passes.linear_forms import ONE, add, divide, multiply, negate, split_sign
 from optgen.passes.ranges import Range, is_not_negative, proven_ranges, range_of
 
 Arms = tuple[tuple[Expr, bool], ...]
@@ -54,11 +54,29 @@ def hoist_between_sweeps(plan: Plan) -> Plan:
             continue
         hoister = _Hoister(kinds, known)
         body = hoister.program(phase.body, ())
-        _append_to_finish(phases, hoister.hoisted)
+        _append_to_finish(phases, _in_common_branches(hoister.hoisted))
         read = {ref.name for expr in expressions(body) for ref in reads(expr)}
         needed = tuple(s for s in phase.streams if s.stored or s.name in read)
         phases.append(Sweep(needed, body) if plan.is_cut else phase)
     return replace(plan, phases=tuple(phases), kinds=kinds)
+
+
+def _in_common_branches(statements: Iterable[Stmt]) -> Program:
+    """Return statements in which adjacent branches on one condition are one branch.
+
+    The statements assign new names, so no arm changes the condition.
+    """
+    out: list[Stmt] = []
+    for stmt in statements:
+        last = out[-1] if out else None
+        if isinstance(stmt, If) and isinstance(last, If) and last.condition == stmt.condition:
+            then = _in_common_branches((*last.then, *stmt.then))
+            out[-1] = replace(
+                last, then=then, orelse=_in_common_branches((*last.orelse, *stmt.orelse))
+            )
+        else:
+            out.append(stmt)
+    return tuple(out)
 
 
 def _append_to_finish(phases: list[Phase], statements: Sequence[Stmt]) -> None:

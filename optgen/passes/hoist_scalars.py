@@ -12,7 +12,6 @@ import itertools
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
-from optgen.ir.generated_names import is_free, numbered
 from optgen.ir.kinds import Kind, kind_of
 from optgen.ir.nodes import (
     Assign,
@@ -33,9 +32,10 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import OPS
 from optgen.ir.plan import Phase, Plan, Sweep, is_reduction
-from optgen.passes.linear import negate, split_sign
-from optgen.passes.name_values import is_item
-from optgen.passes.names import coefficient_names, inner_scalar_names, scalar_name
+from optgen.ir.reserved_in_python import is_free, numbered
+from optgen.passes.descriptive_names import coefficient_names, inner_scalar_names, scalar_name
+from optgen.passes.extract_subexpressions import is_item
+from optgen.passes.linear_forms import negate, split_sign
 
 _ALWAYS_DEFINED = ("+", "-", "*", "neg", "item")
 

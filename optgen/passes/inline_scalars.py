@@ -20,7 +20,7 @@ from optgen.ir.nodes import (
     walk,
 )
 from optgen.ir.plan import Plan
-from optgen.passes.linear import is_number
+from optgen.passes.linear_forms import is_number
 
 _MAX_OPERATORS = 2
 

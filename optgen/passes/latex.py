@@ -55,6 +55,7 @@ _NEGATED = {
     "fresh": (r"{0} \text{{ is not new}}", _COMPARISON),
     "factored": (r"\dim {0} \le 1", _COMPARISON),
     "tall": (r"{0} \text{{ is not tall}}", _COMPARISON),
+    "within": (r"{0} > {1}", _COMPARISON),
 }
 """LaTeX and precedence of negated predicates."""
 
@@ -64,6 +65,7 @@ _WITHOUT_TIME = {
     "fresh": (OPS["fresh"].latex, _COMPARISON),
     "factored": (OPS["factored"].latex, _COMPARISON),
     "tall": (OPS["tall"].latex, _COMPARISON),
+    "within": (OPS["within"].latex, _COMPARISON),
     **{word: (OPS[word].latex, _ATOM) for word in PROPERTIES if word not in FACTS},
 }
 """LaTeX and precedence of predicates and properties, whose operands have no time index."""

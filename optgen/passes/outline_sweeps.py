@@ -9,40 +9,51 @@ results are new tensors.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from operator import attrgetter
 
+from optgen.contract.states import Shape
 from optgen.ir.algorithm import Algorithm, Hyper, IdentityKey, State
 from optgen.ir.execution import why_uncut
-from optgen.ir.generated_names import free_name
-from optgen.ir.kinds import Kind
+from optgen.ir.kinds import HEIGHT, TENSOR, WIDTH, Axes, Kind, Stage
 from optgen.ir.nodes import (
     Assign,
     Call,
+    Const,
     Expr,
     If,
     Program,
     Ref,
     Stmt,
     assigns,
-    children,
     copy_source,
     expressions,
+    map_statements,
+    names_assigned,
+    names_read,
     only_factor,
     refs,
+    rename_program,
     rename_refs,
 )
 from optgen.ir.ops import OPS
 from optgen.ir.plan import Plan
+from optgen.ir.reserved_in_python import free_name
+from optgen.passes.all_passes import OUTLINED
 from optgen.passes.hoist_between_sweeps import as_plain_arithmetic
-from optgen.passes.name_matrix_words import MatrixWordNamer, is_fusable
-from optgen.passes.name_values import draw_first
-from optgen.passes.order import OUTLINED_PASSES, run
-from optgen.passes.plan import plans
+from optgen.passes.plan_rule import target_plans
+from optgen.passes.separate_matrix_words import (
+    MatrixWordSeparator,
+    has_rows_and_columns,
+    sweep_axes,
+)
 
 EMPTY_LIKE = "empty_like"
 """The op that creates the list into which a function writes."""
+IN_ROWS = "in_rows"
+"""The op that repeats a number of each matrix for the rows of another value."""
 MOST_FUNCTIONS = 16
 """Largest number of functions of a rule. Each is compiled by itself, in half a second."""
 
@@ -63,8 +74,8 @@ class OutlinedRule:
 def outline_sweeps(algorithm: Algorithm) -> OutlinedRule:
     """Return a rule on whole matrices with its elementwise parts as functions.
 
-    The result is empty if the rule is cut into sweeps itself, reduces over several parameters, or
-    would have more than `MOST_FUNCTIONS` functions.
+    The result is empty if the rule is cut into sweeps itself, or reduces over several parameters.
+    torch computes the statements that would need more than `MOST_FUNCTIONS` functions.
     """
     if algorithm.is_function or algorithm.base or not why_uncut(algorithm):
         return OutlinedRule()
@@ -84,14 +95,10 @@ def with_sweeps(algorithm: Algorithm) -> tuple[Algorithm, ...]:
 def _outline(key: IdentityKey) -> OutlinedRule:
     functions: list[Algorithm] = []
     outlined = []
-    for plan in plans(key.algorithm):
-        ready = draw_first(run(OUTLINED_PASSES, plan))
-        outlined.append(_Outliner(ready, functions).plan())
+    for plan in target_plans(key.algorithm, OUTLINED):
+        outlined.append(_Outliner(plan, functions).plan())
     if not functions:
         return OutlinedRule(why_none="the rule has no elementwise parts")
-    if len(functions) > MOST_FUNCTIONS:
-        needed = f"the rule needs {len(functions)} sweeps between matrix words"
-        return OutlinedRule(why_none=f"{needed}, more than {MOST_FUNCTIONS}")
     return OutlinedRule(tuple(outlined), tuple(functions))
 
 
@@ -115,31 +122,28 @@ class _Outliner:
         self.kinds |= self.whole_plan.kinds
         self.used_names |= {ref.name for ref in self.kinds}
         (sweep,) = self.whole_plan.sweeps
-        self.body = MatrixWordNamer(self.kinds, self.used_names).program(sweep.body)
+        self.body = MatrixWordSeparator(self.kinds, self.used_names).program(sweep.body)
         self.booleans = _boolean_variables(self.body)
-        device = {s.symbol for s in algorithm.device_states() if s.written and not s.on_device}
-        self.stored = {algorithm.param, *device}
-        unfused = [stmt for stmt in assigns(self.body) if not self._is_elementwise(stmt)]
-        self.shared = {n for stmt in unfused if not _makes_new_tensor(stmt) for n in _names(stmt)}
-        self.in_place = frozenset(self.stored - self.shared)
+        written = [state for state in algorithm.device_states() if state.written]
+        self.stored = {algorithm.param, *(state.symbol for state in written)}
+        unfused = [stmt for stmt in assigns(self.body) if self._axes(stmt) is None]
+        self.shared = {name for stmt in unfused for name in _names_of_shared_memory(stmt)}
+        numbers = {state.symbol for state in written if state.on_device}  # copied to float64
+        self.in_place = frozenset(self.stored - self.shared - numbers)
         body = self._block(self.body)
         return replace(self.whole_plan, phases=(replace(sweep, body=body),), kinds=self.kinds)
 
-    def _is_elementwise(self, stmt: Assign) -> bool:
-        names = {ref.name for ref in refs(stmt.value)} | {stmt.target.name}
-        return names.isdisjoint(self.booleans) and is_fusable(stmt, self.kinds)
+    def _axes(self, stmt: Assign) -> Axes | None:
+        """Return the axes of a statement's sweep; None if no sweep can compute it."""
+        is_boolean = not self.booleans.isdisjoint(_names(stmt))
+        return None if is_boolean else sweep_axes(stmt, self.kinds)
 
     def _block(self, program: Program) -> Program:
         """Return a block whose elementwise statements are calls, as late as possible."""
         out: list[Stmt] = []
         waiting: list[Assign] = []
         for stmt in program:
-            if isinstance(stmt, If):
-                out += self._calls(waiting)
-                waiting = []
-                then, orelse = self._block(stmt.then), self._block(stmt.orelse)
-                out.append(replace(stmt, then=then, orelse=orelse))
-            elif self._is_elementwise(stmt):
+            if isinstance(stmt, Assign) and self._axes(stmt) is not None:
                 name, axes = stmt.target.name, self.kinds[stmt.target].axes
                 earlier = (each.target for each in waiting if each.target.name == name)
                 if any(self.kinds[target].axes is not axes for target in earlier):
@@ -150,18 +154,38 @@ class _Outliner:
                 needed = _needed_before(stmt, waiting)
                 out += self._calls([each for each in waiting if each in needed])
                 waiting = [each for each in waiting if each not in needed]
+                if isinstance(stmt, If):
+                    then, orelse = self._block(stmt.then), self._block(stmt.orelse)
+                    stmt = replace(stmt, then=then, orelse=orelse)
                 out.append(stmt)
         return (*out, *self._calls(waiting))
 
     def _calls(self, statements: Sequence[Assign]) -> Iterator[Stmt]:
-        """Yield a call for the statements of each shape, or the statements themselves."""
-        shapes = dict.fromkeys(self.kinds[stmt.target].axes for stmt in statements)
-        for axes in shapes:
-            of_shape = [stmt for stmt in statements if self.kinds[stmt.target].axes is axes]
-            yield from self._call(of_shape)
+        """Yield a call for the statements of each shape, or the statements themselves.
 
-    def _call(self, statements: Sequence[Assign]) -> Iterator[Stmt]:
-        """Yield a call in place of statements of one shape, or the statements themselves."""
+        A number, row or column goes with the tensors that it is computed from.
+        """
+        places: list[tuple[int, Axes]] = []  # of each statement: the level and axes of its call
+        calls: dict[tuple[int, Axes], list[Assign]] = {}
+        for index, stmt in enumerate(statements):
+            before = [
+                place
+                for place, other in zip(places, statements[:index], strict=True)
+                if _are_ordered(other, stmt)
+            ]
+            axes = self._axes(stmt)
+            assert axes is not None
+            of_latest = max(before, default=(0, axes))[1]
+            if not has_rows_and_columns(axes) and axes | of_latest == of_latest:
+                axes = of_latest
+            level = max((level + (other is not axes) for level, other in before), default=0)
+            places.append((level, axes))
+            calls.setdefault((level, axes), []).append(stmt)
+        for (_, axes), of_call in sorted(calls.items(), key=lambda call: call[0][0]):
+            yield from self._call(of_call, axes)
+
+    def _call(self, statements: Sequence[Assign], axes: Axes) -> Iterator[Stmt]:
+        """Yield a call in place of statements of one call, or the statements themselves."""
         targets = {stmt.target.name for stmt in statements}
         others = [s for s in assigns(self.body) if not any(s is each for each in statements)]
         read = {r.name for s in others for r in refs(s.value)} | _read_by_conditions(self.body)
@@ -169,61 +193,105 @@ class _Outliner:
         names = {function.name for function in self.functions}
         names |= {program.function.name for program in self.whole_plan.algorithm.programs}
         name = free_name(f"sweep{len(self.functions) + 1}", self.used_names | names)
-        builder = SweepBuilder(self.whole_plan.algorithm, self.in_place, self.kinds)
-        sweep_function = builder.build(statements, targets & (read | self.stored), dead_names, name)
-        if sweep_function is None or (self.in_place.isdisjoint(targets) and _is_one_op(statements)):
+        builder = SweepBuilder(self.whole_plan.algorithm, self.in_place, self.kinds, axes)
+        rows, in_rows = self._with_rows(statements, axes)
+        new = builder.build(in_rows, targets & (read | self.stored), dead_names, name)
+        is_negation = len(statements) == 1 and _is_negation(statements[0])
+        function = None if is_negation or new is None else self._known_function(new.function)
+        if new is None or function is None:
             yield from map(_as_new_tensor, statements)
-        else:
-            yield from self._call_statements(statements, sweep_function)
+            return
+        like = next(Ref(n) for n in new.axes if new.axes[n] is axes and n not in new.created)
+        yield from (Assign(row, Call(IN_ROWS, (Ref(n), like))) for n, row in rows.items())
+        yield from self._call_statements(in_rows, new, function)
+
+    def _with_rows(
+        self, statements: Sequence[Assign], axes: Axes
+    ) -> tuple[dict[str, Ref], Sequence[Assign]]:
+        """Return the names of rows for the numbers of matrices, and statements that read these."""
+        read = {
+            r.name for s in statements for r in refs(s.value) if self.kinds[r].axes is Axes.MATRIX
+        }
+        read -= {stmt.target.name for stmt in statements}
+        rows = {name: Ref(free_name(f"{name}_rows", self.used_names)) for name in sorted(read)}
+        self.kinds |= dict.fromkeys(rows.values(), Kind(Stage.DEVICE, Axes(axes & (1 | HEIGHT))))
+
+        def in_rows(ref: Ref) -> Ref:
+            return rows.get(ref.name, ref)
+
+        return rows, [replace(s, value=rename_refs(s.value, in_rows)) for s in statements]
 
     def _call_statements(
-        self, statements: Sequence[Assign], sweep_function: SweepFunction
+        self, statements: Sequence[Assign], sweep_function: SweepFunction, function: Algorithm
     ) -> Iterator[Assign]:
         """Yield the call of a function, between the statements that create and name its lists."""
         quote = tuple(dict.fromkeys(line for stmt in statements for line in stmt.quote))
-        kind = self.kinds[statements[0].target]
+        for name, axes in sweep_function.axes.items():
+            self.used_names.add(name)
+            self.kinds.setdefault(Ref(name), Kind(Stage.DEVICE, axes))
         for name, like in sweep_function.created.items():
-            self._declare(name, kind)
-            yield Assign(Ref(name), Call(EMPTY_LIKE, (Ref(like),)), quote)
-        function = self._shared_function(sweep_function.function)
+            yield Assign(Ref(name), Call(EMPTY_LIKE, like), quote)
         self.used_names.add(function.name)
         for name, dead in sweep_function.reused.items():
             note = f"{function.name} reads {dead} by the name {name}, and then overwrites it"
             yield Assign(Ref(name), Ref(dead), (note,))
         scalars = {r.name: r for s in statements for r in refs(s.value) if self.kinds[r].is_scalar}
-        numbers = (scalars[hyper.name] for hyper in function.hypers)
+        numbers = (
+            Call("keyword", (Const(hyper.name), scalars[own.name]))
+            for hyper, own in zip(function.hypers, sweep_function.function.hypers, strict=True)
+        )
         lists = (Ref(name) for name in sweep_function.arguments)
-        for name in sweep_function.arguments:
-            self._declare(name, kind)
-        self.kinds[Ref(function.name)] = kind
+        self.kinds[Ref(function.name)] = TENSOR
         yield Assign(Ref(function.name), Call(function.name, (*lists, *numbers)), quote)
         for name, after in sweep_function.renamed.items():
             yield Assign(Ref(name), Ref(after), quote)
-            self._declare(name, kind)
 
-    def _declare(self, name: str, kind: Kind) -> None:
-        self.used_names.add(name)
-        self.kinds.setdefault(Ref(name), kind)
+    def _known_function(self, new: Algorithm) -> Algorithm | None:
+        """Return a known function that equals a new one, which else becomes known.
 
-    def _shared_function(self, function: Algorithm) -> Algorithm:
-        """Return the known function that equals this one; add this one if there is none."""
+        Return None if there are too many functions.
+        """
         for other in self.functions:
-            if replace(function, name=other.name) == other:
+            if _without_names(other) == _without_names(new):
                 return other
-        self.functions.append(function)
-        return function
+        if len(self.functions) == MOST_FUNCTIONS:
+            return None
+        self.functions.append(new)
+        return new
 
 
-def _needed_before(stmt: Assign, waiting: Sequence[Assign]) -> list[Assign]:
+def _without_names(function: Algorithm) -> Algorithm:
+    """Return a function with numbers for names, and without the statements of the rule."""
+    targets = (stmt.target.name for stmt in assigns(function.rule))
+    names = (*function.lists, *(hyper.name for hyper in function.hypers), *targets)
+    numbers = {name: str(number) for number, name in enumerate(dict.fromkeys(names))}
+    rule = rename_program(function.rule, lambda ref: Ref(numbers[ref.name]))
+    return replace(
+        function,
+        name="",
+        lists=(),
+        param="",
+        grad="",
+        overwritten=(),
+        hypers=(),
+        states=tuple(replace(s, symbol="", key="") for s in function.states),
+        rule=map_statements(rule, lambda stmt: replace(stmt, quote=())),
+    )
+
+
+def _needed_before(stmt: Stmt, waiting: Sequence[Assign]) -> list[Assign]:
     """Return the waiting statements that must be computed before a statement, in order."""
     needed: list[Assign] = []
     for each in reversed(waiting):
-        if any(
-            each.target.name in _names(later) or later.target.name in _names(each)
-            for later in (stmt, *needed)
-        ):
+        if any(_are_ordered(each, later) for later in (stmt, *needed)):
             needed.insert(0, each)
     return needed
+
+
+def _are_ordered(a: Stmt, b: Stmt) -> bool:
+    """Tell whether one of two statements assigns what the other reads or assigns."""
+    assigned = names_assigned((a,)), names_assigned((b,))
+    return not (assigned[0].isdisjoint(_names(b)) and assigned[1].isdisjoint(_names(a)))
 
 
 def _as_new_tensor(stmt: Assign) -> Assign:
@@ -235,16 +303,16 @@ def _as_new_tensor(stmt: Assign) -> Assign:
     return stmt if source is None else replace(stmt, value=Call("copy", (source,)))
 
 
-def _is_one_op(statements: Sequence[Assign]) -> bool:
-    """Tell whether torch computes statements in one call, as a function would."""
-    if len(statements) > 1 or copy_source(statements[0]) is not None:
-        return False
-    value = as_plain_arithmetic(statements[0].value)
-    return not any(isinstance(child, Call) for child in children(value))
+def _is_negation(stmt: Assign) -> bool:
+    """Tell whether a statement only changes a sign, as `maximize` does. torch does so as fast."""
+    match as_plain_arithmetic(stmt.value):
+        case Call("neg", (Ref(),)):
+            return True
+    return False
 
 
-def _names(stmt: Assign) -> set[str]:
-    return {stmt.target.name, *(ref.name for ref in refs(stmt.value))}
+def _names(stmt: Stmt) -> set[str]:
+    return names_assigned((stmt,)) | names_read((stmt,))
 
 
 def _read_by_conditions(program: Program) -> set[str]:
@@ -277,45 +345,54 @@ def _is_boolean(value: Expr, known: set[str]) -> bool:
     return False
 
 
-_SHARE_MEMORY = ("transpose", "diag", "identity", "where", "gaussian", "random", "random16")
-"""Words whose results may be views, or one tensor that all positions of a list share."""
+_VIEWS = ("transpose", "diag", "where")
+"""Words whose results may share memory with their operands."""
+_SHARED = ("identity", "gaussian", "random", "random16")
+"""Words whose result may be one tensor that all positions of a list share."""
 
 
-def _makes_new_tensor(stmt: Assign) -> bool:
-    """Tell whether the value of a statement is a new tensor."""
+def _names_of_shared_memory(stmt: Assign) -> set[str]:
+    """Return the variables that may share memory after a statement, with others or in a list."""
     value = only_factor(stmt.value)
-    shares_memory = isinstance(value, Call) and value.op in _SHARE_MEMORY
-    return not isinstance(value, Ref) and not shares_memory
+    op = value.op if isinstance(value, Call) else ""
+    if isinstance(value, Ref) or op in _VIEWS:
+        return _names(stmt)
+    return {stmt.target.name} if op in _SHARED else set()
 
 
 @dataclass(frozen=True)
 class SweepFunction:
     """Function, and how the rule calls it.
 
-    * `created`: maps each variable that the caller must create to a variable of the same shape.
+    * `created`: maps each variable that the caller must create to the operands of `EMPTY_LIKE`.
     * `reused`: maps each variable to the dead variable whose memory it takes.
     * `arguments`: the caller's variables in the order of the function's lists.
+    * `axes`: the axes of each of these variables.
     * `renamed`: maps each variable to the name under which the call returns its new value.
     """
 
     function: Algorithm
-    created: Mapping[str, str]
+    created: Mapping[str, tuple[Expr, ...]]
     reused: Mapping[str, str]
     arguments: tuple[str, ...]
+    axes: Mapping[str, Axes]
     renamed: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class SweepBuilder:
-    """Builder of the functions of a rule.
+    """Builder of a function of a rule.
 
     * `in_place`: the variables whose tensors a sweep may overwrite: parameter and states.
     * `kinds`: the kind of every variable.
+    * `axes`: the axes of the tensors that the sweep goes over. Other lists have a number, a row or
+      a column for each of these tensors.
     """
 
     algorithm: Algorithm
     in_place: frozenset[str]
     kinds: Mapping[Ref, Kind]
+    axes: Axes
 
     def build(
         self,
@@ -326,51 +403,75 @@ class SweepBuilder:
     ) -> SweepFunction | None:
         """Return the function of some statements.
 
-        Return None if the function would write every list that it reads, or no output.
+        Return None if the function would read no tensors of the shape, or would have no output; or
+        if a list would hold numbers of matrices.
 
         Args:
-            statements: elementwise statements over tensors of one shape.
+            statements: statements over tensors of one shape, and their numbers, rows and columns.
             outputs: the variables that other statements read, or that the rule stores.
             dead: the variables that no other statement reads; their memory may be reused.
             name: the name of the function.
         """
         assigned = dict.fromkeys(stmt.target.name for stmt in statements)
         read = self._read_before_assigned(statements)
-        kept_outputs = [n for n in assigned if n in outputs]
-        reused = self._reused(
-            statements, kept_outputs, [n for n in read if n in dead and n not in assigned]
-        )
+        axes = self._axes_of_names(statements)
+        full = {n for n in axes if axes[n] is self.axes}
+        kept = [n for n in assigned if n in outputs]
+        reusable = [n for n in read if n in dead and n in full and n not in assigned]
+        reused = self._reused(statements, [n for n in kept if n in full], reusable)
         inputs = [n for n in read if n not in reused.values()]
-        updated = [n for n in kept_outputs if n in self.in_place]
-        if not set(inputs) - set(updated):
-            reused, inputs = {}, read  # a function needs a list that it only reads
+        updated = [n for n in kept if n in self.in_place]
+        if full.isdisjoint(set(inputs) - set(updated)):
+            reused, inputs = {}, read  # without another list, the copy of a dead one would be lost
         only_read = [n for n in inputs if n not in updated]
-        if not only_read or not kept_outputs:
+        written = [*updated, *(n for n in kept if n not in updated)]
+        like = next((n for n in read if n in full), None)
+        shapes = {n: self._shape(axes[n]) for n in (*written, *only_read)}
+        if not kept or like is None or None in shapes.values():
             return None
         used_names = {ref.name for ref in self.kinds}
         old_names = {n: free_name(f"{n}_before", used_names) for n in only_read if n in assigned}
-        new_names = {n: free_name(f"{n}_after", used_names) for n in old_names if n in kept_outputs}
-        written = [*updated, *(n for n in kept_outputs if n not in updated)]
-        numbers = dict.fromkeys(
-            r.name for s in statements for r in refs(s.value) if self.kinds[r].is_scalar
-        )
+        new_names = {n: free_name(f"{n}_after", used_names) for n in old_names if n in kept}
+        # The lists of the function, each with the variable of the caller and its axes.
+        lists = {n: (new_names.get(n, n), axes[n]) for n in written}
+        lists |= {old_names.get(n, n): (n, axes[n]) for n in only_read}
+        full_lists = [n for n in lists if lists[n][1] is self.axes]
+        read_lists = [n for n in full_lists[1:] if n not in written]
+        again = free_name(f"{full_lists[0]}_again", lists)  # nothing reads this list
+        param, grad = full_lists[0], (*read_lists, again)[0]
+        lists.setdefault(grad, lists[param])
+        states = [
+            _state(n, self._shape(list_axes), n in written)
+            for n, (_, list_axes) in lists.items()
+            if n not in (param, grad)
+        ]
         body = _with_inputs(statements, old_names | {old: n for n, old in reused.items()})
-        lists = [*written, *(old_names.get(n, n) for n in only_read)]
-        function = self._function(name, lists, written, tuple(numbers), body, reused)
-        variables = {n: new_names.get(n, n) for n in written} | {
-            old_names.get(n, n): n for n in only_read
-        }
-        return SweepFunction(
-            function=function,
-            created={
-                new_names.get(n, n): only_read[0]
-                for n in kept_outputs
-                if n not in updated and n not in reused
-            },
-            reused=reused,
-            arguments=tuple(variables[n] for n in function.lists),
-            renamed=new_names,
+        function = replace(
+            self._function(name, statements, param, grad, states),
+            rule=body,
+            overwritten=tuple(reused.items()),
         )
+        created = {
+            new_names.get(n, n): (Ref(like), Const(shapes[n]))
+            for n in kept
+            if n not in updated and n not in reused
+        }
+        arguments = tuple(lists[n][0] for n in function.lists)
+        return SweepFunction(function, created, reused, arguments, dict(lists.values()), new_names)
+
+    def _axes_of_names(self, statements: Sequence[Assign]) -> dict[str, Axes]:
+        """Return the axes of the variables of statements; MATRIX for a variable of two shapes."""
+        axes: dict[str, Axes] = {}
+        for ref in (r for s in statements for r in (s.target, *refs(s.value))):
+            known = axes.setdefault(ref.name, self.kinds[ref].axes)
+            axes[ref.name] = known if known is self.kinds[ref].axes else Axes.MATRIX
+        return axes
+
+    def _shape(self, axes: Axes) -> Shape | None:
+        """Return the shape of a list's tensors beside those that the sweep goes over."""
+        row, column = Axes(self.axes & (1 | HEIGHT)), Axes(self.axes & (1 | WIDTH))
+        shapes: dict[Axes, Shape] = {Axes.NONE: "scalar", row: "row", column: "col"}
+        return {**shapes, self.axes: "like"}.get(axes)
 
     def _read_before_assigned(self, statements: Sequence[Assign]) -> list[str]:
         """Return the tensors that statements read before they assign them, in order."""
@@ -401,30 +502,36 @@ class SweepBuilder:
     def _function(
         self,
         name: str,
-        lists: Sequence[str],
-        written: Sequence[str],
-        numbers: Sequence[str],
-        body: Program,
-        reused: Mapping[str, str],
+        statements: Sequence[Assign],
+        param: str,
+        grad: str,
+        states: Iterable[State],
     ) -> Algorithm:
-        """Return an algorithm over lists: the first written one is its parameter."""
-        param, grad = written[0], next(n for n in lists if n not in written)
-        others = [n for n in lists if n not in (param, grad)]
+        """Return an algorithm over lists. Numbers are the last streams of a kernel."""
+        ordered = sorted(states, key=attrgetter("on_device"))
+        numbers = dict.fromkeys(
+            r.name for s in statements for r in refs(s.value) if self.kinds[r].is_scalar
+        )
         return Algorithm(
             name=name,
             module=self.algorithm.module,
             doc=f"Elementwise part of a step of {self.algorithm.name}, which outlined.py calls.",
             paper="",
-            states=tuple(State(n, n, written=n in written) for n in others),
+            states=tuple(ordered),
             hypers=tuple(Hyper(number, "number", 0.0) for number in numbers),
-            rule=body,
+            rule=statements,
             param=param,
             grad=grad,
             step=None,
-            lists=(param, grad, *others),
+            lists=(param, grad, *(state.symbol for state in ordered)),
             is_sweep=True,
-            overwritten=tuple(reused.items()),
         )
+
+
+def _state(name: str, shape: Shape | None, written: bool) -> State:
+    """Return a list of a function as a state of this shape."""
+    assert shape is not None
+    return State(name, name, shape=shape, written=written, on_device=shape == "scalar")
 
 
 def _with_inputs(statements: Sequence[Assign], inputs: Mapping[str, str]) -> Program:

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, count, product
 
-from optgen.contract.states import FACTS, RANK
-from optgen.ir.algorithm import Algorithm, Hyper, State
-from optgen.ir.generated_names import is_free
+from optgen.contract.states import FACTS, RANK, parts_of_limit
+from optgen.ir.algorithm import Algorithm, Hyper, State, fact_of
 from optgen.ir.kinds import Axes, Kind, declared_kinds, effective_rank, height, kind_of, width
 from optgen.ir.nodes import (
     Assign,
@@ -32,6 +31,7 @@ from optgen.ir.nodes import (
     walk,
 )
 from optgen.ir.ops import SHADOWABLE_FUNCTIONS
+from optgen.ir.reserved_in_python import is_free
 
 Facts = Mapping[str, bool]
 
@@ -89,7 +89,7 @@ def drop_unused_hypers(algorithm: Algorithm) -> Algorithm:
     return replace(algorithm, hypers=tuple(h for h in algorithm.hypers if h.name in read))
 
 
-def rename(algorithm: Algorithm) -> Algorithm:
+def use_printed_names(algorithm: Algorithm) -> Algorithm:
     """Return the algorithm with p, g, t and the states renamed to param, grad, step and keys.
 
     A state's key is its name in checkpoints. The lists of a function keep the author's names.
@@ -140,23 +140,28 @@ def _underscored_names(name: str) -> Iterator[str]:
 
 
 def facts_read(algorithm: Algorithm) -> tuple[str, ...]:
-    """Return the shape predicates (`factored`) that the rule or its states read."""
-    names = {s.condition.name for s in algorithm.states if s.condition}
+    """Return the facts of a shape (`factored`) that the rule or its states read.
+
+    The limits of sizes come last.
+    """
+    names = dict.fromkeys(s.condition.name for s in algorithm.states if s.condition)
     nodes = (node for expr in expressions(algorithm.rule) for node in walk(expr))
-    names |= {node.op for node in nodes if isinstance(node, Call)}
-    return tuple(fact for fact in FACTS if fact in names)
+    names |= dict.fromkeys(filter(None, map(fact_of, nodes)))
+    limits = (name for name in names if parts_of_limit(name))
+    return (*(fact for fact in FACTS if fact in names), *limits)
 
 
 def fact_combinations(algorithm: Algorithm) -> Iterator[Facts]:
     """Yield every possible combination of answers, True first.
 
-    A tall parameter has rows and columns, so it is factored, too. If the rule reads no facts, yield
-    one empty mapping.
+    A tall parameter, or one within a limit, has rows and columns, so it is factored, too. If the
+    rule reads no facts, yield one empty mapping.
     """
     facts = facts_read(algorithm)
     for answers in product((True, False), repeat=len(facts)):
         combination = dict(zip(facts, answers, strict=True))
-        if combination.get("factored", True) or not combination.get("tall"):
+        of_matrices = (holds for fact, holds in combination.items() if fact != "factored")
+        if combination.get("factored", True) or not any(of_matrices):
             yield combination
 
 
@@ -180,9 +185,9 @@ def specialize(algorithm: Algorithm, facts: Facts) -> Algorithm:
 
 def _with_answers(expr: Expr, facts: Facts) -> Expr:
     """Return an expression with every fact replaced by True or False."""
-    match expr:
-        case Call(word, _) if word in facts:
-            return Const(facts[word], expr.place)
+    fact = fact_of(expr)
+    if fact is not None and fact in facts:
+        return Const(facts[fact], expr.place)
     return rebuild(expr, lambda child: _with_answers(child, facts))
 
 

@@ -1,7 +1,8 @@
 """Recognize rules that a step may treat in a special way.
 
-There are three kinds: rules that only scatter-add sparse gradients, rules that skip steps whose
-gradients are not finite, and rules that scale all gradients together and then ignore their sizes.
+There are four kinds: rules that only scatter-add sparse gradients, rules that skip steps whose
+gradients are not finite, rules that scale all gradients together and then ignore their sizes, and
+rules whose kernels read codes of 8 bits.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.execution import why_uncut
+from optgen.ir.execution import why_not_in_triton, why_uncut
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -26,6 +27,8 @@ from optgen.ir.nodes import (
     walk,
 )
 from optgen.ir.ops import WIDE_OPS
+from optgen.passes.plan_rule import plans
+from optgen.passes.prepare_for_kernels import has_flat_sweeps, load_device_scalars
 from optgen.passes.prepare_rule import add_maximize
 
 
@@ -203,3 +206,15 @@ def scale_is_ignored(algorithm: Algorithm) -> bool:
                 return True
             of_several.add(target)
     return False
+
+
+def codes_readers(algorithm: Algorithm) -> tuple[str, ...]:
+    """Return the fused lowerings that read the codes of an algorithm's states of 8 bits.
+
+    Kernels decode whole blocks of flat tensors. So no sweep may go over rows, columns or matrices.
+    """
+    if not algorithm.has_codes or why_uncut(algorithm):
+        return ()
+    if not all(map(has_flat_sweeps, plans(load_device_scalars(algorithm)))):
+        return ()
+    return ("fused_cpu",) if why_not_in_triton(algorithm) else ("fused_cpu", "fused_triton")

@@ -3,7 +3,7 @@
 After a sweep over a whole tensor its locals are still in memory, and the next sweep reads them.
 After a sweep in blocks, only the last block's locals are left, so the next sweep recomputes them.
 A local that is an alias of a stream is always recomputed: the next sweep may overwrite the stream,
-and must then copy it first.
+and must then copy it first. A rule with matrix ops is never swept in blocks.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ BLOCKED = Ref("blocked")
 
 
 def rematerialize_if_blocked(plan: Plan) -> Plan:
-    """Return the plan with recomputed locals inside a branch on `blocked`."""
+    """Return the plan with recomputed locals inside a branch on `blocked`, or without them."""
     declared = plan.algorithm.stored | {plan.algorithm.grad}
     available: dict[str, Ref] = {}  # name -> version that its variable holds
     phases: list[Phase] = []
     for phase in plan.phases:
         if isinstance(phase, Sweep):
-            phase = replace(phase, body=_with_blocked_branch(phase, set(available.values())))
+            known, in_blocks = set(available.values()), not plan.matrix_calls
+            phase = replace(phase, body=_without_known_locals(phase, known, in_blocks))
             assigned = {a.target.name: a.target for a in assigns(phase.body)}
             # An alias is another tensor itself, neither scaled nor copied.
             aliases = {a.target.name for a in assigns(phase.body) if copy_source(a) is not None}
@@ -46,14 +47,17 @@ def rematerialize_if_blocked(plan: Plan) -> Plan:
     return replace(plan, phases=tuple(phases), kinds={**plan.kinds, BLOCKED: STATIC})
 
 
-def _with_blocked_branch(sweep: Sweep, available: set[Ref]) -> Program:
-    """Return the sweep's body: first the branch that recomputes locals, then the rest."""
+def _without_known_locals(sweep: Sweep, available: set[Ref], in_blocks: bool) -> Program:
+    """Return what is left of a sweep's body if some locals are `available`.
+
+    If sweeps may run in blocks, a branch that recomputes the locals comes first.
+    """
     needed, needed_if_blocked = _needed_names(sweep, available), _needed_names(sweep, set())
     recomputed = filter_assigns(sweep.body, lambda a: a.target in needed_if_blocked - needed)
     rest = filter_assigns(sweep.body, lambda a: a.target in needed)
     targets_of_rest = {a.target for a in assigns(rest)}
     reads_rest = not refs_read(recomputed).isdisjoint(targets_of_rest)
-    if not recomputed:
+    if not (recomputed and in_blocks):
         return rest
     if reads_rest:  # the branch cannot come first, so all locals are recomputed without a branch
         return filter_assigns(sweep.body, lambda a: a.target in needed_if_blocked)

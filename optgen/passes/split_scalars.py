@@ -31,14 +31,41 @@ from optgen.ir.nodes import (
     assigns,
     children,
     expressions,
+    filter_assigns,
     is_self_copy,
     rebuild,
     refs,
 )
 from optgen.ir.ops import STORAGE_OPS
-from optgen.passes.linear import ONE, Linearizer, Terms, is_number
-from optgen.passes.name_values import ends_phase
+from optgen.passes.cut_phases import CutRule
+from optgen.passes.extract_subexpressions import ends_phase, shared_decompositions
+from optgen.passes.linear_forms import ONE, Linearizer, Terms, is_number
 from optgen.passes.ranges import Range, declared_ranges, range_of
+
+
+def split_scalars(cut: CutRule) -> CutRule:
+    """Return the rule with its scalar program, and tensor statements of sweeps in linear form."""
+    algorithm, kinds, rounded = cut.algorithm, dict(cut.kinds), rounded_refs(cut.algorithm.rule)
+    if cut.is_whole:
+        held = shared_decompositions(algorithm.rule)
+        splitter = Splitter(algorithm, kinds, held=held, rounded=rounded)
+        scalars, body = splitter.split(algorithm.rule)
+        return replace(cut, scalars=scalars, sweeps=(body,), kinds=kinds)
+    numbers = filter_assigns(algorithm.rule, lambda a: kinds[a.target].is_scalar)
+    splitter = Splitter(replace(algorithm, rule=numbers), kinds)
+    scalars, _ = splitter.split(numbers)
+    sweeps: list[Program] = []
+    ops = (a.value for call in cut.calls for a in assigns(call))
+    held = frozenset(ref for op in ops for ref in refs(op))  # not inlined: matrix ops take names
+    for sweep in cut.sweeps:
+        sweep_rule = replace(algorithm, rule=sweep)
+        sweep_splitter = Splitter(
+            sweep_rule, kinds, dict(splitter.ranges), held=held, rounded=rounded
+        )
+        sweeps.append(sweep_splitter.split(sweep)[1])
+        if cut.stores_early:
+            held |= {a.target for a in assigns(sweeps[-1])}
+    return replace(cut, scalars=scalars, sweeps=tuple(sweeps), kinds=kinds)
 
 
 @dataclass

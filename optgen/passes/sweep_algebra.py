@@ -1,7 +1,7 @@
 """Rewrite the sums of sweeps: fewer operations per element, or results that are more exact.
 
-Each rewrite is about sums of terms `coefficient * factors / divisors`. `passes/order.py` lists the
-rewrites of each target, in their order.
+Each rewrite is about sums of terms `coefficient * factors / divisors`. `passes/all_passes.py` lists
+the rewrites of each target, in their order.
 
     merge_square_roots       sqrt(a) / sqrt(b)        sqrt(a / b)             one root less
     fold_denominators        a / (b / c + d)          a * c / (b + d * c)     one product less
@@ -29,10 +29,10 @@ from optgen.ir.nodes import (
     rebuild,
 )
 from optgen.ir.plan import Plan
-from optgen.passes.algebra import sums_to_one
 from optgen.passes.inline_scalars import definitions, expand_definitions
-from optgen.passes.linear import ONE, Terms, multiply, negate, split_sign
+from optgen.passes.linear_forms import ONE, Terms, multiply, negate, split_sign
 from optgen.passes.ranges import Ranges, is_not_negative, proven_ranges
+from optgen.passes.sums_to_one import sums_to_one
 
 
 def _map_sums(plan: Plan, change: Callable[[Terms], Terms]) -> Plan:

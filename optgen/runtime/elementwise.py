@@ -8,7 +8,7 @@ place of gradients, and all other lists take the place of states.
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, repeat
 from operator import attrgetter
 from typing import Any, get_type_hints
 
@@ -16,16 +16,30 @@ import torch
 from torch import Tensor, is_tensor
 from torch.autograd.graph import increment_version
 
-from optgen.runtime.backend_table import BACKENDS, FUSED, current_forced_lowering
-from optgen.runtime.backends import CachedCall, backend, why_not
+from optgen.runtime.backends import BACKENDS, FUSED, CachedCall, backend
 from optgen.runtime.batch.batch import Batch, dispatch_keys, why_forloop_only
-from optgen.runtime.batch.checks import check_storages
-from optgen.runtime.batch.context import Refusal
-from optgen.runtime.rule import Rule
+from optgen.runtime.batch.check_batch import check_storages
+from optgen.runtime.batch.step_context import Refusal, current_forced_lowering
+from optgen.runtime.choose_lowering import build_or_reason
+from optgen.runtime.rule import Rule, State
 from optgen.runtime.tensors.dtensor import all_plain, real_local_views
-from optgen.runtime.torch_private import foreach_devices, is_neg, set_grad_enabled
+from optgen.runtime.torch_private import foreach_devices, is_neg, numel, set_grad_enabled
 
 _shape = attrgetter("shape")
+
+
+def _fit(state: State, tensors: list[Tensor], params: list[Tensor]) -> bool:
+    """Tell whether each tensor has the shape that a list has beside a parameter.
+
+    A number is any tensor of one element.
+    """
+    if state.shape == "scalar":
+        return len(tensors) == len(params) and all(numel(tensor) == 1 for tensor in tensors)
+    if state.shape == "like":
+        return list(map(_shape, tensors)) == list(map(_shape, params))
+    return [list(tensor.shape) for tensor in tensors] == list(map(state.shape_for, params))
+
+
 _MAX_CACHED_CALLS = 4  # each is for lists of one length
 
 
@@ -93,7 +107,9 @@ class Elementwise:
             raise UnfitError(f"{self.rule.name} {reason}")
         params, grads, *states = map(real_local_views, lists, self.written)
         shapes = list(map(_shape, params))
-        if any(list(map(_shape, each)) != shapes for each in (grads, *states)):
+        if list(map(_shape, grads)) != shapes or not all(
+            map(_fit, self.rule.states, states, repeat(params))
+        ):
             raise ValueError(
                 f"the lists of {self.rule.name} differ in length or in the shapes of their tensors"
             )
@@ -101,7 +117,7 @@ class Elementwise:
         check_storages(dict(zip(names, (params, grads, *states), strict=True)))
         has_no_duplicates = len(set(map(id, lists[0]))) == len(params)
         is_ordinary = all_plain(grads) and has_no_duplicates
-        keys = dispatch_keys(self.rule, lists[0], params, grads, is_ordinary)
+        keys = dispatch_keys(self.rule, lists[0], params, grads, is_ordinary, {})
         batch = Batch(
             group=hypers,
             members=params,
@@ -137,7 +153,7 @@ class Elementwise:
         """Return the lowering that `use_lowering` forces, or the fastest that fits the batch."""
         device, forced_lowering = batch.dispatch_key.device, current_forced_lowering()
         lowering = forced_lowering or (may_fuse and FUSED.get(device)) or "foreach"
-        reason = why_not(self, batch, lowering)
+        reason = build_or_reason(self, batch, lowering)
         if not reason and BACKENDS[lowering].device and any(map(is_neg, batch.params)):
             reason = "tensors whose memory holds their negatives"
         if reason and forced_lowering is not None:

@@ -5,7 +5,7 @@ from typing import Any, cast, overload
 
 from torch import Tensor
 
-from optgen.runtime.batch.inputs import check_input_names
+from optgen.runtime.batch.check_extra_inputs import check_input_names
 from optgen.runtime.light_optimizer import with_step_hooks
 from optgen.runtime.optimizer import GeneratedOptimizer
 

@@ -9,9 +9,14 @@ from optgen.runtime import newton_schulz
 
 
 def orthogonalize(
-    tensors: Sequence[Tensor], coefficients: Sequence[float], steps: float, eps: float
+    tensors: Sequence[Tensor],
+    coefficients: Sequence[float],
+    steps: float,
+    eps: float,
+    divisor: str = "norm",
+    dtype: str | float = "bfloat16",
 ) -> list[Tensor]:
-    """Drive the singular values of matrices towards 1, by Newton-Schulz iterations in bfloat16.
+    """Drive the singular values of matrices towards 1, by Newton-Schulz iterations.
 
     Args:
         tensors: matrices in the last two axes, of any dtype; not changed.
@@ -19,21 +24,34 @@ def orthogonalize(
             iteration in turn. Later iterations use the last three numbers.
         steps: the number of iterations.
         eps: a lower bound of the norm by which a matrix is divided. A matrix of zeros stays so.
+        divisor: "norm"; "spectral", the root of the norm of x x'; or "none".
+        dtype: that of the iterations, by its name or its machine epsilon; torch's Muon computes in
+            bfloat16. "parameter" is the dtype of the tensors.
 
     Returns:
-        A bfloat16 tensor of the same shape for each tensor; torch's Muon computes in bfloat16 too.
+        A tensor of this dtype, with the same shape, for each tensor.
     """
+    iterations = newton_schulz.Iterations(coefficients, int(steps), eps, divisor, _dtype(dtype))
     results: list[Tensor | None] = [None] * len(tensors)
     by_shape: dict[torch.Size, list[int]] = {}
     for index, tensor in enumerate(tensors):
         by_shape.setdefault(tensor.shape, []).append(index)
     for indices in by_shape.values():
         matrices = [tensors[index] for index in indices]
-        for index, matrix in zip(
-            indices, newton_schulz.iterate(matrices, coefficients, int(steps), eps), strict=True
-        ):
+        for index, matrix in zip(indices, newton_schulz.iterate(matrices, iterations), strict=True):
             results[index] = matrix
     return [matrix for matrix in results if matrix is not None]
+
+
+def _dtype(dtype: str | float) -> torch.dtype | None:
+    """Return a dtype by its name or its machine epsilon; None for that of the operand."""
+    if isinstance(dtype, str):
+        named: torch.dtype | None = None if dtype == "parameter" else getattr(torch, dtype)
+        return named
+    return next(d for d in FLOATING_DTYPES if torch.finfo(d).eps == dtype)
+
+
+FLOATING_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
 def rows(param: Tensor) -> int:

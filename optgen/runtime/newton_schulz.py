@@ -43,9 +43,6 @@ _GOLDEN_ANGLE = 2.399963
 _TINY = torch.finfo(torch.bfloat16).tiny
 
 
-_Run = Callable[[Tensor, Sequence[Sequence[float]], float], Tensor]
-
-
 @contextmanager
 def force_way(way: str | None) -> Iterator[None]:
     """Take one way for all matrices on the CPU, for tests and measurements.
@@ -65,6 +62,25 @@ def force_way(way: str | None) -> Iterator[None]:
         _FORCED.reset(token)
 
 
+class Iterations(NamedTuple):
+    """What to compute: the arguments of `orthogonalize` beside its matrices."""
+
+    coefficients: Sequence[float]  # a, b, c; or three numbers for each iteration in turn
+    steps: int
+    eps: float  # a lower bound of the number by which a matrix is divided
+    divisor: str = "norm"  # or "spectral", the root of norm(x x'), or "none"
+    dtype: torch.dtype | None = torch.bfloat16  # of the iterations; None is that of the matrices
+
+    def triples(self) -> list[Sequence[float]]:
+        """Return a, b and c of each iteration."""
+        last = len(self.coefficients) - 3
+        firsts = (min(3 * step, last) for step in range(self.steps))
+        return [self.coefficients[first : first + 3] for first in firsts]
+
+
+_Run = Callable[[Tensor, Iterations], Tensor]
+
+
 class Rates(NamedTuple):
     """Speeds of one CPU core, in units of 1e9 per second. Only their ratios choose a way."""
 
@@ -73,6 +89,9 @@ class Rates(NamedTuple):
     solve: float  # of decompositions and triangular systems in float32
     bytes: float  # read or written outside of products
     calls: float = 1e-4  # calls of torch
+
+
+_NOMINAL = Rates(low=200, single=97, solve=50, bytes=6)
 
 
 @cache
@@ -85,8 +104,17 @@ def rates() -> Rates:
     if torch.cpu._is_amx_tile_supported():
         return Rates(low=1600, single=97, solve=50, bytes=6)
     if torch.cpu._is_avx512_bf16_supported():
-        return Rates(low=200, single=97, solve=50, bytes=6)
+        return _NOMINAL
     return Rates(low=80, single=97, solve=50, bytes=6)
+
+
+@cache
+def rates_without_bfloat16() -> Rates:
+    """Return the rates for iterations in another dtype: all products are as slow as float32's.
+
+    The square factor is as exact as iterations in bfloat16 only, so it is never the cheapest.
+    """
+    return rates()._replace(low=rates().single, solve=1e-9)
 
 
 class Cost(NamedTuple):
@@ -141,51 +169,63 @@ def choose_way(rows: int, cols: int, steps: int, by: Rates, count: int = 1) -> s
     return "batched" if way == "whole" and is_batch_cheaper else way
 
 
-def iterate(
-    tensors: Sequence[Tensor], coefficients: Sequence[float], steps: int, eps: float
-) -> Sequence[Tensor]:
+def work(rows: int, cols: int) -> float:
+    """Return the seconds of five iterations of a matrix, to divide matrices among ranks.
+
+    They are those of one nominal CPU, so that ranks of different machines find equal numbers.
+    """
+    short, long = sorted((rows, cols))
+    way = choose_way(short, long, 5, _NOMINAL)
+    return cost_of(way, short, long, 5).seconds(_NOMINAL)
+
+
+def iterate(tensors: Sequence[Tensor], iterations: Iterations) -> Sequence[Tensor]:
     """Run the iterations on tensors of one shape.
 
     Args:
         tensors: matrices in the last two axes, of any dtype; not changed.
-        coefficients: a, b, c of the polynomial, or three numbers for each iteration in turn.
-        steps: the number of iterations.
-        eps: a lower bound of the norm by which a matrix is divided.
+        iterations: what to compute.
 
     Returns:
-        A bfloat16 tensor of the same shape for each tensor.
+        A tensor of the same shape, in the dtype of the iterations, for each tensor.
     """
     first = tensors[0]
+    iterations = iterations._replace(dtype=iterations.dtype or first.dtype)
     rows, cols = sorted(first.shape[-2:])
     way = "batched"
     if first.numel() and all(map(_is_plain_memory, tensors)):
-        way = _FORCED.get() or choose_way(rows, cols, steps, rates(), len(tensors))
+        by = rates() if iterations.dtype == torch.bfloat16 else rates_without_bfloat16()
+        way = _FORCED.get() or choose_way(rows, cols, iterations.steps, by, len(tensors))
     if way == "batched":
-        return _batched(_stacked(tensors), coefficients, steps, eps).unbind()
+        return _batched(_stacked(tensors, _first_dtype(first, iterations)), iterations).unbind()
     run = {"whole": _whole, "plain": _plain, "square": _square}[way]
-    triples = [_triple(coefficients, step) for step in range(steps)]
-    return [_each_matrix(run, x, triples, eps) for x in tensors]
+    return [_each_matrix(run, x, iterations) for x in tensors]
 
 
-def _stacked(tensors: Sequence[Tensor]) -> Tensor:
-    """Return tensors of one shape as one in bfloat16."""
+def _first_dtype(x: Tensor, iterations: Iterations) -> torch.dtype:
+    """Return the dtype in which a batch is divided. Only bfloat16 has the range of float32."""
+    return torch.bfloat16 if iterations.dtype == torch.bfloat16 else _at_least_float32(x)
+
+
+def _stacked(tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    """Return tensors of one shape as one."""
     if len(tensors) == 1:
-        return tensors[0].bfloat16().unsqueeze(0)
+        return tensors[0].to(dtype).unsqueeze(0)
     if not all(map(_is_plain_memory, tensors)):
-        return torch.stack([x.bfloat16() for x in tensors])
-    stacked = tensors[0].new_empty((len(tensors), *tensors[0].shape), dtype=torch.bfloat16)
+        return torch.stack([x.to(dtype) for x in tensors])
+    stacked = tensors[0].new_empty((len(tensors), *tensors[0].shape), dtype=dtype)
     torch._foreach_copy_(stacked.unbind(), list(tensors))
     return stacked
 
 
-def _each_matrix(run: _Run, x: Tensor, triples: Sequence[Sequence[float]], eps: float) -> Tensor:
+def _each_matrix(run: _Run, x: Tensor, iterations: Iterations) -> Tensor:
     """Run the iterations on each matrix of a tensor."""
     if x.dim() > 2:
-        results = x.new_empty(x.shape, dtype=torch.bfloat16)
+        results = x.new_empty(x.shape, dtype=iterations.dtype)
         for result, matrix in zip(results, x, strict=True):
-            result.copy_(_each_matrix(run, matrix, triples, eps))
+            result.copy_(_each_matrix(run, matrix, iterations))
         return results
-    return run(x.mT, triples, eps).mT if x.size(0) > x.size(1) else run(x, triples, eps)
+    return run(x.mT, iterations).mT if x.size(0) > x.size(1) else run(x, iterations)
 
 
 def _is_plain_memory(x: Tensor) -> bool:
@@ -194,68 +234,89 @@ def _is_plain_memory(x: Tensor) -> bool:
     return x.device.type == "cpu" and type(x.detach()) is Tensor and not followed
 
 
-def _triple(coefficients: Sequence[float], step: int) -> Sequence[float]:
-    """Return a, b and c of an iteration."""
-    first = min(3 * step, len(coefficients) - 3)
-    return coefficients[first : first + 3]
-
-
-def _batched(stacked: Tensor, coefficients: Sequence[float], steps: int, eps: float) -> Tensor:
+def _batched(stacked: Tensor, iterations: Iterations) -> Tensor:
     """Return the last iterates of matrices in the last two axes, by products of the batch."""
     shape = stacked.shape
     x = stacked.flatten(0, -3)
     is_tall = x.size(-2) > x.size(-1)
     x = x.mT if is_tall else x
-    x = x / _norm(x).clamp(min=max(eps, _TINY)).to(x.dtype)
-    for step in range(steps):
-        a, b, c = _triple(coefficients, step)
+    divisor = _divisor(x, iterations)
+    x = x if divisor is None else x / divisor.to(x.dtype)
+    x = x.to(iterations.dtype, copy=divisor is None)
+    for a, b, c in iterations.triples():
         gram = torch.bmm(x, x.mT)
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return (x.mT if is_tall else x).reshape(shape)
 
 
-def _whole(x: Tensor, triples: Sequence[Sequence[float]], eps: float) -> Tensor:
+def _whole(x: Tensor, iterations: Iterations) -> Tensor:
     """Return the last iterate of a matrix with rows <= columns, by whole products."""
-    y = _of_norm_1(x, eps)
-    for a, b, c in triples:
+    y = _divided(x, iterations)
+    for a, b, c in iterations.triples():
         gram = y @ y.mT
         y = torch.addmm(y, torch.addmm(gram, gram, gram, beta=b, alpha=c), y, beta=a)
     return y
 
 
-def _plain(x: Tensor, triples: Sequence[Sequence[float]], eps: float) -> Tensor:
+def _plain(x: Tensor, iterations: Iterations) -> Tensor:
     """Return the last iterate of a matrix with rows <= columns, by halves of products."""
-    return _chain(_of_norm_1(x, eps), triples, None)
+    return _chain(_divided(x, iterations), iterations.triples(), None)
 
 
-def _of_norm_1(x: Tensor, eps: float) -> Tensor:
-    """Return a matrix divided by its norm, in bfloat16."""
-    return (x / _norm(x).clamp(min=max(eps, _TINY)).item()).bfloat16()
+def _divided(x: Tensor, iterations: Iterations) -> Tensor:
+    """Return a matrix as the iterations begin with it, in their dtype."""
+    divisor = _divisor(x, iterations)
+    if divisor is None:
+        return x.to(iterations.dtype, copy=True)  # the iterations write into it
+    if iterations.dtype != torch.bfloat16:
+        x = x.to(_at_least_float32(x))
+    return (x / divisor.item()).to(iterations.dtype)
 
 
-def _square(x: Tensor, triples: Sequence[Sequence[float]], eps: float) -> Tensor:
+def _divisor(x: Tensor, iterations: Iterations) -> Tensor | None:
+    """Return the number by which to divide each matrix with rows <= columns, if any."""
+    if iterations.divisor == "none":
+        return None
+    norm = _norm(x)
+    if iterations.divisor == "spectral":
+        y = (x / norm.clamp(min=_TINY).to(_at_least_float32(x))).to(iterations.dtype)
+        norm = norm * _norm(y @ y.mT).sqrt()
+    return norm.clamp(min=max(iterations.eps, _TINY))
+
+
+def _square(x: Tensor, iterations: Iterations) -> Tensor:
     """Return the last iterate of a matrix with rows <= columns, by those of a square matrix."""
+    if iterations.dtype != torch.bfloat16:  # the Gram matrix loses half of the digits of float32
+        return _plain(x, iterations)
     y = x.float()
     gram = y.new_empty(2 * [y.size(0)])
     _symmetric(y, y.mT, gram)
     trace = gram.trace().item()
     if not _SAFE[0] ** 2 < trace < _SAFE[1] ** 2:
-        return _plain(x, triples, eps)
-    scale = max(trace**0.5, eps)
+        return _plain(x, iterations)
+    scale = max(_root_of_gram(gram, trace, iterations.divisor), iterations.eps)
     gram /= scale * scale
     mean = trace / scale**2 / y.size(0)
     gram.diagonal().add_(_SHIFT * mean * y.size(0))
     factor, failed = torch.linalg.cholesky_ex(gram)
     if failed:
-        return _plain(x, triples, eps)
+        return _plain(x, iterations)
     gram.diagonal().sub_(mean)
     first = _rotate(factor, 1).bfloat16()
-    last = _rotate(_chain(first, triples, (mean, gram.bfloat16())).float(), -1)
+    last = _rotate(_chain(first, iterations.triples(), (mean, gram.bfloat16())).float(), -1)
     solved: Tensor = torch.linalg.solve_triangular(factor, last, upper=False, left=False)
     combine = solved / scale
     if y.stride(0) < y.stride(1):  # the memory of a tall matrix
         return torch.mm(y.mT, combine.mT).bfloat16().mT
     return torch.mm(combine, y).bfloat16()
+
+
+def _root_of_gram(gram: Tensor, trace: float, divisor: str) -> float:
+    """Return the divisor of x, from x x'."""
+    if divisor == "none":
+        return 1.0
+    square = trace * (gram / trace).norm().item() if divisor == "spectral" else trace
+    return float(square**0.5)
 
 
 def _chain(

@@ -7,15 +7,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from optgen.runtime import dispatch
-from optgen.runtime.batch.context import StepContext, placeholders_of, remove_placeholders
-from optgen.runtime.batch.grad_scaler import report_skip
-from optgen.runtime.batch.group_states import adopt_group_states, share_loaded_states
-from optgen.runtime.batch.hyperparameters import (
-    check_constructor_arguments,
-    converter_of,
-)
-from optgen.runtime.batch.params import (
+from optgen.runtime import take_step
+from optgen.runtime.batch.check_params import (
     check_added_group,
     check_parameters,
     check_views,
@@ -23,6 +16,13 @@ from optgen.runtime.batch.params import (
     original_params,
     originals_after_load,
 )
+from optgen.runtime.batch.grad_scaler import report_skip
+from optgen.runtime.batch.group_states import adopt_group_states, share_loaded_states
+from optgen.runtime.batch.hyperparameters import (
+    check_constructor_arguments,
+    converter_of,
+)
+from optgen.runtime.batch.step_context import StepContext, placeholders_of, remove_placeholders
 from optgen.runtime.light_optimizer import LightOptimizer, with_step_hooks
 from optgen.runtime.rule import Rule
 from optgen.runtime.state import checkpoint
@@ -108,9 +108,9 @@ class GeneratedOptimizer(LightOptimizer):
                 self._context.placeholders = placeholders_of(self.state)
             elif self._context.skip_report:
                 with report_skip(self, self._context.skip_report):
-                    dispatch.step(self)
+                    take_step.step(self)
             else:
-                dispatch.step(self)
+                take_step.step(self)
         finally:
             set_grad_enabled(was_enabled)
         return loss
@@ -124,7 +124,7 @@ class GeneratedOptimizer(LightOptimizer):
         try:
             converter_of(self).check_arguments(group)
             check_added_group(self, len(self.param_groups) - 1)
-            dispatch.check_groups_agree(self)
+            take_step.check_groups_agree(self)
             group.update(self.rule.fixed_values(group["params"]))
             adopt_group_states(self)
         except BaseException:

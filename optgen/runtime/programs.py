@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from optgen.runtime.batch.context import TrainingValues
+from optgen.runtime.batch.step_context import TrainingValues
 from optgen.runtime.elementwise import Elementwise
 from optgen.runtime.light_optimizer import with_step_hooks
 from optgen.runtime.optimizer import GeneratedOptimizer

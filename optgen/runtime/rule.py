@@ -14,7 +14,15 @@ from typing import Any, Final, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from optgen.contract.states import FACTS, MATRIX_SHAPES, QUANTIZED, RANK, StateEntry
+from optgen.contract.states import (
+    FACTS,
+    MATRIX_SHAPES,
+    QUANTIZED,
+    RANK,
+    Condition,
+    StateEntry,
+    fact_holds,
+)
 
 NONE: Final[float] = struct.unpack("<d", struct.pack("<Q", 0x7FF80000004E4F4E))[0]
 """The number that stands for None in a kernel: a NaN with bits that no arithmetic produces."""
@@ -49,17 +57,17 @@ class State(StateEntry):
             return bool(group.get(condition.name))
         return truth(group[condition.name]) is condition.holds
 
-    def suits(self, param: Tensor) -> bool:
+    def suits(self, param: Tensor, group: Mapping[str, object]) -> bool:
         """Tell whether a parameter of this shape has the state, if its group has it."""
-        return self.suits_each([param])[0]
+        return self.suits_each([param], group)[0]
 
-    def suits_each(self, params: Sequence[Tensor]) -> list[bool]:
+    def suits_each(self, params: Sequence[Tensor], group: Mapping[str, object]) -> list[bool]:
         """Tell, for each parameter, what `suits` tells."""
         condition = self.condition
         if condition is None or not condition.is_fact:
             return [True] * len(params)
-        fact = FACTS[condition.name]
-        return [fact(param.shape) is condition.holds for param in params]
+        name, holds = condition.name, condition.holds
+        return [fact_holds(name, param.shape, group) is holds for param in params]
 
     @property
     def is_ranked(self) -> bool:
@@ -90,6 +98,7 @@ class MatrixCall:
     source: str
     arguments: tuple[str | float, ...] = ()  # keys of a group, and numbers
     facts: tuple[tuple[str, bool], ...] = ()  # of the parameters to which it applies
+    options: tuple[str, ...] = ()  # further arguments; "parameter" is the dtype of `source`
 
     def selected_indices(self, params: Sequence[Tensor]) -> list[int]:
         """Return the indices of the parameters that the op applies to."""
@@ -123,6 +132,7 @@ class Rule:
     by_matrix: bool = False  # each matrix of a parameter steps by itself, as if it were a parameter
     codes_readers: tuple[str, ...] = ()  # fused lowerings that read its states of 8 bits
     sweeps: tuple[str, ...] = ()  # functions for its elementwise parts; only if `why_uncut`
+    fused_share: float = 1.0  # of the elementwise memory traffic of a fused step: what is in sweeps
     why_no_sweeps: str = ""  # why it has no such functions, and so no fused step
     matrix_calls: tuple[MatrixCall, ...] = ()  # matrix ops that cut its fused C++ step into parts
     matrices: tuple[str, ...] = ()  # their operands and results, in the order of the kernel's table
@@ -150,7 +160,7 @@ class Rule:
             raise ValueError(f"rule {self.name!r}: no state {sorted(unknown)[0]!r}")
         if self.gradient not in ("dense", "rows", "sparse_only"):
             raise ValueError(f"rule {self.name!r}: unknown gradient kind {self.gradient!r}")
-        if unknown := set(self.facts) - set(FACTS):
+        if unknown := {fact for fact in self.facts if not Condition(fact).is_fact}:
             raise ValueError(f"rule {self.name!r}: no fact {sorted(unknown)[0]!r}")
         if self.step not in ("tensor", "int", None):
             raise ValueError(f"rule {self.name!r}: unknown kind of step {self.step!r}")

@@ -174,7 +174,15 @@ def max_abs(x: Any, *, over: str | None = None) -> Any:
             parameters without a gradient in this step.
     """
 
-def orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> Any:
+def orthogonalize(
+    x: Any,
+    coefficients: Any,
+    steps: Any,
+    eps: Any,
+    *,
+    divisor: str = "norm",
+    dtype: str = "bfloat16",
+) -> Any:
     """Return x with the singular values of each matrix near 1, by Newton-Schulz iterations.
 
     Args:
@@ -184,7 +192,10 @@ def orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> Any:
             numbers for each iteration in turn, and all later iterations use the last three.
         steps: the number of iterations.
         eps: the smallest norm to divide by. A matrix with a smaller norm gets small singular
-            values; a matrix of zeros stays so, whatever eps is.
+            values; a matrix of zeros stays so, whatever eps is. Leave it out with divisor="none".
+        divisor: "norm", or "spectral" for sqrt(norm(x @ transpose(x))), which is nearer to the
+            largest singular value and never below it; "none" begins at x itself.
+        dtype: of the iterations: "bfloat16", "float16", "float32" or "parameter".
     """
 
 def transpose(x: Any) -> Any:

@@ -442,11 +442,11 @@ def word_function(word: Word) -> Callable[..., Any]:
 
     parameter, any_kind = inspect.Parameter, inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [parameter(name, any_kind, annotation=Any) for name in word.arguments]
-    if word.has_over:
-        over_type = str | None
-        parameters += [
-            parameter("over", parameter.KEYWORD_ONLY, default=None, annotation=over_type)
-        ]
+    for name, default in word.keywords.items():
+        annotation = str if default else str | None
+        parameters.append(
+            parameter(name, parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        )
     signature = inspect.Signature(parameters, return_annotation=Any)
     named = {"__name__": word.name, "__qualname__": word.name, "__module__": "optgen.spec"}
     for name, value in {**named, "__doc__": word.doc, "__signature__": signature}.items():

@@ -14,7 +14,7 @@ from optgen.ir.nodes import Call, Const, Expr, Place, Ref, refs
 from optgen.ir.ops import OPS
 from optgen.spec.errors import did_you_mean
 from optgen.spec.literals import compute_finite, constant_number, value_of
-from optgen.spec.scope import Scope, implied, may_be_none, type_of, why_not_a_number
+from optgen.spec.scope import Scope, as_fact, implied, may_be_none, type_of, why_not_a_number
 from optgen.spec.source import Source
 from optgen.spec.substitutes import Names, expression_hint
 
@@ -221,7 +221,8 @@ class Expressions:
         comparison = _COMPARE[type(op)]
         choice = self.scope.hyper_of(left[1])
         if choice is None or choice.type != "choice":
-            return Call(comparison, (self._as_number(*left), self._as_number(*right)), place)
+            sides = (self._as_number(*left), self._as_number(*right))
+            return as_fact(Call(comparison, sides, place), self.scope.algorithm)
         if comparison not in ("==", "!="):
             hint = "compare it by == or !="
             self.source.error(node, f"`{choice.name}` is a choice, which has no order", hint)
@@ -335,8 +336,8 @@ class Expressions:
         if state.step_argument:
             hint = f"test it first: if given({name}): …"
             self.source.error(node, f"`{name}` may be absent here", hint)
-        test = f"{condition}({self.scope.algorithm.param})" if condition.is_fact else condition
-        message = f"`{name}` exists only when {condition}"
+        test = condition.test(self.scope.algorithm.param)
+        message = f"`{name}` exists only when {test if condition.limit else condition}"
         self.source.error(node, message, f"test it first: if {test}: …")
 
     def check_branch(self, node: ast.expr, condition: Expr) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
+from optgen.contract.constants import NUM_SEEDS
 from optgen.contract.states import RANK, Condition
 from optgen.ir.algorithm import Algorithm, Hyper
 from optgen.ir.kinds import SHAPES, Axes, effective_rank, height, width
@@ -26,8 +27,8 @@ from optgen.ir.ops import (
     CALLABLE_OPS,
     DRAWING_OPS,
     LINEAR_ALGEBRA,
+    MATRIX_OP_OPTIONS,
     MATRIX_OPS,
-    NUM_SEEDS,
     PROPERTIES,
     RANDOM_OPS,
     REDUCTIONS,
@@ -75,6 +76,8 @@ class OpCalls(Expressions):
             return self._given(node)
         if name not in CALLABLE_OPS:
             self._refuse_function(node, name)
+        if name in MATRIX_OPS:
+            return Call(name, self._matrix_op_arguments(node, name), self.source.place(node))
         if has_over(node):
             return read_reduction_over(self, node, name)
         if node.keywords or any(isinstance(a, ast.Starred) for a in node.args):
@@ -127,8 +130,6 @@ class OpCalls(Expressions):
             return Call(name, (self._property_argument(node, name),), place)
         if name in REDUCTIONS:
             return Call(name, (self._reduction_argument(node, name),), place)
-        if name in MATRIX_OPS:
-            return Call(name, self._matrix_op_arguments(node, name), place)
         if name in LINEAR_ALGEBRA:
             return self.linear_algebra(node, name, node.args)
         if name in STORAGE_OPS:
@@ -180,7 +181,8 @@ class OpCalls(Expressions):
         return Call(op, values, self.source.place(node))
 
     def _matrix_op_arguments(self, node: ast.Call, name: str) -> tuple[Expr, ...]:
-        """Read the arguments of a matrix op: a tensor, a tuple of triples, two numbers."""
+        """Read the arguments of a matrix op: a tensor, a tuple of triples, two numbers, options."""
+        options = self._matrix_op_options(node, name)
         self.check_has_rows_and_columns(node, name)
         tensor, coefficients, *numbers = node.args
         example = "ns_coefficients=hyper((3.4445, -4.775, 2.0315)); or three for each step in turn"
@@ -197,7 +199,43 @@ class OpCalls(Expressions):
         scalars = [self.number(argument) for argument in numbers]
         message = f"`{name}` takes a tensor, a tuple and two numbers"
         check_scalars(self, scalars, numbers, message)
-        return (value, triples, *scalars)
+        if len(scalars) == 1:
+            scalars.append(Const(0))
+        return (value, triples, *scalars, *options)
+
+    def _matrix_op_options(self, node: ast.Call, name: str) -> tuple[Expr, ...]:
+        """Read the options of a matrix op, and check the number of the other arguments.
+
+        Return no operands if all options have their defaults.
+        """
+        allowed, given = MATRIX_OP_OPTIONS, dict(WORDS[name].keywords)
+        forms = " or ".join(f'{key}="{values[1]}"' for key, values in allowed.items())
+        for keyword in node.keywords:
+            values = allowed.get(keyword.arg or "")
+            if values is None:
+                message = f"`{name}` has no `{keyword.arg or '**'}`"
+                self.source.error(keyword.value, message, f"it takes {forms} by name")
+            if not isinstance(keyword.value, ast.Constant) or keyword.value.value not in values:
+                message = f"`{keyword.arg}` of `{name}` is one of {', '.join(map(repr, values))}"
+                hint = "write the text itself; for a choice, call the word in two branches"
+                self.source.error(keyword.value, message, hint)
+            given[str(keyword.arg)] = str(keyword.value.value)
+        count = len(WORDS[name].arguments) - (given["divisor"] == "none")
+        if len(node.args) != count or any(isinstance(a, ast.Starred) for a in node.args):
+            by_none = ' with divisor="none", which divides by nothing' * (
+                given["divisor"] == "none"
+            )
+            message = f"`{name}` takes {count} arguments{by_none}, not {len(node.args)}"
+            form = ", ".join(WORDS[name].arguments[:count])
+            self.source.error(node, message, f"{name}({form}, …)" if by_none else str(WORDS[name]))
+        if given == WORDS[name].keywords:
+            return ()
+        place = self.source.place(node)
+        if given["dtype"] == "parameter":
+            param = Ref(self.scope.algorithm.param, 0, place)
+            machine_eps = self.new_variable("machine_eps", Call("machine_eps", (param,), place))
+            return Const(given["divisor"], place), machine_eps
+        return Const(given["divisor"], place), Const(given["dtype"], place)
 
     def check_has_rows_and_columns(self, node: ast.expr, name: str) -> None:
         """Check that the parameter is known to have rows and columns here."""

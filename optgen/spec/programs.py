@@ -9,8 +9,8 @@ from typing import Any, get_args
 
 from optgen.contract.states import QUANTIZED
 from optgen.ir.algorithm import Algorithm, Hyper, Mode, ModeProgram, State
-from optgen.ir.generated_names import free_name
 from optgen.ir.nodes import Assign, Call, Ref, expressions, walk
+from optgen.ir.reserved_in_python import free_name
 from optgen.spec.errors import did_you_mean
 from optgen.spec.read_algorithm import WHOLE_TENSOR_OPS, list_roles, read_rule
 from optgen.spec.reserved_names import is_snake_case

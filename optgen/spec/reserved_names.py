@@ -6,8 +6,8 @@ import keyword
 import re
 
 from optgen.contract.states import FACTS
-from optgen.ir.generated_names import RESERVED_IN_PYTHON, derived_names
 from optgen.ir.ops import ELEMENTWISE_OPS, OPS, SHADOWABLE_FUNCTIONS, WIDE_OPS
+from optgen.ir.reserved_in_python import RESERVED_IN_PYTHON, derived_names
 
 ADDED_ARGUMENTS = ("maximize", "foreach", "fused", "capturable", "differentiable")
 """Constructor arguments that the generator adds to every optimizer."""

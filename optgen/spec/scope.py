@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from optgen.contract.states import FACTS, Condition
-from optgen.ir.algorithm import Algorithm, Hyper
+from optgen.contract.states import FACTS, SIDES, Condition, size_limit
+from optgen.ir.algorithm import Algorithm, Hyper, fact_of
 from optgen.ir.kinds import SHAPES, Axes, Kind, declared_kinds, kind_of
 from optgen.ir.nodes import Call, Const, Expr, Place, Ref, Stmt
 from optgen.ir.ops import OPS
@@ -108,10 +108,12 @@ def implied(condition: Expr) -> frozenset[Condition]:
             return frozenset((_is_given(value),))
         case Call("tall", _):
             return frozenset((Condition("tall"), Condition("factored")))
+        case Call("within"):
+            return frozenset((Condition(str(fact_of(condition))), Condition("factored")))
         case Call(fact, _) if fact in FACTS:
             return frozenset((Condition(fact),))
-        case Call("not", (Call(fact, _),)) if fact in FACTS:
-            return frozenset((Condition(fact, holds=False),))
+        case Call("not", (inner,)) if negated := fact_of(inner):
+            return frozenset((Condition(negated, holds=False),))
         case Call("and", (a, b)):
             return implied(a) | implied(b)
         case Call("not", (Call("not", (a,)),)):
@@ -119,6 +121,39 @@ def implied(condition: Expr) -> frozenset[Condition]:
         case Call("not", (Call("or", (a, b)),)):
             return implied(Call("not", (a,))) | implied(Call("not", (b,)))
     return frozenset()
+
+
+def as_fact(comparison: Call, algorithm: Algorithm) -> Expr:
+    """Return a comparison of a size with a limit as the fact that decides about a state, if any."""
+    match comparison:
+        case Call("<=" | ">", (size, limit)) | Call(">=" | "<", (limit, size)):
+            pass
+        case _:
+            return comparison
+    limits = {s.condition.name for s in algorithm.states if s.condition and s.condition.limit}
+    fact = Call("within", (size, limit), comparison.place)
+    if not isinstance(size, Call) or size.op not in SIDES or fact_of(fact) not in limits:
+        return comparison
+    return fact if "=" in comparison.op else Call("not", (fact,), comparison.place)
+
+
+def condition_of_size(text: str, param: str) -> str | None:
+    """Return the name of a fact for a text such as "rows(p) <= max_dim", or its negation.
+
+    Return None for any other text.
+    """
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+    match node:
+        case ast.Compare(
+            left=ast.Call(func=ast.Name(id=side), args=[ast.Name(id=name)], keywords=[]),
+            ops=[ast.LtE() | ast.Gt() as op],
+            comparators=[ast.Name(id=limit) | ast.Constant(value=int() as limit)],
+        ) if side in SIDES and name == param and limit is not True and limit is not False:
+            return "not " * isinstance(op, ast.Gt) + size_limit(side, limit)
+    return None
 
 
 def may_be_none(value: Expr, scope: Scope) -> bool:
@@ -151,7 +186,7 @@ def _is_given(value: Expr) -> Condition:
 
 
 ValueType = Literal["number", "truth", "tuple", "choice"]
-_BOOLEAN_OPS = ("truth", "is_none", "fresh", *FACTS)
+_BOOLEAN_OPS = ("truth", "is_none", "fresh", "within", *FACTS)
 SHAPE_NAMES = {
     Axes.NONE: "a number",
     Axes.MATRIX: "a number per matrix",

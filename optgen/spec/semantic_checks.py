@@ -40,7 +40,9 @@ def check_references(source: Source, algorithm: Algorithm) -> None:
     types_by_name |= dict.fromkeys(FACTS, "fact")
     for state in algorithm.checkpoint_states():
         condition = state.condition
-        if condition and types_by_name.get(condition.name) not in _CONDITION_TYPES:
+        if condition and condition.limit:
+            _check_limit(source, state, algorithm.hyper(condition.limit[1]), condition.limit[1])
+        elif condition and types_by_name.get(condition.name) not in _CONDITION_TYPES:
             _unknown_hyper(source, state, "when", condition.name, types_by_name)
         if state.init == "index":
             if state.shape != "scalar":
@@ -60,6 +62,16 @@ def check_references(source: Source, algorithm: Algorithm) -> None:
         if state.init == "p" and state.shape != "like":
             message = f'`{state.symbol}` is {_SHAPES[state.shape]}, and init="p" is a tensor'
             source.error_at(state.place, message, "start from a number: init=0")
+
+
+def _check_limit(source: Source, state: State, hyper: Hyper | None, limit: str) -> None:
+    """Check that the limit of a size is a number that is known before a step."""
+    if limit.isdigit():
+        return
+    if hyper is None or hyper.type != "number" or hyper.optional or hyper.tensor != "never":
+        message = f"`{limit}` is no number that can limit a size"
+        hint = f"declare {limit}=hyper(10000, ge=1, whole=True); it may not be None or a tensor"
+        source.error_at(state.place, message, hint)
 
 
 def _unknown_hyper(
@@ -98,10 +110,13 @@ def check_shapes(source: Source, algorithm: Algorithm, known_true: Collection[Co
             message = f"every parameter of this rule is {state.condition}"
             source.error_at(state.place, message, "leave when= out")
         every_param_has_it = state.shape in ("like", "scalar")
+        if state.condition and state.condition.limit and state.condition.holds:
+            continue  # what has a size has rows and columns
         if not every_param_has_it and not _ONLY_MATRICES & {state.condition, *known_true}:
             message = f"`{state.symbol}` is {_SHAPES[state.shape]}, which not every parameter has"
             hint = 'add when="factored"'
-            if state.condition == Condition("tall", holds=False):
+            is_limited = state.condition is not None and state.condition.limit is not None
+            if is_limited or state.condition == Condition("tall", holds=False):
                 hint = f'say so: require(ndim({algorithm.param}) >= 2, "…")'
             source.error_at(state.place, message, hint)
 
@@ -199,7 +214,8 @@ def _check_hypers_used(source: Source, algorithm: Algorithm, scope: Scope) -> No
     """Check that the rule, a state or the rank uses each hyperparameter."""
     for hyper in algorithm.hypers:
         is_used = hyper.name in scope.read or any(
-            hyper.name == s.init or (s.condition and hyper.name == s.condition.name)
+            hyper.name == s.init
+            or (s.condition and hyper.name in (s.condition.name, *(s.condition.limit or ())))
             for s in algorithm.states
         )
         is_used = is_used or (hyper.name == RANK and algorithm.has_rank)

@@ -7,7 +7,7 @@ import keyword
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from optgen.contract.states import AT_LEAST_FLOAT32, MATRIX_SHAPES, QUANTIZED
+from optgen.contract.states import AT_LEAST_FLOAT32, MATRIX_SHAPES, QUANTIZED, SIDES
 from optgen.ir.algorithm import (
     NARROW_DTYPES,
     QUANTIZED_BLOCKS,
@@ -35,6 +35,7 @@ from optgen.spec.reserved_names import (
     why_taken,
     why_taken_verbatim,
 )
+from optgen.spec.scope import condition_of_size
 from optgen.spec.source import Source, calls_of, is_call_of
 
 _QUANTIZED_OPTIONS = {
@@ -193,11 +194,26 @@ class Signature:
                 node, "a state needs its checkpoint key", f'{symbol}=state("exp_avg")'
             )
         check_quantized_options(self.source, node, options)
+        self._read_size_limit(node, options)
         if (shape := options.get("shape")) in ("group", "all"):
             options |= {"shape": "scalar", "on_device": True, "of_group": True}
             options |= {"of_all": shape == "all"}
         dtype = self._dtype(node, options.pop("dtype", None), options.get("shape") == "scalar")
         return State(symbol, args[0], dtype=dtype, place=self.source.place(node), **options)
+
+    def _read_size_limit(self, node: ast.Call, options: dict[str, Any]) -> None:
+        """Replace a condition on a size in `when` by the name of the fact."""
+        text, param = options.get("when", ""), self.node.args.posonlyargs[0].arg
+        if not any(f"{side}(" in text for side in SIDES):
+            return
+        hint = f'write when="rows({param}) <= max_dim", with <= or >, and a hyperparameter'
+        if (fact := condition_of_size(text, param)) is None:
+            message = f'when="{text}" is no limit of rows({param}) or cols({param})'
+            self.source.error(node, message, f"{hint} or a whole number")
+        if options.get("shape") not in MATRIX_SHAPES:
+            message = "a limit of a size is for states that are matrices"
+            self.source.error(node, message, 'leave when= out, or say shape=("rows", "rows")')
+        options["when"] = fact
 
     def _dtype(self, node: ast.Call, declared_dtype: str | None, is_scalar: bool) -> str | None:
         """Return the dtype of a state. The default for a scalar state is float64."""

@@ -178,8 +178,8 @@ class Case:
     bound: float = BOUND  # the largest difference that an element may have after any step
     # Returns the extra inputs of a step.
     inputs: Callable[[Problem, list[Tensor], int], Inputs] | None = None
-    # Replaces our `orthogonalize`, which computes in bfloat16.
-    orthogonalize: Callable[..., list[Tensor]] | None = None
+    # Replaces `newton_schulz.iterate`, which computes in bfloat16.
+    iterate: Callable[..., list[Tensor]] | None = None
     sparse_gradients: bool = False  # gradients hold only some of the rows
     with_closure: bool = False  # a step is handed a closure
     dtype: torch.dtype = torch.float64  # of our parameters; the reference has float64

@@ -11,9 +11,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from optgen import __version__
-from optgen.runtime.backend_table import BACKENDS
+from optgen.runtime.backends import BACKENDS
 from optgen.verification.case import Case
-from optgen.verification.compare import BY_HAND, larger_error, run_case, runnable_lowerings
+from optgen.verification.compare_with_reference import (
+    BY_HAND,
+    larger_error,
+    run_case,
+    runnable_lowerings,
+)
 from optgen.verification.packages import LIBRARIES, TORCH, Package, class_of
 from optgen.verification.references import CASES, SOURCES
 

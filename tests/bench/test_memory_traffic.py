@@ -52,8 +52,8 @@ def test_a_rule_with_rows_and_columns_has_a_sweep_for_each_phase() -> None:
         ([], ["param", "grad", "variance"]),
         (["param", "variance"], ["grad"]),
     ]
-    assert factored.applies_to(torch.empty(2, 2))
-    assert not factored.applies_to(torch.empty(2))
+    assert factored.applies_to(torch.empty(2, 2), {})
+    assert not factored.applies_to(torch.empty(2), {})
 
 
 def test_lamb_stores_its_moments_in_the_second_sweep() -> None:

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("triton")
 
 from benchmarks.triton_host import NAMES, measure, variants, without_a_gpu
-from optgen.runtime.fused_triton.cached_launches import CachedLaunches
+from optgen.runtime.fused_triton.cached_step import CachedLaunches
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -17,7 +17,7 @@ MESSAGE = "optgen failed here: a defect of optgen, not of the spec; please repor
 @pytest.fixture
 def folder(outside_checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder in which a pass fails at the first tensor that heavy.py stores."""
-    monkeypatch.setattr("optgen.passes.select_instructions._Selector._update", _raise_key_error)
+    monkeypatch.setattr("optgen.passes.select_torch_ops._Selector._update", _raise_key_error)
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(outside_checkout / "cache"))
     monkeypatch.setattr("optgen.jit._loaded_classes", {})
     return outside_checkout

@@ -59,7 +59,7 @@ def test_show_prints_the_cpp_of_a_rule_on_whole_matrices() -> None:
     cpp = run("show", path, "--lowering", "fused_cpu").output
     assert cpp.count("Elementwise part of a step of SOAP") > 3
     assert "sweep3(" in run("show", path, "--lowering", "outlined").output
-    assert "U @ (" in run("show", path, "--ir").output
+    assert "u = U @ u" in run("show", path, "--ir").output
 
 
 def test_show_of_a_derived_class_names_its_base() -> None:

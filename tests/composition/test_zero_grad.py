@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from optgen import compose, modifiers, optim, use_lowering
-from optgen.runtime import dispatch
+from optgen.runtime import take_step
 from optgen.runtime.batch.gradients import zero_gradients
 
 SHAPES = ((33, 17), (100,), (5, 3), (), (0, 4))
@@ -48,7 +48,7 @@ def counts_zeroed_after_the_kernel(monkeypatch: pytest.MonkeyPatch) -> list[int]
         counts.append(len(grads))
         zero_gradients(grads)
 
-    monkeypatch.setattr(dispatch, "zero_gradients", count_and_zero)
+    monkeypatch.setattr(take_step, "zero_gradients", count_and_zero)
     return counts
 
 
@@ -98,7 +98,7 @@ def test_the_functional_form_zeroes_the_gradients_it_is_handed() -> None:
     param, grad = torch.ones(5), torch.ones(5)
     zeroing_class()([param]).step()  # builds nothing: there is no gradient
     optimizer = zeroing_class()([param])
-    dispatch.step(optimizer, [grad])
+    take_step.step(optimizer, [grad])
     assert not grad.any()
     assert not torch.equal(param, torch.ones(5))
 

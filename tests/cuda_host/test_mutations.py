@@ -20,7 +20,7 @@ from optgen.runtime.fused_triton import (
     bucket,
     compilation,
     graph_memory,
-    launch_plan,
+    sort_into_buckets,
     table,
     workspace,
 )
@@ -54,7 +54,9 @@ def test_one_pinned_buffer_for_all_uploads(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_one_plan_for_all_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch_plan.LaunchPlan, "is_for_current_streams", lambda plan: True)
+    monkeypatch.setattr(
+        sort_into_buckets.StepBuckets, "is_for_current_streams", lambda step_buckets: True
+    )
 
     assert _fails(test_streams.test_a_list_function_is_called_on_two_streams)
     assert _fails(
@@ -134,7 +136,7 @@ def test_memory_that_another_stream_reads_is_freed(monkeypatch: pytest.MonkeyPat
 def test_kernels_are_compiled_when_they_are_launched(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(launch_plan.LaunchPlan, "compile", lambda *_: None)
+    monkeypatch.setattr(sort_into_buckets.StepBuckets, "compile", lambda *_: None)
 
     assert _fails(
         test_bad_devices.test_a_kernel_does_not_compile, "Adagrad", "adagrad_step", tmp_path

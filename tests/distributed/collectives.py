@@ -25,3 +25,18 @@ def count_collectives() -> Iterator[Counter[str]]:
 
             stack.enter_context(mock.patch.object(distributed, name, call))
         yield calls
+
+
+@contextmanager
+def count_sent_bytes() -> Iterator[list[int]]:
+    """Yield a list that gets, for each all_to_all_single, the bytes sent to other ranks."""
+    real, sent = distributed.all_to_all_single, []
+
+    def call(output: Any, source: Any, received: Any, sizes: list[int], **options: Any) -> Any:
+        own = distributed.get_rank(options["group"])
+        others = sum(size for rank, size in enumerate(sizes) if rank != own)
+        sent.append(others * source.itemsize)
+        return real(output, source, received, sizes, **options)
+
+    with mock.patch.object(distributed, "all_to_all_single", call):
+        yield sent

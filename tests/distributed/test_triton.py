@@ -28,7 +28,7 @@ from optgen import use_lowering
 from optgen.runtime.backends import backend
 from optgen.runtime.fused_triton import compilation
 from optgen.runtime.fused_triton.compilation import compile_kernels
-from optgen.runtime.fused_triton.shards import update_of_shards
+from optgen.runtime.fused_triton.sharded_step import update_of_shards
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")

@@ -19,8 +19,8 @@ from torch import distributed, nn
 import optgen
 from optgen import use_lowering
 from optgen.optim import Adafactor, AdamW, Muon
-from optgen.runtime import matrix_ops
-from optgen.verification.evaluator import orthogonalize_exactly
+from optgen.runtime import newton_schulz
+from optgen.verification.compare_with_evaluator import iterate_exactly
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 
@@ -94,7 +94,7 @@ class _Comparison:
 
 
 def _error_after_training(rank: int, case: str, lowering: str) -> float:
-    with mock.patch.object(matrix_ops, "orthogonalize", orthogonalize_exactly):
+    with mock.patch.object(newton_schulz, "iterate", iterate_exactly):
         comparison = _Comparison(case)
         for _ in range(4):
             comparison.step(lowering)

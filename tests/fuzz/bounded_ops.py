@@ -286,12 +286,15 @@ def _group_maximum(*numbers: Any) -> BoundedTensor:
     return functools.reduce(functools.partial(_with_largest_error, "maximum"), numbers)
 
 
-def _orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> BoundedTensor:
+def _orthogonalize(
+    x: Any, coefficients: Any, steps: Any, eps: Any, divisor: str = "norm", _dtype: Any = None
+) -> BoundedTensor:
     """Return the result, bounded by 100 times its largest change for four changed operands."""
     x, steps, least = lift(x), lift(steps), lift(eps)
     poly = tuple(lift(c).v for c in coefficients)
+    options = (poly, steps.v, least.v, divisor)
     orthogonalize = PLAIN["orthogonalize"]
-    v = orthogonalize(x.v, poly, steps.v, least.v)
+    v = orthogonalize(x.v, *options)
     spread = (
         operand_bound(x, x.eps) + x.eps * x.v.abs().amax((-2, -1), keepdim=True)
     ) * torch.ones(())
@@ -300,17 +303,19 @@ def _orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> BoundedTe
         for offset in (0, 1):
             signs = torch.ones_like(x.v).flatten()
             signs[offset::2] = -1
-            other = orthogonalize(x.v + sign * spread * signs.view(x.shape), poly, steps.v, least.v)
+            other = orthogonalize(x.v + sign * spread * signs.view(x.shape), *options)
             change = change.maximum((other - v).abs())
     e = 100 * (change + x.eps * v.abs()).amax((-2, -1), keepdim=True) + torch.zeros_like(v)
     ok = x.ok.expand(v.shape).all(-1, keepdim=True).all(-2, keepdim=True)
     return result_in_range(v, e.nan_to_num(torch.inf), ok, x.eps)
 
 
-def _orthogonalize_not_comparable(x: Any, coefficients: Any, steps: Any, eps: Any) -> BoundedTensor:
+def _orthogonalize_not_comparable(
+    x: Any, coefficients: Any, steps: Any, eps: Any, divisor: str = "norm", _dtype: Any = None
+) -> BoundedTensor:
     x = lift(x)
     poly = tuple(lift(c).v for c in coefficients)
-    v = PLAIN["orthogonalize"](x.v, poly, lift(steps).v, lift(eps).v)
+    v = PLAIN["orthogonalize"](x.v, poly, lift(steps).v, lift(eps).v, divisor)
     return BoundedTensor(v, torch.zeros_like(v), torch.zeros_like(v, dtype=torch.bool), x.eps)
 
 

@@ -25,7 +25,7 @@ from optgen.contract.states import AT_LEAST_FLOAT32
 from optgen.ir.algorithm import Algorithm
 from optgen.lowerings import LOWERINGS
 from optgen.passes.outline_sweeps import outline_sweeps
-from optgen.passes.plan import plans
+from optgen.passes.plan_rule import plans
 from optgen.passes.prepare_rule import add_maximize
 from optgen.runtime.fused_cpu import kernel_loader
 from optgen.runtime.fused_cpu.kernel import Kernel, KernelSignature

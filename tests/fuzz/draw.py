@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 from fuzz import compositions, eight_bits, extra_inputs, group_reductions, programs
@@ -49,7 +50,7 @@ def draw(
     `compose`, a function of seed and text, may return the text with modifiers.
     """
     draft = _draft(seed)
-    draft.states = _states(draft)
+    draft.states = _with_size_limits(draft, _states(draft), Random(f"{seed} limits"))
     body = _body(draft)
     text = _text(draft, body)
     if Random(f"{seed} tall").random() < 0.5:
@@ -133,6 +134,22 @@ def _states(draft: Draft) -> list[State]:
     states += _thin_states(draft) if draft.has_thin_matrices else []
     rng.shuffle(states)
     return states
+
+
+def _with_size_limits(draft: Draft, states: list[State], rng: Random) -> list[State]:
+    """Let some square states exist only up to a size, or only above it."""
+    if not draft.requires_matrix:
+        return states
+    limits = ("2", "3", *["rank"] * draft.has_thin_matrices)
+    sides = {"lefts": "rows(p)", "rights": "cols(p)"}
+    return [
+        replace(
+            s, condition=f"{sides[s.nature]} {rng.choice(('<=', '<=', '>'))} {rng.choice(limits)}"
+        )
+        if s.nature in sides and not s.condition and rng.random() < 0.5
+        else s
+        for s in states
+    ]
 
 
 def _thin_states(draft: Draft) -> list[State]:

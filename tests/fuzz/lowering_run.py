@@ -140,7 +140,9 @@ def two_ranks_with_shards(rule: BuiltRule, axis: int) -> Iterator[None]:
 
         def step(*columns: list[Tensor], **keywords: Any) -> None:
             first = columns[0][0]
-            state_shapes = [state.shape for state in rule_info.states if state.suits(first)]
+            state_shapes = [
+                state.shape for state in rule_info.states if state.suits(first, keywords)
+            ]
             shapes = ["like", "like", *state_shapes, *["scalar"] * (rule_info.step is not None)]
             step_on_shards(request_reductions, axis % first.dim(), shapes, columns, **keywords)
 

@@ -166,7 +166,7 @@ def _class_name(rule: str) -> str:
 
 
 def _settings(rng: Random, rule: str) -> list[Setting]:
-    """Return two settings. The first one has float64: see `trial._orthogonalize_exactly`."""
+    """Return two settings. The first one has float64: see `trial._iterate_exactly`."""
     shapes = [s for s in _SHAPES if len(s) == 2 or rule not in _MATRIX_RULES]
     results = []
     for dtype in ("float64", rng.choice(("float64", "float32", "bfloat16"))):

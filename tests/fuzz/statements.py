@@ -287,7 +287,9 @@ class StatementGenerator:
         if not self.draw.has_axes:
             return []
         x, least = self.draw.tensor(1), self.draw.pick("0.01", "0.01", "1e-30", "0")
-        call = f"orthogonalize({x}, {self.poly}, {self.draw.pick('1', '2')}, {least})"
+        options = self.draw.pick("", "", ', divisor="spectral"', ', dtype="float16"')
+        options += self.draw.pick("", ', dtype="parameter"') * ("dtype" not in options)
+        call = f"orthogonalize({x}, {self.poly}, {self.draw.pick('1', '2')}, {least}{options})"
         if self.draw.chance(0.2):
             call = f"orthogonalize({call}, {self.poly}, 1, 0.5)"
         return [indent + self.assign_one_of("tensors", call, "x", "y", "z", "g")]

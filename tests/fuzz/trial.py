@@ -29,8 +29,8 @@ from fuzz.oracle import (
 )
 from fuzz.time_limit import time_limit
 from optgen import use_lowering
-from optgen.runtime import matrix_ops
-from optgen.verification.evaluator import orthogonalize_exactly
+from optgen.runtime import newton_schulz
+from optgen.verification.compare_with_evaluator import iterate_exactly
 
 LOWERINGS = ("forloop", "foreach", "fused_cpu", "fused_triton", "functional", "sharded")
 STEPS = 3
@@ -60,7 +60,7 @@ def run(
     rule: BuiltRule, setting: Setting, lowerings: Sequence[str], counts: StepCounts | None = None
 ) -> list[Finding]:
     """Run a rule in some lowerings, and return the findings."""
-    with _default_dtype(setting.dtype), _orthogonalize_exactly(setting.dtype):
+    with _default_dtype(setting.dtype), _iterate_exactly(setting.dtype):
         return _Trial(rule, setting, counts or StepCounts()).run(lowerings)
 
 
@@ -287,7 +287,7 @@ def _default_dtype(dtype: str) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _orthogonalize_exactly(dtype: str) -> contextlib.AbstractContextManager[Any]:
+def _iterate_exactly(dtype: str) -> contextlib.AbstractContextManager[Any]:
     if dtype != "float64":
         return contextlib.nullcontext()
-    return mock.patch.object(matrix_ops, "orthogonalize", orthogonalize_exactly)
+    return mock.patch.object(newton_schulz, "iterate", iterate_exactly)

@@ -226,13 +226,6 @@ class GlobalState(Base):
         p.add_(grad, alpha=-group["lr"])
 
 
-class ListOfNumber(Base):
-    """A rule with a list of a number."""
-
-    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
-        p.add_(grad * torch.tensor([0.5], dtype=p.dtype), alpha=-group["lr"])
-
-
 class ListOfTensors(Base):
     """A rule with a list of tensors as a state."""
 
@@ -266,7 +259,6 @@ class TwoSteps(Base):
 @pytest.mark.parametrize(
     ("cls", "words"),
     [
-        (ListOfNumber, "a list in arithmetic\n  hint: compute with numbers"),
         (ListOfTensors, "a tensor of unknown origin\n  hint: keep it in self.state[p]"),
         (NumberOfNone, "the group's `scale` is None before the first step"),
         (TwoSteps, "with the defaults\n  hint: let the step compute with"),
@@ -357,41 +349,6 @@ def test_a_copy_of_the_gradient_keeps_its_value() -> None:
     assert import_optimizer(ClonedThenChanged).proof.largest <= 1e-12
 
 
-class KeptByConstructor(Base):
-    """A rate that the constructor keeps outside the groups, as a bound that grows with lr."""
-
-    def __init__(self, params: Any, lr: float = 0.1, decay: float = 0.0) -> None:
-        super().__init__(params, lr, decay)
-        self.first_rates = [group["lr"] for group in self.param_groups]
-
-    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
-        final = 0.1 * group["lr"] / self.first_rates[0]
-        p.add_(grad.clamp(-final, final), alpha=-group["lr"])
-
-
-class KeptInStep(Base):
-    """A rate that the first step keeps, where nothing records."""
-
-    rate: Any = None
-
-    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
-        self.rate = self.rate or group["lr"]
-        p.add_(grad, alpha=-self.rate)
-
-
-def test_a_number_that_the_constructor_keeps_is_refused_at_its_line() -> None:
-    with pytest.raises(NotImportedError, match=r"`lr` that the constructor got") as caught:
-        import_optimizer(KeptByConstructor)
-
-    assert caught.value.place[0] == __file__
-    assert 'read group["lr"]' in caught.value.hint
-
-
-def test_the_proof_changes_the_groups_numbers_as_a_schedule_does() -> None:
-    with pytest.raises(NotImportedError, match="in step 16 with the defaults, after the numbers"):
-        import_optimizer(KeptInStep)
-
-
 class LeastOfDtype(Base):
     """A divisor that the dtype's eps bounds from below."""
 
@@ -429,32 +386,6 @@ def test_other_numbers_of_a_dtype_are_refused_at_their_line() -> None:
 def test_steps_in_float32_are_compared() -> None:
     with pytest.raises(NotImportedError, match="in float32 with gradients of about 1e-06"):
         import_optimizer(RoundedByHand)
-
-
-class KeptAlone(Base):
-    """A number that the steps read only as the constructor kept it."""
-
-    def __init__(self, params: Any, lr: float = 0.1, decay: float = 0.1) -> None:
-        super().__init__(params, lr, decay)
-        self.decay = decay
-
-    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
-        p.add_(grad + self.decay * p, alpha=-group["lr"])
-
-
-class KeptAndRenewed(KeptAlone):
-    """A number that one place reads as the constructor kept it, and another one in the group."""
-
-    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
-        p.add_(grad + self.decay * p, alpha=-group["lr"])
-        p.mul_(1.0 - 0.1 * group["decay"])
-
-
-def test_a_number_that_only_the_constructor_s_copy_is_read_of_is_an_argument() -> None:
-    assert "g + decay * p" in import_optimizer(KeptAlone).text
-
-    with pytest.raises(NotImportedError, match=r"the step reads the `decay` that the constr"):
-        import_optimizer(KeptAndRenewed)
 
 
 class OddSteps(Base):

@@ -257,11 +257,26 @@ class NotExchanged(Base):
         raise ValueError("no state dicts")
 
 
+def test_a_state_that_no_step_reads_is_left_out_and_named() -> None:
+    imported = import_optimizer(Unread)
+    assert imported.proof.left_out == ("last",)
+    assert "# The original also keeps last, which no step reads." in imported.text
+    assert imported.proof.keys
+
+
+class FoundLate(Base):
+    """A rule with a state that only its fifth step makes."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        state["seen"] = state.get("seen", 0) + 1
+        if int(state["seen"]) == 5:
+            state["late"] = torch.ones_like(p)
+        p.add_(grad, alpha=-group["lr"])
+
+
 def test_a_state_that_the_rule_lacks_is_refused() -> None:
-    with pytest.raises(
-        NotImportedError, match=r"the state last of number 0.* which the rule lacks"
-    ):
-        import_optimizer(Unread)
+    with pytest.raises(NotImportedError, match=r"the state late of number 0.* the rule lacks"):
+        import_optimizer(FoundLate)
 
 
 def test_a_step_that_fails_in_the_proof_is_refused_at_the_author_s_line() -> None:

@@ -62,7 +62,7 @@ REFERENCES: dict[str, Callable[..., Tensor]] = {
     "clamp": torch.clamp,
     "lerp": lambda a, b, w: a + w * (b - a),
 }
-OPS_WITHOUT_REFERENCE = {"truth", "item", "is_none", "copy", "fresh"}
+OPS_WITHOUT_REFERENCE = {"truth", "item", "is_none", "copy", "fresh", "within"}
 REDUCTION_REFERENCES: dict[str, Callable[[Tensor], Tensor]] = {
     "row_sum": lambda x: torch.sum(x, -1, keepdim=True),
     "col_sum": lambda x: torch.sum(x, -2, keepdim=True),

@@ -17,7 +17,7 @@ import optgen
 from optgen import emit, use_lowering
 from optgen.ir.evaluate import evaluate
 from optgen.lowerings.foreach import FOREACH
-from optgen.passes.plan import plans
+from optgen.passes.plan_rule import plans
 from optgen.passes.prepare_rule import add_maximize
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError

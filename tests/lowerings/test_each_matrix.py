@@ -12,7 +12,7 @@ from torch.nn import Parameter
 import optgen
 from optgen import use_lowering
 from optgen.ir.ops import WHOLE_REDUCTIONS
-from optgen.passes.plan import plan
+from optgen.passes.plan_rule import plan
 from optgen.spec import Spec
 
 MATRIX = 'require(factored(p), "{shape}")'

@@ -9,7 +9,7 @@ from optgen import emit, use_lowering
 from optgen.ir.evaluate import evaluate
 from optgen.ir.nodes import assigns
 from optgen.lowerings.fused_cpu import FUSED_CPU
-from optgen.passes.plan import plans
+from optgen.passes.plan_rule import plans
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 

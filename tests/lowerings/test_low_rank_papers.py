@@ -10,7 +10,7 @@ from spec_files import optimizer_class, spec_file
 from optgen.ir.evaluate import evaluate
 from optgen.spec.read_spec import read_spec
 from optgen.verification.case import Case
-from optgen.verification.compare import max_difference, run_case, trajectory
+from optgen.verification.compare_with_reference import max_difference, run_case, trajectory
 from optgen.verification.references.low_rank import CASES
 
 

@@ -13,7 +13,7 @@ from lowerings import name_clash_rules
 import optgen
 from optgen import use_lowering
 from optgen.ir.evaluate import evaluate
-from optgen.ir.generated_names import is_free, plural
+from optgen.ir.reserved_in_python import is_free, plural
 from optgen.spec.read_spec import read_spec
 
 ALGORITHMS = {a.name: a for a in read_spec(Path(name_clash_rules.__file__))}

@@ -11,7 +11,7 @@ from lowerings.papers import PAPERS
 from spec_files import optimizer_class
 
 from optgen.verification.case import Case, RuleReference
-from optgen.verification.compare import CaseRun, run_case
+from optgen.verification.compare_with_reference import CaseRun, run_case
 from optgen.verification.references import moments
 from optgen.verification.references.learning_rate_free import SCHEDULE_FREE
 

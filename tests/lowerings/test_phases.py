@@ -20,10 +20,10 @@ from optgen.ir.evaluate import evaluate, exists, properties_of
 from optgen.lowerings.foreach import FOREACH
 from optgen.lowerings.forloop import FORLOOP
 from optgen.lowerings.lowering import Lowering
-from optgen.passes.plan import plans
+from optgen.passes.plan_rule import plans
 from optgen.passes.prepare_rule import facts_read
 from optgen.runtime.eager import parts
-from optgen.verification.evaluator import orthogonalize_exactly
+from optgen.verification.compare_with_evaluator import iterate_exactly
 
 FORMS = {
     "for-loop": (FORLOOP, "update"),
@@ -38,6 +38,12 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     MOMENTUM,
     {**MOMENTUM, "weight_decay": 0.3, "maximize": True},
 )
+
+
+@pytest.fixture(autouse=True)
+def float64_matrix_ops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep matrix ops in float64."""
+    monkeypatch.setattr("optgen.runtime.newton_schulz.iterate", iterate_exactly)
 
 
 @pytest.mark.parametrize(
@@ -86,12 +92,10 @@ def is_cut(algorithm: Algorithm, shape: tuple[int, ...]) -> bool:
 
 @cache
 def functions_of(name: str, lowering: Lowering) -> dict[str, Any]:
-    """Return the functions of a generated file, with an `orthogonalize` in its operand's dtype."""
+    """Return the functions of a generated file."""
     module: dict[str, Any] = {}
     text = emit.render(WITH_PHASES[name], lowering, None)
     exec(compile(text, lowering.filename, "exec"), module)
-    if "orthogonalize" in module:
-        module["orthogonalize"] = orthogonalize_exactly
     return module
 
 

@@ -21,7 +21,7 @@ from optgen.lowerings.forloop import FORLOOP
 from optgen.passes.latex import to_latex
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
-from optgen.verification.evaluator import orthogonalize_exactly
+from optgen.verification.compare_with_evaluator import iterate_exactly
 
 MATRIX = 'require(ndim(p) >= 2, "no matrix: {shape}")'
 SQUARES = 'L=state("left", shape=("rows", "rows")), R=state("right", shape=("cols", "cols"))'
@@ -223,7 +223,7 @@ def spec_of_case(case: str) -> Spec:
 @pytest.fixture(autouse=True)
 def exact_orthogonalize(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `orthogonalize` compute in the dtype of its operand."""
-    monkeypatch.setattr("optgen.runtime.matrix_ops.orthogonalize", orthogonalize_exactly)
+    monkeypatch.setattr("optgen.runtime.newton_schulz.iterate", iterate_exactly)
 
 
 def largest_difference(

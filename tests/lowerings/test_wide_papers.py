@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from optgen.verification.case import Case, SharedRuleReference
-from optgen.verification.compare import CaseRun, run_case
+from optgen.verification.compare_with_reference import CaseRun, run_case
 from optgen.verification.references.learning_rate_free import LEARNING_RATE_FREE
 
 LOWERINGS = ("forloop", "foreach", "fused_cpu")

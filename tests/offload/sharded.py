@@ -17,9 +17,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 import optgen
 from optgen.offloading import OffloadError
 from optgen.offloading.bucket_kernel import BucketKernel
+from optgen.offloading.bucket_pipeline import Pipeline
 from optgen.offloading.clipping import clip_factor
 from optgen.offloading.host_rule import FACTOR, offload_rule
-from optgen.offloading.pipeline import Pipeline
 
 OPTIONS: dict[str, Any] = {"keep_on_device": 0, "bucket_bytes": 512, "slots": 2, "time_limit": 30.0}
 WIDTH = 24

@@ -14,8 +14,8 @@ from offload.training import assert_equal, backward, offloaded, train
 from torch import Tensor, nn
 
 import optgen
+from optgen.offloading.buckets import HostParam, divide
 from optgen.offloading.gradient_sums import GradientSums
-from optgen.offloading.layout import HostParam, divide
 
 LEAVE: dict[str, Any] = {"gradients": "leave", "clip_norm": 0.05, "bucket_bytes": 512}
 
@@ -69,7 +69,7 @@ def test_who_takes_no_sums_of_gradients(sim: Any) -> None:
         with offloaded(other, **options) as resumed:
             with pytest.raises(ValueError, match="saved between the backward passes of a step"):
                 resumed.load_state_dict(saved)
-            assert float(resumed.state[next(other.parameters())]["step"]) == 0
+            assert not resumed.state
     for cls in (torch.optim.AdamW, optgen.optim.AdamW):
         plain, same = network(), network()
         for each, states in ((plain, saved), (same, without_sums(saved))):

@@ -123,7 +123,7 @@ def test_what_is_no_rule_is_refused(sim: Any) -> None:
 )
 def test_rules_of_any_kind_are_taken(rule: Any, sim: Any) -> None:
     with offload(rule, [one_param()], **OPTIONS) as optimizer:
-        assert "master" in next(iter(optimizer.state.values()))
+        assert all("master" in each.states for each in optimizer._host_params.values())
 
 
 def test_compressed_states(sim: Any) -> None:
@@ -187,7 +187,7 @@ def test_an_invalid_rate_changes_nothing(sim: Any) -> None:
         with pytest.raises(TypeError, match="lr must be a number"):
             optimizer.step()
 
-        assert float(optimizer.state[next(model.parameters())]["step"]) == 0
+        assert not optimizer.state
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -227,7 +227,7 @@ def test_a_closure_that_fails_changes_nothing(mode: str, sim: Any) -> None:
         optimizer.synchronize()
 
         assert all(map(torch.equal, before, weights(model)))
-        assert float(optimizer.state[next(model.parameters())]["step"]) == 0
+        assert not optimizer.state
 
 
 def test_a_sparse_gradient_is_refused() -> None:

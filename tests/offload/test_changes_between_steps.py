@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ from offload.training import (
 from torch import Tensor, nn
 
 import optgen
+from optgen import compose, modifiers
 from optgen.offloading import OffloadError, optimizer
 
 BACKWARD = MODES["backward"]
@@ -227,3 +229,55 @@ def test_weights_that_are_loaded_after_the_optimizer_was_made(
     optimizer_.close()
 
     assert_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("rule", ["adamw", "sgd", "schedule_free_sgd", "adagrad"])
+@pytest.mark.parametrize("what", ["one", "all", "replaced"])
+def test_states_that_someone_removes_begin_anew(what: str, rule: str, sim: Any) -> None:
+    ours, theirs = network("sim"), network()
+    pairs = [
+        (ours, offloaded(ours, rule, lr=0.01)),
+        (theirs, master(rule)(theirs.parameters(), lr=0.01)),
+    ]
+    for model, each in pairs:
+        train(model, each, 2)
+        if what == "one":
+            del each.state[next(model.parameters())]
+        elif what == "all":
+            each.state.clear()
+        else:
+            each.state = defaultdict(dict)
+        train(model, each, 2, first=2)
+
+    assert_equal(ours, theirs)
+    states = [each.state_dict()["state"] for _, each in pairs]
+    assert [*map(len, states)] == [7, 7]
+
+
+@pytest.mark.parametrize("keep_on_device", [0, 1 << 20])
+def test_states_begin_as_the_weights_of_the_first_step(keep_on_device: int, sim: Any) -> None:
+    """Also those of a later group, and those that a checkpoint lacks; as in the plain class."""
+    rule = compose("sgd", modifiers.ema(ema_decay=0.5))
+    plain = compose("sgd", modifiers.state_dtype("float32"), modifiers.master)
+    source = network()
+    saving = plain(source.parameters(), lr=0.01)
+    train(source, saving, 1)
+    left = []
+    for device in ("sim", "cpu"):
+        model = network(device)
+        optimizer: Any = (
+            optgen.offload(rule, model.parameters(), lr=0.01, keep_on_device=keep_on_device)
+            if device == "sim"
+            else compose(rule, modifiers.state_dtype("float32"), modifiers.master)(
+                model.parameters(), lr=0.01
+            )
+        )
+        assert not optimizer.state_dict()["state"]
+        optimizer.load_state_dict(copy.deepcopy(saving.state_dict()))
+        model.load_state_dict(source.state_dict())
+        train(model, optimizer, 2)
+        optimizer.eval()
+        left.append(model)
+
+    for own, other in zip(*(each.parameters() for each in left), strict=True):
+        assert torch.equal(own.detach().cpu(), other.detach())

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import os
 import signal
 import subprocess
 import sys
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,8 @@ from torch import Tensor, nn
 
 from optgen.offloading import OffloadError, worker
 from optgen.offloading.bucket_kernel import BucketKernel
-from optgen.offloading.pipeline import Pipeline
+from optgen.offloading.bucket_pipeline import Pipeline
+from optgen.offloading.worker import Worker
 
 MODES: dict[str, dict[str, Any]] = {
     "nothing": {},
@@ -60,9 +63,10 @@ def steps_again(model: nn.Module, optimizer: Any, saved: Any) -> None:
     assert_equal(model, other)
 
 
-def step_and_wait(optimizer: Any) -> None:
+def step_and_wait(optimizer: Any, seconds: float = 0.0) -> None:
     optimizer.step()
     optimizer.synchronize()
+    time.sleep(seconds)
 
 
 def after_a_step(model: nn.Module, optimizer: Any) -> Any:
@@ -100,12 +104,20 @@ def fail_in_step(optimizer: Any, value: Tensor, sim: Any, copies: int, in_backwa
 
 
 @pytest.mark.parametrize("mode", ["nothing", "forward"])
-def test_the_kernel_raises(mode: str, sim: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("calls", [0, 2])
+def test_the_kernel_raises(
+    calls: int, mode: str, sim: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It raises after some calls, with some buckets stepped."""
     model, optimizer = made(mode)
     saved = after_a_step(model, optimizer)
     backward(model, 1)
+    run, numbers = BucketKernel.run, itertools.count()
+    calls = min(calls, len(optimizer._stepper.host.buckets) - 1)
     with monkeypatch.context() as patch:
-        patch.setattr(BucketKernel, "run", lambda *args: 1 / 0)
+        patch.setattr(
+            BucketKernel, "run", lambda *args: run(*args) if next(numbers) < calls else 1 / 0
+        )
         with pytest.raises(OffloadError) as caught:
             step_and_wait(optimizer)
 
@@ -119,13 +131,17 @@ def test_the_kernel_raises(mode: str, sim: Any, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_device_that_does_not_answer(mode: str, sim: Any) -> None:
+    stalled_step(mode, sim, 1.0)
+
+
+def stalled_step(mode: str, sim: Any, seconds: float) -> None:
     model, optimizer = made(mode)
     saved = after_a_step(model, optimizer)
     backward(model, 1)
     torch.accelerator.synchronize()
     optimizer.synchronize()
-    message = r"has been in the stage 'cop.* for 1 s"
-    with stalled(sim, optimizer), pytest.raises(OffloadError, match=message):
+    message = rf"has been in the stage 'cop.*, at .*(weight|bias), for {seconds:g} s"
+    with stalled(sim, optimizer, seconds), pytest.raises(OffloadError, match=message):
         step_and_wait(optimizer)
     steps_again(model, optimizer, saved)
 
@@ -153,23 +169,32 @@ def test_a_load_into_a_device_that_does_not_answer(sim: Any) -> None:
     steps_again(model, optimizer, saved)
 
 
-def test_an_interrupt(sim: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The step that was interrupted is taken; `synchronize` waits for it."""
-    model, optimizer = made("nothing")
-    run = Pipeline.run
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("stage", [0, 3])
+def test_an_interrupt(stage: int, mode: str, sim: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step that was interrupted is taken, whatever its stage; `synchronize` waits for it."""
+    model, optimizer = made(mode)
+    run, enter, stages = Pipeline.run, Worker.enter, itertools.count()
+
+    def interrupted(each: Worker, name: str, tensor: str) -> None:
+        if next(stages) == stage:
+            os.kill(os.getpid(), signal.SIGINT)
+        enter(each, name, tensor)
 
     def interrupted_run(pipeline: Pipeline, current: Any) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
+        patch.setattr(Worker, "enter", interrupted)
         run(pipeline, current)
 
     backward(model)
+    torch.accelerator.synchronize()
+    optimizer.synchronize()
     sim.configure(latency=0.02)
     with monkeypatch.context() as patch:
         patch.setattr(Pipeline, "run", interrupted_run)
         with pytest.raises(KeyboardInterrupt):
-            optimizer.step()
-    sim.configure(latency=0)
-    optimizer.synchronize()
+            step_and_wait(optimizer, seconds=10.0)  # a signal may come late
+        sim.configure(latency=0)
+        optimizer.synchronize()
     optimizer.zero_grad()
     train(model, optimizer, 2, first=1)
     other = network("sim")
@@ -318,6 +343,18 @@ optimizer.synchronize()
 """
 
 
+def run_script(script: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in a process of its own."""
+    tests = Path(__file__).parent.parent
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, "PYTHONPATH": f"{tests}:{tests.parent}"},
+    )
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("end", "code", "output"),
@@ -331,14 +368,7 @@ optimizer.synchronize()
 )
 def test_a_process_ends(end: str, code: int, output: str) -> None:
     """With work queued, or in a child that has no thread."""
-    tests = Path(__file__).parent.parent
-    result = subprocess.run(
-        [sys.executable, "-c", SCRIPT.format(end=end)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": f"{tests}:{tests.parent}"},
-    )
+    result = run_script(SCRIPT.format(end=end))
 
     assert (result.returncode, result.stderr) == (code, "")
     assert output in result.stdout

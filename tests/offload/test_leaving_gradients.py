@@ -11,7 +11,7 @@ from offload.scripts import network
 from offload.training import assert_equal, backward, master, offloaded, pair, train
 from torch import Tensor, nn
 
-from optgen.runtime import dispatch
+from optgen.runtime import take_step
 
 LEAVE: dict[str, Any] = {"gradients": "leave", "clip_norm": None}
 
@@ -40,7 +40,7 @@ def test_gradients_are_summed_in_float32(accumulation: int | None, sim: Any) -> 
                 param.grad = None
         optimizer.step()
         with torch.no_grad():
-            dispatch.step(reference, [sums[param] for param in theirs.parameters()])
+            take_step.step(reference, [sums[param] for param in theirs.parameters()])
 
     assert_equal(ours, theirs)
 

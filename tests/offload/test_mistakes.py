@@ -17,10 +17,10 @@ from offload.scripts import Script, offloaded, reference
 from offload.test_same_bits import different
 
 from optgen.offloading.bucket_kernel import BucketKernel
+from optgen.offloading.bucket_pipeline import Pipeline
 from optgen.offloading.optimizer import OffloadedOptimizer
-from optgen.offloading.pipeline import Pipeline
-from optgen.offloading.ring import Ring
-from optgen.offloading.stepper import Stepper
+from optgen.offloading.pinned_ring import Ring
+from optgen.offloading.submit_passes import Stepper
 
 Patch = pytest.MonkeyPatch
 MAX_SCHEDULES = 40

@@ -65,12 +65,12 @@ def short_limit(optimizer: Any, seconds: float = 1.0) -> Iterator[None]:
 
 
 @contextmanager
-def stalled(sim: Any, optimizer: Any) -> Iterator[None]:
-    """Let the device end its work, and then answer nothing; waits end after a second."""
+def stalled(sim: Any, optimizer: Any, seconds: float = 1.0) -> Iterator[None]:
+    """Let the device end its work, and then answer nothing; waits end after so many seconds."""
     torch.accelerator.synchronize()
     sim.configure(stalled=True)
     try:
-        with short_limit(optimizer):
+        with short_limit(optimizer, seconds):
             yield
     finally:
         sim.configure(stalled=False)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from optgen import optim
 from optgen.optim import ChainedOptimizer
-from optgen.runtime import dispatch
+from optgen.runtime import take_step
 
 
 def parameters() -> list[Tensor]:
@@ -44,7 +44,7 @@ def test_all_members_repeat_their_cached_steps(
     alone = [getattr(optim, name)(each) for name, each in zip(names, expected, strict=True)]
     for step in range(5):
         if step == 2:
-            monkeypatch.setattr(dispatch, "gather_batches", refuse_to_gather)
+            monkeypatch.setattr(take_step, "gather_batches", refuse_to_gather)
         if step == 3:  # the next lists are read anew
             params[0][0].data = params[0][0].data.clone()
         give_gradients(params, step)

@@ -16,7 +16,7 @@ import optgen
 import optgen.keyed
 from optgen.optim import lr_scheduler as schedulers
 from optgen.optim import swa_utils
-from optgen.runtime import dispatch
+from optgen.runtime import take_step
 
 TENSOR_RATE_REFUSED = ("LBFGS", "SparseAdam")
 
@@ -39,10 +39,10 @@ def test_compiled_steps_equal_eager_steps(name: str) -> None:
     compiled_step = torch.compile(optimizer.step, backend="eager")
 
     for step in range(3):
-        for each, take_step in ((params, compiled_step), (eager_params, eager.step)):
+        for each, step_once in ((params, compiled_step), (eager_params, eager.step)):
             give_gradients(name, each, step)
             evaluate = closure(name, each)
-            take_step(*([evaluate] if evaluate else []))
+            step_once(*([evaluate] if evaluate else []))
 
     assert all(map(torch.equal, params, eager_params))
     assert len(calls) == 3
@@ -333,7 +333,7 @@ def test_use_lowering_works_in_a_compiled_step(lowering: str) -> None:
     give_gradients("Adam", params)
     optimizer = optgen.optim.Adam(params)
     lowerings = set()
-    original = dispatch.choose
+    original = take_step.choose
 
     def choose_and_record(optimizer: Any, batch: Any) -> Any:
         choice = original(optimizer, batch)
@@ -341,7 +341,7 @@ def test_use_lowering_works_in_a_compiled_step(lowering: str) -> None:
         return choice
 
     with pytest.MonkeyPatch.context() as patch, optgen.use_lowering(lowering):
-        patch.setattr(dispatch, "choose", choose_and_record)
+        patch.setattr(take_step, "choose", choose_and_record)
         torch.compile(optimizer.step, backend="eager")()
 
     assert lowerings == {lowering}

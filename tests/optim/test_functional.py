@@ -21,8 +21,8 @@ from torch_versions import HAS_2_14, HAS_2_15, TENSOR_RATES
 
 import optgen.optim
 from optgen.optim.adam import adam
+from optgen.optim.functional import functional
 from optgen.optim.sgd import sgd
-from optgen.runtime.functional import functional
 
 FLAGS: list[dict[str, Any]] = [{}, {"foreach": True}, {"foreach": False}, {"fused": True}]
 SHAPES = [(4, 3), (5,), (6, 2)]
@@ -284,10 +284,10 @@ def test_a_compiled_caller_runs_the_form_uncompiled() -> None:
 
 def test_a_captured_graph_keeps_its_optimizer_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     optimizers: list[Any] = []
-    monkeypatch.setattr("optgen.runtime.functional._captured_optimizers", optimizers)
+    monkeypatch.setattr("optgen.optim.functional._captured_optimizers", optimizers)
     adam(*adam_lists(), **ADAM)
     assert not optimizers
 
-    monkeypatch.setattr("optgen.runtime.functional.capturing", lambda: True)
+    monkeypatch.setattr("optgen.optim.functional.capturing", lambda: True)
     adam(*adam_lists(), **ADAM)
     assert [type(optimizer) for optimizer in optimizers] == [optgen.optim.Adam]

@@ -10,7 +10,7 @@ from spec_files import optimizer_class
 from track3.follow import steady_decompositions
 
 from optgen.verification.case import MATRICES, Case
-from optgen.verification.compare import run_case
+from optgen.verification.compare_with_reference import run_case
 from optgen.verification.references import newton_schulz, whole_matrices
 
 CASES = (*whole_matrices.CASES, *newton_schulz.CASES, KL_SHAMPOO)

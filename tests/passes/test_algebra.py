@@ -14,7 +14,7 @@ from planning import PASSES, RULES
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref
 from optgen.ir.plan import Plan
-from optgen.passes.prepare_rule import add_maximize, rename
+from optgen.passes.prepare_rule import add_maximize, use_printed_names
 from optgen.passes.ranges import proven_ranges
 
 Symbols = dict[str, Any]
@@ -130,7 +130,7 @@ def run_plan(plan: Plan, plan_run: SymbolicRun) -> None:
 
 def wrong_values(name: str, plan: Plan, answers: dict[str, bool]) -> list[str]:
     """Return the names of the parameter and states that a plan and its rule compute differently."""
-    algorithm = rename(add_maximize(RULES[name]))
+    algorithm = use_printed_names(add_maximize(RULES[name]))
     rule_run, plan_run = SymbolicRun(algorithm, answers), SymbolicRun(algorithm, answers)
     rule_run.run(algorithm.rule)
     run_plan(plan, plan_run)

@@ -6,7 +6,7 @@ import pytest
 
 from optgen.ir.algorithm import Hyper
 from optgen.ir.nodes import Call, Expr, Ref
-from optgen.passes.names import is_rare
+from optgen.passes.descriptive_names import is_rare
 
 HYPERS = {
     "maximize": Hyper("maximize", "flag", False),

@@ -15,7 +15,7 @@ from lowerings.test_capturable import BRANCHES
 from optgen.ir.kinds import Stage
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, refs
 from optgen.passes.convert_branches import CAPTURABLE, if_convert
-from optgen.passes.plan import plan
+from optgen.passes.plan_rule import plan
 
 
 def conditions(program: Program) -> Iterator[Expr]:

@@ -10,7 +10,8 @@ from spec_texts import read, spec
 from optgen.ir.kinds import Axes, Stage
 from optgen.ir.nodes import Ref, RuleError, assigns, expressions
 from optgen.ir.plan import MatrixCall, Plan, reads
-from optgen.passes.plan import Order, plan
+from optgen.passes.cut_phases import Order
+from optgen.passes.plan_rule import plan
 
 MATRIX_OP = "orthogonalize(m, k, 3, 1e-7)"
 HYPERS = "lr=hyper(0.1), k=hyper((1.5, -0.5, 0.0))"

@@ -16,8 +16,9 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
 from optgen.ir.plan import Plan, Sweep
 from optgen.ir.print_ir import to_text
+from optgen.passes.cut_phases import Order
 from optgen.passes.hoist_scalars import hoist_scalars
-from optgen.passes.plan import Order, plans
+from optgen.passes.plan_rule import plans
 from optgen.passes.sweep_algebra import fold_denominators
 
 SHAPES = ((), (5,), (3, 4), (2, 3, 4), (2, 2, 3, 1), (1, 4), (4, 1))

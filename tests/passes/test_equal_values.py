@@ -8,7 +8,7 @@ from spec_texts import read, spec
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Assign, Call, expressions, walk
-from optgen.passes.plan import plan
+from optgen.passes.plan_rule import plan
 
 HELPERS = """
 def vectors(x):

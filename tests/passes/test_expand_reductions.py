@@ -16,7 +16,7 @@ from optgen.ir.nodes import Call, expressions, walk
 from optgen.ir.ops import REDUCTIONS
 from optgen.ir.print_ir import to_text
 from optgen.passes.prepare_rule import expand_reductions
-from optgen.passes.versions import to_ssa
+from optgen.passes.ssa import to_ssa
 
 ROWS = 'require(ndim(p) > 1, "no rows in {shape}")'
 SUMS_AND_MAXIMA = {f"{line}{word}" for line in ("", "row_", "col_") for word in ("sum", "max_abs")}

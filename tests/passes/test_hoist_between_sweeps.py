@@ -13,7 +13,7 @@ from optgen.ir.evaluate import evaluate
 from optgen.ir.nodes import Call, Linear, expressions, walk
 from optgen.ir.plan import Finish, Plan
 from optgen.passes.hoist_between_sweeps import invert_factors
-from optgen.passes.plan import plan
+from optgen.passes.plan_rule import plan
 
 STATES = 'r=state("r", shape="row"), c=state("c", shape="col")'
 HYPERS = "lr=hyper(0.1, ge=0), eps=hyper(1e-3, ge=0)"

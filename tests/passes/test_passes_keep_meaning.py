@@ -23,7 +23,7 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
 from optgen.ir.nodes import filter_assigns, is_self_copy
 from optgen.ir.print_ir import to_text
-from optgen.passes.versions import to_ssa
+from optgen.passes.ssa import to_ssa
 from optgen.spec.read_spec import read_spec
 
 STEPS = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from spec_texts import read, spec
 
-from optgen.passes.plan import plan
+from optgen.passes.plan_rule import plan
 
 STATE = 'm=state("exp_avg", init="first")'
 

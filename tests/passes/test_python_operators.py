@@ -7,7 +7,7 @@ from spec_texts import read, spec
 
 from optgen.ir.nodes import Call, expressions, walk
 from optgen.passes.hoist_scalars import hoist_scalars
-from optgen.passes.plan import plan
+from optgen.passes.plan_rule import plan
 from optgen.passes.python_operators import use_ieee_operators
 
 BOUNDED = "lr=hyper(0.1, ge=0), beta=hyper(0.9, ge=0, lt=1), eps=hyper(1e-8, gt=0), free=hyper(1.0)"

@@ -12,7 +12,7 @@ from plan_run import run_plan
 from optgen.ir.evaluate import evaluate
 from optgen.ir.kinds import Axes
 from optgen.ir.print_ir import to_text
-from optgen.passes.plan import plan
+from optgen.passes.plan_rule import plan
 from optgen.passes.prepare_rule import specialize_unit_matrices
 from optgen.spec.read_spec import read_spec
 

@@ -13,7 +13,7 @@ from spec_texts import spec
 from optgen.ir.evaluate import evaluate
 from optgen.ir.nodes import Call, Const, Linear, Ref, Term, assigns, expressions, walk
 from optgen.ir.plan import Plan
-from optgen.passes.plan import plan
+from optgen.passes.plan_rule import plan
 from optgen.passes.ranges import proven_ranges
 from optgen.passes.sweep_algebra import merge_square_roots, use_lerp_form
 

@@ -11,8 +11,9 @@ from planning import WITH_PHASES
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import RuleError
-from optgen.ir.verify import StaleReadError, verify_reads
-from optgen.passes import plan as planner
+from optgen.ir.verify_reads import StaleReadError, verify_reads
+from optgen.passes import dead_code
+from optgen.passes import plan_rule as planner
 from optgen.passes.prepare_rule import fact_combinations
 from optgen.passes.split_scalars import Splitter
 from optgen.spec import Spec
@@ -25,7 +26,7 @@ FOUND = Path(__file__).parents[1] / "fuzz" / "found"
 @pytest.fixture(autouse=True)
 def keep_copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Keep the copies of a name to its next version: the verifier needs them to follow versions."""
-    monkeypatch.setattr(planner, "without_self_copies", lambda program: program)
+    monkeypatch.setattr(dead_code, "without_self_copies", lambda program: program)
     yield
     planner._cached_plan.cache_clear()
 

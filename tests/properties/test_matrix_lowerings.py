@@ -19,13 +19,13 @@ from torch import Tensor
 import optgen
 from optgen import use_lowering
 from optgen.ir.evaluate import evaluate
-from optgen.ir.verify import VerifyError
-from optgen.runtime import matrix_ops
+from optgen.ir.verify_reads import VerifyError
+from optgen.runtime import newton_schulz
 from optgen.runtime.eager import call
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
 from optgen.spec.read_spec import read_spec
-from optgen.verification.evaluator import orthogonalize_exactly
+from optgen.verification.compare_with_evaluator import iterate_exactly
 
 SHAPES = ((3, 4), (4, 1), (2, 3, 2), (3, 4))
 
@@ -33,7 +33,7 @@ SHAPES = ((3, 4), (4, 1), (2, 3, 2), (3, 4))
 @pytest.fixture(autouse=True)
 def float64_scalars_and_matrix_ops(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Keep scalar state and matrix ops in float64."""
-    monkeypatch.setattr(matrix_ops, "orthogonalize", orthogonalize_exactly)
+    monkeypatch.setattr(newton_schulz, "iterate", iterate_exactly)
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
@@ -107,7 +107,7 @@ def test_shards_on_two_ranks_compute_the_rule(
 
         def step(*columns: list[Tensor], **options: Any) -> None:
             first = columns[0][0]
-            states = [state.shape for state in rule.states if state.suits(first)]
+            states = [state.shape for state in rule.states if state.suits(first, options)]
             shapes = ["like", "like", *states, *["scalar"] * (rule.step is not None)]
             step_on_shards(update, axis % first.dim(), shapes, columns, **options)
 

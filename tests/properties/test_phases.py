@@ -22,12 +22,13 @@ from optgen import use_lowering
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
 from optgen.ir.print_ir import to_text
-from optgen.ir.verify import VerifyError
+from optgen.ir.verify_reads import VerifyError
+from optgen.passes.cut_phases import Order
 from optgen.passes.hoist_scalars import hoist_scalars
-from optgen.passes.plan import Order, plans
+from optgen.passes.plan_rule import plans
 from optgen.passes.prepare_rule import add_maximize, expand_reductions
+from optgen.passes.ssa import to_ssa
 from optgen.passes.sweep_algebra import fold_denominators
-from optgen.passes.versions import to_ssa
 from optgen.runtime.eager import parts
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec

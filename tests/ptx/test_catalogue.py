@@ -122,7 +122,7 @@ def as_bits(tensor: Tensor) -> Tensor:
 def test_functions_over_lists_are_those_of_the_for_loop(folder: str) -> None:
     results = []
     for lowering in ("fused_triton", "forloop"):
-        backend("fused_triton")._function_plans.clear()  # they may be for another target
+        backend("fused_triton")._function_buckets.clear()  # they may be for another target
         results.append(called(folder, lowering))
     for found, right in zip(*results, strict=True):
         torch.testing.assert_close(found, right, rtol=1e-13, atol=1e-14)

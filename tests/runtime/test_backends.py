@@ -12,8 +12,7 @@ import torch
 import optgen
 from optgen.optim import SGD
 from optgen.runtime import backends
-from optgen.runtime.backend_table import BACKENDS, BackendEntry
-from optgen.runtime.backends import Backend, backend
+from optgen.runtime.backends import BACKENDS, Backend, BackendEntry, backend
 from optgen.runtime.batch.batch import Batch
 
 METHODS = [name for name in vars(Backend) if not name.startswith("_")]
@@ -31,7 +30,7 @@ def test_a_backend_has_the_protocols_methods(lowering: str, method: str) -> None
 class Descent:
     """A backend of plain gradient descent, which ignores the rule."""
 
-    def obstacle(self, lowered: Any, batch: Batch) -> str:
+    def build_or_reason(self, lowered: Any, batch: Batch) -> str:
         return "no state, please" if any(batch.states) else ""
 
     def prepare(self, optimizer: Any, batches: Sequence[Batch], consensus: Any) -> Any:
@@ -41,7 +40,7 @@ class Descent:
 
         return update
 
-    def begin(self, optimizer: Any, can_take: Callable[[Batch], bool]) -> None:
+    def begin(self, optimizer: Any, choose: Callable[[Batch], str]) -> None:
         return None
 
     def call(self, function: Any, batch: Batch) -> None:

@@ -197,7 +197,9 @@ def test_at_most_four_lengths_are_cached() -> None:
 
 def test_a_call_without_a_compiler_takes_the_for_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     ema_module._update._cached.clear()
-    monkeypatch.setattr(FusedCpuBackend, "obstacle", lambda self, owner, batch: "no compiler")
+    monkeypatch.setattr(
+        FusedCpuBackend, "build_or_reason", lambda self, owner, batch: "no compiler"
+    )
     modules: list[str] = []
     load = backend.load_function
 

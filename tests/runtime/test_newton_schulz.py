@@ -107,6 +107,52 @@ def test_errors_of_larger_matrices_have_the_same_bound(
             assert error(run(way, x, coefficients), x, coefficients) <= 1.5 * plain, condition
 
 
+# Machine epsilons of the error. Products add up in float32, which only iterations in float32 see.
+ALLOWED = {torch.bfloat16: 2, torch.float16: 2, torch.float32: 16}
+
+
+@pytest.mark.parametrize("way", newton_schulz.WAYS)
+@pytest.mark.parametrize("shape", [(40, 200), (200, 40), (2, 150, 40)], ids=str)
+@pytest.mark.parametrize("divisor", ["norm", "spectral", "none"])
+@pytest.mark.parametrize("dtype", ALLOWED, ids=str)
+def test_options_compute_what_the_word_means(
+    dtype: torch.dtype, divisor: str, shape: tuple[int, ...], way: str
+) -> None:
+    """The error has the size of the dtype's rounding, in every way."""
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(3))
+    x = x * (0.05 if divisor == "none" else 2.0**30)  # squares that float16 cannot hold
+    before = x.clone()
+    name = str(dtype).removeprefix("torch.")
+    with newton_schulz.force_way(way):
+        (result,) = orthogonalize([x], QUINTIC, 3, 1e-30, divisor, name)
+        (by_eps,) = orthogonalize([x], QUINTIC, 3, 1e-30, divisor, torch.finfo(dtype).eps)
+    least = torch.tensor(1e-30, dtype=torch.float64)
+    exact = MEANINGS["orthogonalize"](x.double(), QUINTIC, 3, least, divisor)
+    assert result.dtype == dtype
+    allowed = ALLOWED[dtype] * torch.finfo(dtype).eps
+    assert (result.double() - exact).norm() <= allowed * exact.norm()
+    assert torch.equal(result, by_eps)
+    assert torch.equal(x, before)
+
+
+def test_the_spectral_divisor_lies_between_the_largest_singular_value_and_the_norm() -> None:
+    x = matrix_of(logarithmic(20, 100), 20, 30)
+    (result,) = orthogonalize([x], (1.0, 0.0, 0.0), 1, 1e-30, "spectral", "parameter")
+    assert result.dtype == torch.float64
+    scale = float(x.norm() / result.norm())
+    assert 1 <= scale <= float(x.norm())
+    assert scale == pytest.approx(float((x @ x.mT).norm()) ** 0.5)
+
+
+def test_without_iterations_and_divisor_the_result_is_a_copy() -> None:
+    x = torch.ones(3, 4)
+    for way in newton_schulz.WAYS:
+        with newton_schulz.force_way(way):
+            (result,) = orthogonalize([x], QUINTIC, 0, 0, "none", "float32")
+        assert torch.equal(result, x)
+        assert result.data_ptr() != x.data_ptr()
+
+
 @pytest.mark.parametrize("way", NEW_WAYS)
 @pytest.mark.parametrize("exponent", [-100, -67, 67, 100])
 def test_huge_and_tiny_matrices_have_the_same_bound(way: str, exponent: int) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 import optgen
 import optgen.optim
 from optgen.generated.averaging.ema import ema
-from optgen.runtime.batch.context import Refusal
+from optgen.runtime.batch.step_context import Refusal
 from optgen.runtime.fused_cpu.backend import FusedCpuBackend
 
 
@@ -22,7 +22,7 @@ class _Refusing:
     def __init__(self) -> None:
         self.why, self.count = "", 0
 
-    def obstacle(self, *arguments: Any) -> str:
+    def build_or_reason(self, *arguments: Any) -> str:
         return self.why
 
     def refuse(self, *arguments: Any) -> None:
@@ -36,7 +36,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> _Refusing:
     """A C++ backend that finds out in `prepare`, or in a function's `call`, that it cannot step."""
     state = _Refusing()
     monkeypatch.setattr(FusedCpuBackend, "begin", lambda *_: None)
-    monkeypatch.setattr(FusedCpuBackend, "obstacle", state.obstacle)
+    monkeypatch.setattr(FusedCpuBackend, "build_or_reason", state.build_or_reason)
     for method in ("prepare", "call", "wide_updates"):
         monkeypatch.setattr(FusedCpuBackend, method, state.refuse)
     return state

@@ -71,7 +71,7 @@ def test_a_state_suits_a_parameter_by_its_shape(
     when: str | None, shapes: list[tuple[int, ...]]
 ) -> None:
     params = [torch.ones(shape) for shape in ((), (2,), (2, 3))]
-    assert [tuple(p.shape) for p in params if State("s", when=when).suits(p)] == shapes
+    assert [tuple(p.shape) for p in params if State("s", when=when).suits(p, {})] == shapes
 
 
 def test_row_and_column_states_have_one_axis_of_size_one() -> None:

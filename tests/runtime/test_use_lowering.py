@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import optgen
-from optgen.runtime.backend_table import current_forced_lowering
+from optgen.runtime.batch.step_context import current_forced_lowering
 
 
 @pytest.fixture(autouse=True)

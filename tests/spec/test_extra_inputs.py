@@ -8,7 +8,7 @@ from spec_texts import UPDATE, read, spec
 
 from optgen.ir.print_ir import to_text
 from optgen.passes.latex import to_latex
-from optgen.passes.plan import plan
+from optgen.passes.plan_rule import plan
 from optgen.spec.errors import SpecError
 
 INPUTS = 'p, g, t, h=given("hessian")'

@@ -76,6 +76,23 @@ CASES = {
     "orthogonalize of any parameter": spec(
         "p = p - orthogonalize(g, abc, k, eps)", hypers=NEWTON_SCHULZ
     ),
+    "orthogonalize by an unknown option": spec(
+        MATRIX, "p = p - orthogonalize(g, abc, k, eps, scale=2)", hypers=NEWTON_SCHULZ
+    ),
+    "orthogonalize by an unknown divisor": spec(
+        MATRIX, 'p = p - orthogonalize(g, abc, k, eps, divisor="trace")', hypers=NEWTON_SCHULZ
+    ),
+    "orthogonalize in a dtype that is chosen": spec(
+        MATRIX,
+        "p = p - orthogonalize(g, abc, k, eps, dtype=low)",
+        hypers=f'{NEWTON_SCHULZ}, low=choice("float16", "float32")',
+    ),
+    "orthogonalize by nothing, but at least by eps": spec(
+        MATRIX, 'p = p - orthogonalize(g, abc, k, eps, divisor="none")', hypers=NEWTON_SCHULZ
+    ),
+    "orthogonalize without eps": spec(
+        MATRIX, "p = p - orthogonalize(g, abc, k)", hypers=NEWTON_SCHULZ
+    ),
     "orthogonalize of rows": spec(
         MATRIX, "p = p - lr * orthogonalize(row_sum(g), abc, k, eps) * g", hypers=NEWTON_SCHULZ
     ),

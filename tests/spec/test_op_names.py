@@ -11,7 +11,7 @@ import pytest
 
 import optgen.spec
 from optgen.emit import require_ruff
-from optgen.ir.ops import CALLABLE_OPS, WHOLE_REDUCTIONS, WORDS
+from optgen.ir.ops import CALLABLE_OPS, WORDS
 from optgen.spec import read_algorithm, signature
 from optgen.spec.declare import DeclarationToken
 
@@ -35,7 +35,7 @@ def test_a_word_has_its_arity_and_never_runs(name: str) -> None:
     required = [p for p in parameters.values() if p.default is p.empty]
 
     assert len(required) == len(WORDS[name].arguments)
-    assert [*parameters][len(required) :] == ["over"] * (name in WHOLE_REDUCTIONS)
+    assert [*parameters][len(required) :] == [*WORDS[name].keywords]
     with pytest.raises(TypeError, match=rf"{name}\(\) is a function of the spec language"):
         word(*[1.0] * len(WORDS[name].arguments))
 

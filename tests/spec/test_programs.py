@@ -8,7 +8,7 @@ import pytest
 from conftest import Golden
 from spec_texts import LR, read, spec
 
-from optgen.passes.plan import plan
+from optgen.passes.plan_rule import plan
 from optgen.spec import Spec, hyper, lerp, optimizer, state
 from optgen.spec.declare import DeclarationToken
 from optgen.spec.errors import SpecError

@@ -14,8 +14,9 @@ from track3.scripts import SCRIPTS
 
 from examples.track3.result import Result, set_options
 from optgen import use_lowering
+from optgen.runtime.newton_schulz import Iterations
 
-ORTHOGONALIZE = "optgen.runtime.matrix_ops.orthogonalize"
+ITERATE = "optgen.runtime.newton_schulz.iterate"
 ZERO_SHAPE, SMALL_GRADIENT_SHAPE = (5, 5), (7, 7)
 """Shapes of matrices that start at zero, as in track 3, and of matrices with small gradients."""
 MODEL: dict[str, tuple[int, ...]] = {
@@ -51,7 +52,7 @@ class ResultTraining:
         set_options(self.optimizers, logged_step)
         for name, param in self.params.items():
             param.grad = gradient(param.detach(), grads[name])
-        with use_lowering(self.lowering), mock.patch(ORTHOGONALIZE, orthogonalize_in_own_dtype):
+        with use_lowering(self.lowering), mock.patch(ITERATE, iterate_in_own_dtype):
             for optimizer in self.optimizers:
                 optimizer.step()
 
@@ -103,10 +104,9 @@ def gradient(p: Tensor, noise: Tensor) -> Tensor:
     return (noise + 0.5 * p) * (1e-8 if p.shape == SMALL_GRADIENT_SHAPE else 1.0)
 
 
-def orthogonalize_in_own_dtype(
-    tensors: list[Tensor], coefficients: Any, steps: int, eps: float
-) -> list[Tensor]:
+def iterate_in_own_dtype(tensors: Sequence[Tensor], iterations: Iterations) -> list[Tensor]:
     """Make matrices orthogonal in the dtype that they have."""
+    coefficients, steps, eps, *_ = iterations
     assert (*coefficients, steps, eps) == (2.0, -1.5, 0.5, 12, 1)
     return [newton_schulz(x / x.norm().clamp(min=eps)) for x in tensors]
 

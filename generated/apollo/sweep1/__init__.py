@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from optgen.runtime.elementwise import Elementwise
-from optgen.runtime.rule import Rule, State
+from optgen.runtime.rule import Rule
 
 _update = Elementwise(
     Rule(
         name="sweep1",
-        states=(State("exp_avg_sq"), State("y"), State("y_product")),
-        hypers=("beta1", "one_minus_beta1", "beta2", "one_minus_beta2", "eps"),
+        states=(),
+        hypers=("inverse_used_rank_sqrt",),
         step=None,
         tensor_hypers=(),
     ),
@@ -22,28 +22,12 @@ _update = Elementwise(
 
 
 def sweep1(
-    exp_avgs: Sequence[Tensor],
-    xs: Sequence[Tensor],
-    exp_avg_sqs: Sequence[Tensor],
-    ys: Sequence[Tensor],
-    y_products: Sequence[Tensor],
+    right_projections: Sequence[Tensor],
+    right_projection_gaussians: Sequence[Tensor],
     *,
-    beta1: float = 0.0,
-    one_minus_beta1: float = 0.0,
-    beta2: float = 0.0,
-    one_minus_beta2: float = 0.0,
-    eps: float = 0.0,
+    inverse_used_rank_sqrt: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of APOLLO, which outlined.py calls."""
     _update(
-        exp_avgs,
-        xs,
-        exp_avg_sqs,
-        ys,
-        y_products,
-        beta1=beta1,
-        one_minus_beta1=one_minus_beta1,
-        beta2=beta2,
-        one_minus_beta2=one_minus_beta2,
-        eps=eps,
+        right_projections, right_projection_gaussians, inverse_used_rank_sqrt=inverse_used_rank_sqrt
     )

@@ -7,36 +7,17 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.parts import chunks
-from optgen.runtime.eager.rounding import scale_
 
 
 def update(
-    exp_avgs: list[Tensor],
-    xs: list[Tensor],
-    exp_avg_sqs: list[Tensor],
-    ys: list[Tensor],
-    y_products: list[Tensor],
+    right_projections: list[Tensor],
+    right_projection_gaussians: list[Tensor],
     *,
-    beta1: float,
-    one_minus_beta1: float,
-    beta2: float,
-    one_minus_beta2: float,
-    eps: float,
+    inverse_used_rank_sqrt: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(exp_avgs, xs, exp_avg_sqs, ys, y_products):
-        exp_avgs, xs, exp_avg_sqs, ys, y_products = chunk
-        # m = beta1 * m + (1 - beta1) * x
-        scale_(exp_avgs, beta1)
-        torch._foreach_add_(exp_avgs, xs, alpha=one_minus_beta1)
-        # v = beta2 * v + (1 - beta2) * x**2
-        scale_(exp_avg_sqs, beta2)
-        torch._foreach_addcmul_(exp_avg_sqs, xs, xs, one_minus_beta2)
-        # y = m / (sqrt(v) + eps)
-        denoms = torch._foreach_sqrt(exp_avg_sqs)
-        torch._foreach_add_(denoms, eps)
-        updates = torch._foreach_div(exp_avgs, denoms)
-        torch._foreach_copy_(ys, updates)
-        # u = g * row_norm(y) / (row_norm(x) + TINY)
-        updates = torch._foreach_mul(ys, ys)
-        torch._foreach_copy_(y_products, updates)
+    for chunk in chunks(right_projections, right_projection_gaussians):
+        right_projections, right_projection_gaussians = chunk
+        # W = gaussian(W, seed, k) / sqrt(used_rank)
+        updates = torch._foreach_mul(right_projection_gaussians, inverse_used_rank_sqrt)
+        torch._foreach_copy_(right_projections, updates)

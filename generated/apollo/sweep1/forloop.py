@@ -9,30 +9,15 @@ from optgen.runtime.eager.parts import zip_slices
 
 
 def update(
-    exp_avgs: list[Tensor],
-    xs: list[Tensor],
-    exp_avg_sqs: list[Tensor],
-    ys: list[Tensor],
-    y_products: list[Tensor],
+    right_projections: list[Tensor],
+    right_projection_gaussians: list[Tensor],
     *,
-    beta1: float,
-    one_minus_beta1: float,
-    beta2: float,
-    one_minus_beta2: float,
-    eps: float,
+    inverse_used_rank_sqrt: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for exp_avg, x, exp_avg_sq, y, y_product in zip_slices(
-        exp_avgs, xs, exp_avg_sqs, ys, y_products
+    for right_projection, right_projection_gaussian in zip_slices(
+        right_projections, right_projection_gaussians
     ):
-        # m = beta1 * m + (1 - beta1) * x
-        exp_avg.mul_(beta1).add_(x, alpha=one_minus_beta1)
-        # v = beta2 * v + (1 - beta2) * x**2
-        exp_avg_sq.mul_(beta2).addcmul_(x, x, value=one_minus_beta2)
-        # y = m / (sqrt(v) + eps)
-        denom = exp_avg_sq.sqrt().add_(eps)
-        update = exp_avg.div(denom)
-        y.copy_(update)
-        # u = g * row_norm(y) / (row_norm(x) + TINY)
-        update = y.mul(y)
-        y_product.copy_(update)
+        # W = gaussian(W, seed, k) / sqrt(used_rank)
+        update = right_projection_gaussian.mul(inverse_used_rank_sqrt)
+        right_projection.copy_(update)

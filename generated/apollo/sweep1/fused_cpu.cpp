@@ -9,13 +9,13 @@ namespace {
 // Elementwise part of a step of APOLLO, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { EXP_AVG, X, EXP_AVG_SQ, Y, Y_PRODUCT, STREAMS };
+    enum { RIGHT_PROJECTION, RIGHT_PROJECTION_GAUSSIAN, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
     struct Hypers {
-        double beta1, one_minus_beta1, beta2, one_minus_beta2, eps;
+        double inverse_used_rank_sqrt;
     };
 
     static bool applies(const Sizes&) { return true; }
@@ -33,45 +33,27 @@ struct Rule : RuleDefaults {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, i64 n, Stream<S> exp_avgs, Stream<const S> xs, Stream<S> exp_avg_sqs,
-        Stream<S> ys, Stream<S> y_products) {
+        const Hypers& hypers, i64 n, Stream<S> right_projections,
+        Stream<const S> right_projection_gaussians) {
         using C = ComputeType<S>;
-        const C beta1 = C(hypers.beta1);
-        const C one_minus_beta1 = C(hypers.one_minus_beta1);
-        const C beta2 = C(hypers.beta2);
-        const C one_minus_beta2 = C(hypers.one_minus_beta2);
-        const C eps = C(hypers.eps);
+        const C inverse_used_rank_sqrt = C(hypers.inverse_used_rank_sqrt);
         const i64 ahead = prefetch_distance<S>(n);
-        struct { DelayedStore<S> exp_avg, exp_avg_sq, y, y_product; } delayed;
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C exp_avg = load(exp_avgs + i, ahead);
-            C x = load(xs + i, ahead);
-            C exp_avg_sq = load(exp_avg_sqs + i, ahead);
-            C y = load(ys + i, ahead);
-            C y_product = load(y_products + i, ahead);
+            C right_projection = load(right_projections + i, ahead);
+            C right_projection_gaussian = load(right_projection_gaussians + i, ahead);
 
-            // m = beta1 * m + (1 - beta1) * x
-            exp_avg = beta1 * exp_avg + one_minus_beta1 * x;
-            // v = beta2 * v + (1 - beta2) * x**2
-            exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * x * x;
-            // y = m / (sqrt(v) + eps)
-            y = exp_avg / (sqrt(exp_avg_sq) + eps);
-            // u = g * row_norm(y) / (row_norm(x) + TINY)
-            y_product = y * y;
+            // W = gaussian(W, seed, k) / sqrt(used_rank)
+            right_projection = inverse_used_rank_sqrt * right_projection_gaussian;
 
-            delayed.exp_avg.store(exp_avgs + i, exp_avg);
-            delayed.exp_avg_sq.store(exp_avg_sqs + i, exp_avg_sq);
-            delayed.y.store(ys + i, y);
-            delayed.y_product.store(y_products + i, y_product);
+            store(right_projections + i, right_projection);
         }
     }
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
         return sweep<S>(
-            inputs.hypers, n, streams[EXP_AVG], streams[X], streams[EXP_AVG_SQ], streams[Y],
-            streams[Y_PRODUCT]);
+            inputs.hypers, n, streams[RIGHT_PROJECTION], streams[RIGHT_PROJECTION_GAUSSIAN]);
     }
 };
 

@@ -7,26 +7,52 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from optgen.runtime.elementwise import Elementwise
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import Rule, State
 
 _update = Elementwise(
     Rule(
         name="sweep2",
-        states=(),
-        hypers=("step_size", "decay_factor"),
+        states=(
+            State("exp_avg_sq"),
+            State("y"),
+            State("y_sq_row_sum", shape="row"),
+            State("x_sq_row_sum", shape="row"),
+        ),
+        hypers=("beta1", "one_minus_beta1", "beta2", "one_minus_beta2", "eps"),
         step=None,
         tensor_hypers=(),
+        elementwise=False,
+        by_matrix=True,
     ),
     lowerings=__name__,
 )
 
 
 def sweep2(
-    params: Sequence[Tensor],
-    us: Sequence[Tensor],
+    exp_avgs: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    exp_avg_sqs: Sequence[Tensor],
+    ys: Sequence[Tensor],
+    y_sq_row_sums: Sequence[Tensor],
+    x_sq_row_sums: Sequence[Tensor],
     *,
-    step_size: float = 0.0,
-    decay_factor: float = 0.0,
+    beta1: float = 0.0,
+    one_minus_beta1: float = 0.0,
+    beta2: float = 0.0,
+    one_minus_beta2: float = 0.0,
+    eps: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of APOLLO, which outlined.py calls."""
-    _update(params, us, step_size=step_size, decay_factor=decay_factor)
+    _update(
+        exp_avgs,
+        xs,
+        exp_avg_sqs,
+        ys,
+        y_sq_row_sums,
+        x_sq_row_sums,
+        beta1=beta1,
+        one_minus_beta1=one_minus_beta1,
+        beta2=beta2,
+        one_minus_beta2=one_minus_beta2,
+        eps=eps,
+    )

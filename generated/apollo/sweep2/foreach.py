@@ -6,21 +6,62 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.parts import chunks
+from optgen.runtime.eager.parts import list_blocks, sublists
+from optgen.runtime.eager.reductions import row_sum_of_squares, write, zero_row_sum
 from optgen.runtime.eager.rounding import scale_
 
 
 def update(
-    params: list[Tensor],
-    us: list[Tensor],
+    exp_avgs: list[Tensor],
+    xs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    ys: list[Tensor],
+    y_sq_row_sums: list[Tensor],
+    x_sq_row_sums: list[Tensor],
     *,
-    step_size: float,
-    decay_factor: float,
+    beta1: float,
+    one_minus_beta1: float,
+    beta2: float,
+    one_minus_beta2: float,
+    eps: float,
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(params, us):
-        params, us = chunk
-        # p = p - lr * sqrt(scale) * sqrt(1 - beta2**t) / (1 - beta1**t) * u
-        torch._foreach_add_(params, us, alpha=-step_size)
-        # p = p - lr * weight_decay * p
-        scale_(params, decay_factor)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for sublist in sublists(exp_avgs, xs, exp_avg_sqs, ys, y_sq_row_sums, x_sq_row_sums):
+        exp_avgs, xs, exp_avg_sqs, ys, y_sq_row_sums, x_sq_row_sums = sublist
+        y_sq_row_sum = torch.stack(y_sq_row_sums)
+        x_sq_row_sum = torch.stack(x_sq_row_sums)
+        y_sq_row_sum_2 = zero_row_sum(exp_avgs[0], len(exp_avgs))
+        x_sq_row_sum_2 = zero_row_sum(exp_avgs[0], len(exp_avgs))
+        for (
+            exp_avg_blocks,
+            x_blocks,
+            exp_avg_sq_blocks,
+            y_blocks,
+            y_sq_row_sum_2_blocks,
+            x_sq_row_sum_2_blocks,
+        ) in list_blocks(
+            exp_avgs, xs, exp_avg_sqs, ys, y_sq_row_sum_2.unbind(), x_sq_row_sum_2.unbind()
+        ):
+            # m = beta1 * m + (1 - beta1) * x
+            scale_(exp_avg_blocks, beta1)
+            torch._foreach_add_(exp_avg_blocks, x_blocks, alpha=one_minus_beta1)
+            # v = beta2 * v + (1 - beta2) * x**2
+            scale_(exp_avg_sq_blocks, beta2)
+            torch._foreach_addcmul_(exp_avg_sq_blocks, x_blocks, x_blocks, one_minus_beta2)
+            # y = m / (sqrt(v) + eps)
+            denoms = torch._foreach_sqrt(exp_avg_sq_blocks)
+            torch._foreach_add_(denoms, eps)
+            updates = torch._foreach_div(exp_avg_blocks, denoms)
+            torch._foreach_copy_(y_blocks, updates)
+            # u = g * row_norm(y) / (row_norm(x) + TINY)
+            torch._foreach_add_(
+                y_sq_row_sum_2_blocks, [row_sum_of_squares(y_block) for y_block in y_blocks]
+            )
+            torch._foreach_add_(
+                x_sq_row_sum_2_blocks, [row_sum_of_squares(x_block) for x_block in x_blocks]
+            )
+        # u = g * row_norm(y) / (row_norm(x) + TINY)
+        y_sq_row_sum = y_sq_row_sum_2
+        x_sq_row_sum = x_sq_row_sum_2
+        write(y_sq_row_sums, y_sq_row_sum)
+        write(x_sq_row_sums, x_sq_row_sum)

@@ -5,19 +5,58 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.parts import zip_slices
+from optgen.runtime.eager.parts import blocks
+from optgen.runtime.eager.reductions import row_sum_of_squares, zero_row_sum
 
 
 def update(
-    params: list[Tensor],
-    us: list[Tensor],
+    exp_avgs: list[Tensor],
+    xs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    ys: list[Tensor],
+    y_sq_row_sums: list[Tensor],
+    x_sq_row_sums: list[Tensor],
     *,
-    step_size: float,
-    decay_factor: float,
+    beta1: float,
+    one_minus_beta1: float,
+    beta2: float,
+    one_minus_beta2: float,
+    eps: float,
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, u in zip_slices(params, us):
-        # p = p - lr * sqrt(scale) * sqrt(1 - beta2**t) / (1 - beta1**t) * u
-        param.add_(u, alpha=-step_size)
-        # p = p - lr * weight_decay * p
-        param.mul_(decay_factor)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for index in range(len(exp_avgs)):
+        y_sq_row_sum = y_sq_row_sums[index]
+        x_sq_row_sum = x_sq_row_sums[index]
+        y_sq_row_sum_2 = zero_row_sum(exp_avgs[index])
+        x_sq_row_sum_2 = zero_row_sum(exp_avgs[index])
+        for (
+            exp_avg_block,
+            x_block,
+            exp_avg_sq_block,
+            y_block,
+            y_sq_row_sum_2_block,
+            x_sq_row_sum_2_block,
+        ) in blocks(
+            exp_avgs[index],
+            xs[index],
+            exp_avg_sqs[index],
+            ys[index],
+            y_sq_row_sum_2,
+            x_sq_row_sum_2,
+        ):
+            # m = beta1 * m + (1 - beta1) * x
+            exp_avg_block.mul_(beta1).add_(x_block, alpha=one_minus_beta1)
+            # v = beta2 * v + (1 - beta2) * x**2
+            exp_avg_sq_block.mul_(beta2).addcmul_(x_block, x_block, value=one_minus_beta2)
+            # y = m / (sqrt(v) + eps)
+            denom = exp_avg_sq_block.sqrt().add_(eps)
+            update = exp_avg_block.div(denom)
+            y_block.copy_(update)
+            # u = g * row_norm(y) / (row_norm(x) + TINY)
+            y_sq_row_sum_2_block.add_(row_sum_of_squares(y_block))
+            x_sq_row_sum_2_block.add_(row_sum_of_squares(x_block))
+        # u = g * row_norm(y) / (row_norm(x) + TINY)
+        y_sq_row_sum = y_sq_row_sum_2
+        x_sq_row_sum = x_sq_row_sum_2
+        y_sq_row_sums[index].copy_(y_sq_row_sum)
+        x_sq_row_sums[index].copy_(x_sq_row_sum)

@@ -12,38 +12,24 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep3",
-        states=(State("exp_avg_sq_wide"), State("s"), State("s_product")),
-        hypers=("beta1", "one_minus_beta1", "beta2", "one_minus_beta2", "eps"),
+        states=(
+            State("y_sq_sum", shape="scalar", on_device=True),
+            State("x_sq_sum", shape="scalar", on_device=True),
+        ),
+        hypers=(),
         step=None,
         tensor_hypers=(),
+        elementwise=False,
     ),
     lowerings=__name__,
 )
 
 
 def sweep3(
-    exp_avg_wides: Sequence[Tensor],
-    zs: Sequence[Tensor],
-    exp_avg_sq_wides: Sequence[Tensor],
-    s_list: Sequence[Tensor],
-    s_products: Sequence[Tensor],
-    *,
-    beta1: float = 0.0,
-    one_minus_beta1: float = 0.0,
-    beta2: float = 0.0,
-    one_minus_beta2: float = 0.0,
-    eps: float = 0.0,
+    ys: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    y_sq_sums: Sequence[Tensor],
+    x_sq_sums: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of APOLLO, which outlined.py calls."""
-    _update(
-        exp_avg_wides,
-        zs,
-        exp_avg_sq_wides,
-        s_list,
-        s_products,
-        beta1=beta1,
-        one_minus_beta1=one_minus_beta1,
-        beta2=beta2,
-        one_minus_beta2=one_minus_beta2,
-        eps=eps,
-    )
+    _update(ys, xs, y_sq_sums, x_sq_sums)

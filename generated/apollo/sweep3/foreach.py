@@ -6,37 +6,31 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.parts import chunks
-from optgen.runtime.eager.rounding import scale_
+from optgen.runtime.eager.parts import list_blocks, sublists
+from optgen.runtime.eager.reductions import stacked_numbers, sum_of_squares, write, zero_sum
 
 
 def update(
-    exp_avg_wides: list[Tensor],
-    zs: list[Tensor],
-    exp_avg_sq_wides: list[Tensor],
-    s_list: list[Tensor],
-    s_products: list[Tensor],
-    *,
-    beta1: float,
-    one_minus_beta1: float,
-    beta2: float,
-    one_minus_beta2: float,
-    eps: float,
+    ys: list[Tensor],
+    xs: list[Tensor],
+    y_sq_sums: list[Tensor],
+    x_sq_sums: list[Tensor],
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(exp_avg_wides, zs, exp_avg_sq_wides, s_list, s_products):
-        exp_avg_wides, zs, exp_avg_sq_wides, s_list, s_products = chunk
-        # n = beta1 * n + (1 - beta1) * z
-        scale_(exp_avg_wides, beta1)
-        torch._foreach_add_(exp_avg_wides, zs, alpha=one_minus_beta1)
-        # w = beta2 * w + (1 - beta2) * z**2
-        scale_(exp_avg_sq_wides, beta2)
-        torch._foreach_addcmul_(exp_avg_sq_wides, zs, zs, one_minus_beta2)
-        # s = n / (sqrt(w) + eps)
-        denoms = torch._foreach_sqrt(exp_avg_sq_wides)
-        torch._foreach_add_(denoms, eps)
-        updates = torch._foreach_div(exp_avg_wides, denoms)
-        torch._foreach_copy_(s_list, updates)
-        # u = g * col_norm(s) / (col_norm(z) + TINY)
-        updates = torch._foreach_mul(s_list, s_list)
-        torch._foreach_copy_(s_products, updates)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for sublist in sublists(ys, xs, y_sq_sums, x_sq_sums):
+        ys, xs, y_sq_sums, x_sq_sums = sublist
+        y_sq_sum = stacked_numbers(ys[0], y_sq_sums)
+        x_sq_sum = stacked_numbers(ys[0], x_sq_sums)
+        y_sq_sum_2 = zero_sum(ys[0], len(ys))
+        x_sq_sum_2 = zero_sum(ys[0], len(ys))
+        y_sq_sum_2s = y_sq_sum_2.unbind()
+        x_sq_sum_2s = x_sq_sum_2.unbind()
+        for y_blocks, x_blocks in list_blocks(ys, xs):
+            # u = g * norm(y) / (norm(x) + TINY)
+            torch._foreach_add_(y_sq_sum_2s, [sum_of_squares(y_block) for y_block in y_blocks])
+            torch._foreach_add_(x_sq_sum_2s, [sum_of_squares(x_block) for x_block in x_blocks])
+        # u = g * norm(y) / (norm(x) + TINY)
+        y_sq_sum = y_sq_sum_2
+        x_sq_sum = x_sq_sum_2
+        write(y_sq_sums, y_sq_sum.flatten())
+        write(x_sq_sums, x_sq_sum.flatten())

@@ -5,34 +5,28 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.parts import zip_slices
+from optgen.runtime.eager.parts import blocks
+from optgen.runtime.eager.reductions import number, sum_of_squares, zero_sum
 
 
 def update(
-    exp_avg_wides: list[Tensor],
-    zs: list[Tensor],
-    exp_avg_sq_wides: list[Tensor],
-    s_list: list[Tensor],
-    s_products: list[Tensor],
-    *,
-    beta1: float,
-    one_minus_beta1: float,
-    beta2: float,
-    one_minus_beta2: float,
-    eps: float,
+    ys: list[Tensor],
+    xs: list[Tensor],
+    y_sq_sums: list[Tensor],
+    x_sq_sums: list[Tensor],
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for exp_avg_wide, z, exp_avg_sq_wide, s, s_product in zip_slices(
-        exp_avg_wides, zs, exp_avg_sq_wides, s_list, s_products
-    ):
-        # n = beta1 * n + (1 - beta1) * z
-        exp_avg_wide.mul_(beta1).add_(z, alpha=one_minus_beta1)
-        # w = beta2 * w + (1 - beta2) * z**2
-        exp_avg_sq_wide.mul_(beta2).addcmul_(z, z, value=one_minus_beta2)
-        # s = n / (sqrt(w) + eps)
-        denom = exp_avg_sq_wide.sqrt().add_(eps)
-        update = exp_avg_wide.div(denom)
-        s.copy_(update)
-        # u = g * col_norm(s) / (col_norm(z) + TINY)
-        update = s.mul(s)
-        s_product.copy_(update)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for index in range(len(ys)):
+        y_sq_sum = number(ys[index], y_sq_sums[index])
+        x_sq_sum = number(ys[index], x_sq_sums[index])
+        y_sq_sum_2 = zero_sum(ys[index])
+        x_sq_sum_2 = zero_sum(ys[index])
+        for y_block, x_block in blocks(ys[index], xs[index]):
+            # u = g * norm(y) / (norm(x) + TINY)
+            y_sq_sum_2.add_(sum_of_squares(y_block))
+            x_sq_sum_2.add_(sum_of_squares(x_block))
+        # u = g * norm(y) / (norm(x) + TINY)
+        y_sq_sum = y_sq_sum_2
+        x_sq_sum = x_sq_sum_2
+        y_sq_sums[index].copy_(y_sq_sum.view(()))
+        x_sq_sums[index].copy_(x_sq_sum.view(()))

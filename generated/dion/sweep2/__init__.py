@@ -7,27 +7,27 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from optgen.runtime.elementwise import Elementwise
-from optgen.runtime.rule import Rule, State
+from optgen.runtime.rule import Rule
 
 _update = Elementwise(
     Rule(
         name="sweep2",
-        states=(State("param"), State("P_product_2", written=False)),
-        hypers=("decay_factor",),
+        states=(),
+        hypers=("epsilon",),
         step=None,
         tensor_hypers=(),
+        elementwise=False,
+        by_matrix=True,
     ),
     lowerings=__name__,
 )
 
 
 def sweep2(
-    momentums: Sequence[Tensor],
-    P_products: Sequence[Tensor],
-    params: Sequence[Tensor],
-    P_product_2s: Sequence[Tensor],
+    Qs: Sequence[Tensor],
+    Rs: Sequence[Tensor],
     *,
-    decay_factor: float = 0.0,
+    epsilon: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of Dion, which outlined.py calls."""
-    _update(momentums, P_products, params, P_product_2s, decay_factor=decay_factor)
+    _update(Qs, Rs, epsilon=epsilon)

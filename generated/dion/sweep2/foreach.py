@@ -6,24 +6,29 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.parts import chunks
-from optgen.runtime.eager.rounding import scale_
+from optgen.runtime.eager.parts import list_blocks, sublists
+from optgen.runtime.eager.reductions import col_sum_of_squares, zero_col_sum
+from optgen.runtime.eager.scalars import sqrt
 
 
 def update(
-    momentums: list[Tensor],
-    P_products: list[Tensor],
-    params: list[Tensor],
-    P_product_2s: list[Tensor],
+    Qs: list[Tensor],
+    Rs: list[Tensor],
     *,
-    decay_factor: float,
+    epsilon: float,
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(momentums, P_products, params, P_product_2s):
-        momentums, P_products, params, P_product_2s = chunk
-        # m = m - (1 - mu) * P @ transpose(R)
-        torch._foreach_sub_(momentums, P_products)
-        # p = p - lr * weight_decay * p
-        scale_(params, decay_factor)
-        # p = p - lr * sqrt(rows(p) / cols(p)) * P @ transpose(Q)
-        torch._foreach_sub_(params, P_product_2s)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for sublist in sublists(Qs, Rs):
+        Qs, Rs = sublist
+        R_sq_col_sum = zero_col_sum(Qs[0], len(Qs))
+        for R_blocks, R_sq_col_sum_blocks in list_blocks(Rs, R_sq_col_sum.unbind()):
+            # Q = R / (col_norm(R) + epsilon)
+            torch._foreach_add_(
+                R_sq_col_sum_blocks, [col_sum_of_squares(R_block) for R_block in R_blocks]
+            )
+        # Q = R / (col_norm(R) + epsilon)
+        col_factor = 1 / (sqrt(R_sq_col_sum) + epsilon)
+        for Q_blocks, R_blocks, col_factor_blocks in list_blocks(Qs, Rs, col_factor.unbind()):
+            # Q = R / (col_norm(R) + epsilon)
+            updates = torch._foreach_mul(R_blocks, col_factor_blocks)
+            torch._foreach_copy_(Q_blocks, updates)

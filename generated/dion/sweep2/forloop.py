@@ -5,24 +5,26 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.parts import zip_slices
+from optgen.runtime.eager.parts import blocks
+from optgen.runtime.eager.reductions import col_sum_of_squares, zero_col_sum
+from optgen.runtime.eager.scalars import sqrt
 
 
 def update(
-    momentums: list[Tensor],
-    P_products: list[Tensor],
-    params: list[Tensor],
-    P_product_2s: list[Tensor],
+    Qs: list[Tensor],
+    Rs: list[Tensor],
     *,
-    decay_factor: float,
+    epsilon: float,
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for momentum, P_product, param, P_product_2 in zip_slices(
-        momentums, P_products, params, P_product_2s
-    ):
-        # m = m - (1 - mu) * P @ transpose(R)
-        momentum.sub_(P_product)
-        # p = p - lr * weight_decay * p
-        param.mul_(decay_factor)
-        # p = p - lr * sqrt(rows(p) / cols(p)) * P @ transpose(Q)
-        param.sub_(P_product_2)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for index in range(len(Qs)):
+        R_sq_col_sum = zero_col_sum(Qs[index])
+        for R_block, R_sq_col_sum_block in blocks(Rs[index], R_sq_col_sum):
+            # Q = R / (col_norm(R) + epsilon)
+            R_sq_col_sum_block.add_(col_sum_of_squares(R_block))
+        # Q = R / (col_norm(R) + epsilon)
+        col_factor = 1 / (sqrt(R_sq_col_sum) + epsilon)
+        for Q_block, R_block, col_factor_block in blocks(Qs[index], Rs[index], col_factor):
+            # Q = R / (col_norm(R) + epsilon)
+            update = R_block.mul(col_factor_block)
+            Q_block.copy_(update)

@@ -13,7 +13,7 @@ _update = Elementwise(
     Rule(
         name="sweep2",
         states=(),
-        hypers=("one_over_rows", "one_minus_decay"),
+        hypers=("inverse_init_factor_sqrt",),
         step=None,
         tensor_hypers=(),
     ),
@@ -22,13 +22,12 @@ _update = Elementwise(
 
 
 def sweep2(
-    gram_rights: Sequence[Tensor],
-    grad_col_grams: Sequence[Tensor],
+    whitening_lefts: Sequence[Tensor],
+    whitening_left_agains: Sequence[Tensor],
     *,
-    one_over_rows: float = 0.0,
-    one_minus_decay: float = 0.0,
+    inverse_init_factor_sqrt: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of KLSOAP, which outlined.py calls."""
     _update(
-        gram_rights, grad_col_grams, one_over_rows=one_over_rows, one_minus_decay=one_minus_decay
+        whitening_lefts, whitening_left_agains, inverse_init_factor_sqrt=inverse_init_factor_sqrt
     )

@@ -10,15 +10,13 @@ from optgen.runtime.eager.parts import chunks
 
 
 def update(
-    gram_rights: list[Tensor],
-    grad_col_grams: list[Tensor],
+    whitening_lefts: list[Tensor],
+    whitening_left_agains: list[Tensor],
     *,
-    one_over_rows: float,
-    one_minus_decay: float,
+    inverse_init_factor_sqrt: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(gram_rights, grad_col_grams):
-        gram_rights, grad_col_grams = chunk
-        # R = lerp(R, transpose(g) @ g / rows(p), 1 - decay)
-        operands = torch._foreach_mul(grad_col_grams, one_over_rows)
-        torch._foreach_lerp_(gram_rights, operands, one_minus_decay)
+    for chunk in chunks(whitening_lefts, whitening_left_agains):
+        whitening_lefts, whitening_left_agains = chunk
+        # a, b = a + 1 / sqrt(init_factor), b + 1 / sqrt(init_factor)
+        torch._foreach_add_(whitening_lefts, inverse_init_factor_sqrt)

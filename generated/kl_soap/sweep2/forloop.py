@@ -9,14 +9,12 @@ from optgen.runtime.eager.parts import zip_slices
 
 
 def update(
-    gram_rights: list[Tensor],
-    grad_col_grams: list[Tensor],
+    whitening_lefts: list[Tensor],
+    whitening_left_agains: list[Tensor],
     *,
-    one_over_rows: float,
-    one_minus_decay: float,
+    inverse_init_factor_sqrt: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for gram_right, grad_col_gram in zip_slices(gram_rights, grad_col_grams):
-        # R = lerp(R, transpose(g) @ g / rows(p), 1 - decay)
-        operand = grad_col_gram.mul(one_over_rows)
-        gram_right.lerp_(operand, one_minus_decay)
+    for whitening_left, whitening_left_again in zip_slices(whitening_lefts, whitening_left_agains):
+        # a, b = a + 1 / sqrt(init_factor), b + 1 / sqrt(init_factor)
+        whitening_left.add_(inverse_init_factor_sqrt)

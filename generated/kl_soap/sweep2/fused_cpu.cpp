@@ -9,13 +9,13 @@ namespace {
 // Elementwise part of a step of KLSOAP, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { GRAM_RIGHT, GRAD_COL_GRAM, STREAMS };
+    enum { WHITENING_LEFT, WHITENING_LEFT_AGAIN, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
     struct Hypers {
-        double one_over_rows, one_minus_decay;
+        double inverse_init_factor_sqrt;
     };
 
     static bool applies(const Sizes&) { return true; }
@@ -33,26 +33,26 @@ struct Rule : RuleDefaults {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, i64 n, Stream<S> gram_rights, Stream<const S> grad_col_grams) {
+        const Hypers& hypers, i64 n, Stream<S> whitening_lefts,
+        Stream<const S> whitening_left_agains) {
         using C = ComputeType<S>;
-        const C one_over_rows = C(hypers.one_over_rows);
-        const C one_minus_decay = C(hypers.one_minus_decay);
+        const C inverse_init_factor_sqrt = C(hypers.inverse_init_factor_sqrt);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C gram_right = load(gram_rights + i, ahead);
-            C grad_col_gram = load(grad_col_grams + i, ahead);
+            C whitening_left = load(whitening_lefts + i, ahead);
+            C whitening_left_again = load(whitening_left_agains + i, ahead);
 
-            // R = lerp(R, transpose(g) @ g / rows(p), 1 - decay)
-            gram_right = lerp(gram_right, one_over_rows * grad_col_gram, one_minus_decay);
+            // a, b = a + 1 / sqrt(init_factor), b + 1 / sqrt(init_factor)
+            whitening_left = whitening_left + inverse_init_factor_sqrt;
 
-            store(gram_rights + i, gram_right);
+            store(whitening_lefts + i, whitening_left);
         }
     }
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
-        return sweep<S>(inputs.hypers, n, streams[GRAM_RIGHT], streams[GRAD_COL_GRAM]);
+        return sweep<S>(inputs.hypers, n, streams[WHITENING_LEFT], streams[WHITENING_LEFT_AGAIN]);
     }
 };
 

@@ -7,25 +7,26 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from optgen.runtime.elementwise import Elementwise
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import Rule, State
 
 _update = Elementwise(
     Rule(
         name="sweep4",
-        states=(),
-        hypers=("decay_factor",),
+        states=(State("whitening_right_before", shape="col", written=False),),
+        hypers=(),
         step=None,
         tensor_hypers=(),
+        elementwise=False,
+        by_matrix=True,
     ),
     lowerings=__name__,
 )
 
 
 def sweep4(
-    params: Sequence[Tensor],
-    exp_avg_products: Sequence[Tensor],
-    *,
-    decay_factor: float = 0.0,
+    ys: Sequence[Tensor],
+    grad_product_2s: Sequence[Tensor],
+    whitening_right_befores: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of KLSOAP, which outlined.py calls."""
-    _update(params, exp_avg_products, decay_factor=decay_factor)
+    _update(ys, grad_product_2s, whitening_right_befores)

@@ -6,20 +6,24 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.parts import chunks
-from optgen.runtime.eager.rounding import scale_
+from optgen.runtime.eager.parts import list_blocks, sublists
 
 
 def update(
-    params: list[Tensor],
-    exp_avg_products: list[Tensor],
-    *,
-    decay_factor: float,
+    ys: list[Tensor],
+    grad_product_2s: list[Tensor],
+    whitening_right_befores: list[Tensor],
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(params, exp_avg_products):
-        params, exp_avg_products = chunk
-        # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
-        torch._foreach_sub_(params, exp_avg_products)
-        # p = p - lr * weight_decay * p
-        scale_(params, decay_factor)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for sublist in sublists(ys, grad_product_2s, whitening_right_befores):
+        ys, grad_product_2s, whitening_right_befores = sublist
+        whitening_right_before = torch.stack(whitening_right_befores)
+        whitening_right_before_before = whitening_right_before.clone()
+        for y_blocks, grad_product_2_blocks, whitening_right_before_before_blocks in list_blocks(
+            ys, grad_product_2s, whitening_right_before_before.unbind()
+        ):
+            # y, z = g @ W * b, transpose(U) @ g * a
+            updates = torch._foreach_mul(
+                grad_product_2_blocks, whitening_right_before_before_blocks
+            )
+            torch._foreach_copy_(y_blocks, updates)

@@ -5,18 +5,21 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.parts import zip_slices
+from optgen.runtime.eager.parts import blocks
 
 
 def update(
-    params: list[Tensor],
-    exp_avg_products: list[Tensor],
-    *,
-    decay_factor: float,
+    ys: list[Tensor],
+    grad_product_2s: list[Tensor],
+    whitening_right_befores: list[Tensor],
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, exp_avg_product in zip_slices(params, exp_avg_products):
-        # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
-        param.sub_(exp_avg_product)
-        # p = p - lr * weight_decay * p
-        param.mul_(decay_factor)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for index in range(len(ys)):
+        whitening_right_before = whitening_right_befores[index]
+        whitening_right_before_before = whitening_right_before.clone()
+        for y_block, grad_product_2_block, whitening_right_before_before_block in blocks(
+            ys[index], grad_product_2s[index], whitening_right_before_before
+        ):
+            # y, z = g @ W * b, transpose(U) @ g * a
+            update = grad_product_2_block.mul(whitening_right_before_before_block)
+            y_block.copy_(update)

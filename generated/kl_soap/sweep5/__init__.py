@@ -7,26 +7,26 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from optgen.runtime.elementwise import Elementwise
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import Rule, State
 
 _update = Elementwise(
     Rule(
         name="sweep5",
-        states=(),
-        hypers=("one_over_cols", "one_minus_decay"),
+        states=(State("whitening_left_before", shape="row", written=False),),
+        hypers=(),
         step=None,
         tensor_hypers=(),
+        elementwise=False,
+        by_matrix=True,
     ),
     lowerings=__name__,
 )
 
 
 def sweep5(
-    gram_lefts: Sequence[Tensor],
-    y_row_grams: Sequence[Tensor],
-    *,
-    one_over_cols: float = 0.0,
-    one_minus_decay: float = 0.0,
+    zs: Sequence[Tensor],
+    grad_products: Sequence[Tensor],
+    whitening_left_befores: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of KLSOAP, which outlined.py calls."""
-    _update(gram_lefts, y_row_grams, one_over_cols=one_over_cols, one_minus_decay=one_minus_decay)
+    _update(zs, grad_products, whitening_left_befores)

@@ -6,19 +6,22 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.parts import chunks
+from optgen.runtime.eager.parts import list_blocks, sublists
 
 
 def update(
-    gram_lefts: list[Tensor],
-    y_row_grams: list[Tensor],
-    *,
-    one_over_cols: float,
-    one_minus_decay: float,
+    zs: list[Tensor],
+    grad_products: list[Tensor],
+    whitening_left_befores: list[Tensor],
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(gram_lefts, y_row_grams):
-        gram_lefts, y_row_grams = chunk
-        # L = lerp(L, y @ transpose(y) / cols(p), 1 - decay)
-        operands = torch._foreach_mul(y_row_grams, one_over_cols)
-        torch._foreach_lerp_(gram_lefts, operands, one_minus_decay)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for sublist in sublists(zs, grad_products, whitening_left_befores):
+        zs, grad_products, whitening_left_befores = sublist
+        whitening_left_before = torch.stack(whitening_left_befores)
+        whitening_left_before_before = whitening_left_before.clone()
+        for z_blocks, grad_product_blocks, whitening_left_before_before_blocks in list_blocks(
+            zs, grad_products, whitening_left_before_before.unbind()
+        ):
+            # y, z = g @ W * b, transpose(U) @ g * a
+            updates = torch._foreach_mul(grad_product_blocks, whitening_left_before_before_blocks)
+            torch._foreach_copy_(z_blocks, updates)

@@ -5,18 +5,21 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.parts import zip_slices
+from optgen.runtime.eager.parts import blocks
 
 
 def update(
-    gram_lefts: list[Tensor],
-    y_row_grams: list[Tensor],
-    *,
-    one_over_cols: float,
-    one_minus_decay: float,
+    zs: list[Tensor],
+    grad_products: list[Tensor],
+    whitening_left_befores: list[Tensor],
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for gram_left, y_row_gram in zip_slices(gram_lefts, y_row_grams):
-        # L = lerp(L, y @ transpose(y) / cols(p), 1 - decay)
-        operand = y_row_gram.mul(one_over_cols)
-        gram_left.lerp_(operand, one_minus_decay)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for index in range(len(zs)):
+        whitening_left_before = whitening_left_befores[index]
+        whitening_left_before_before = whitening_left_before.clone()
+        for z_block, grad_product_block, whitening_left_before_before_block in blocks(
+            zs[index], grad_products[index], whitening_left_before_before
+        ):
+            # y, z = g @ W * b, transpose(U) @ g * a
+            update = grad_product_block.mul(whitening_left_before_before_block)
+            z_block.copy_(update)

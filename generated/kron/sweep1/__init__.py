@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from optgen.runtime.elementwise import Elementwise
-from optgen.runtime.rule import Rule, State
+from optgen.runtime.rule import Rule
 
 _update = Elementwise(
     Rule(
         name="sweep1",
-        states=(State("ema"), State("grad", written=False)),
-        hypers=("decay_factor", "lerp_weight"),
+        states=(),
+        hypers=("preconditioner_init_scale_sqrt",),
         step=None,
         tensor_hypers=(),
     ),
@@ -22,13 +22,12 @@ _update = Elementwise(
 
 
 def sweep1(
-    params: Sequence[Tensor],
-    ema_befores: Sequence[Tensor],
-    emas: Sequence[Tensor],
-    grads: Sequence[Tensor],
+    Q_lefts: Sequence[Tensor],
+    Q_left_identitys: Sequence[Tensor],
     *,
-    decay_factor: float = 0.0,
-    lerp_weight: float = 0.0,
+    preconditioner_init_scale_sqrt: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of Kron, which outlined.py calls."""
-    _update(params, ema_befores, emas, grads, decay_factor=decay_factor, lerp_weight=lerp_weight)
+    _update(
+        Q_lefts, Q_left_identitys, preconditioner_init_scale_sqrt=preconditioner_init_scale_sqrt
+    )

@@ -7,23 +7,17 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.parts import chunks
-from optgen.runtime.eager.rounding import scale_
 
 
 def update(
-    params: list[Tensor],
-    ema_befores: list[Tensor],
-    emas: list[Tensor],
-    grads: list[Tensor],
+    Q_lefts: list[Tensor],
+    Q_left_identitys: list[Tensor],
     *,
-    decay_factor: float,
-    lerp_weight: float,
+    preconditioner_init_scale_sqrt: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(params, ema_befores, emas, grads):
-        params, ema_befores, emas, grads = chunk
-        # p = p - lr * weight_decay * p
-        scale_(params, decay_factor)
-        # m = lerp(m, g, 1 - minimum((t - 1) / t, momentum))
-        updates = torch._foreach_lerp(ema_befores, grads, lerp_weight)
-        torch._foreach_copy_(emas, updates)
+    for chunk in chunks(Q_lefts, Q_left_identitys):
+        Q_lefts, Q_left_identitys = chunk
+        # U = sqrt(preconditioner_init_scale) * identity(U)
+        updates = torch._foreach_mul(Q_left_identitys, preconditioner_init_scale_sqrt)
+        torch._foreach_copy_(Q_lefts, updates)

@@ -9,18 +9,13 @@ from optgen.runtime.eager.parts import zip_slices
 
 
 def update(
-    params: list[Tensor],
-    ema_befores: list[Tensor],
-    emas: list[Tensor],
-    grads: list[Tensor],
+    Q_lefts: list[Tensor],
+    Q_left_identitys: list[Tensor],
     *,
-    decay_factor: float,
-    lerp_weight: float,
+    preconditioner_init_scale_sqrt: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, ema_before, ema, grad in zip_slices(params, ema_befores, emas, grads):
-        # p = p - lr * weight_decay * p
-        param.mul_(decay_factor)
-        # m = lerp(m, g, 1 - minimum((t - 1) / t, momentum))
-        update = ema_before.lerp(grad, lerp_weight)
-        ema.copy_(update)
+    for Q_left, Q_left_identity in zip_slices(Q_lefts, Q_left_identitys):
+        # U = sqrt(preconditioner_init_scale) * identity(U)
+        update = Q_left_identity.mul(preconditioner_init_scale_sqrt)
+        Q_left.copy_(update)

@@ -9,14 +9,13 @@ namespace {
 // Elementwise part of a step of Kron, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { PARAM, EMA_BEFORE, EMA, GRAD, STREAMS };
-    static constexpr u32 READ_ONLY = 1 << EMA_BEFORE | 1 << GRAD;
+    enum { Q_LEFT, Q_LEFT_IDENTITY, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
     struct Hypers {
-        double decay_factor, lerp_weight;
+        double preconditioner_init_scale_sqrt;
     };
 
     static bool applies(const Sizes&) { return true; }
@@ -34,33 +33,25 @@ struct Rule : RuleDefaults {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, i64 n, Stream<S> params, Stream<const S> ema_befores, Stream<S> emas,
-        Stream<const S> grads) {
+        const Hypers& hypers, i64 n, Stream<S> Q_lefts, Stream<const S> Q_left_identitys) {
         using C = ComputeType<S>;
-        const C decay_factor = C(hypers.decay_factor);
-        const C lerp_weight = C(hypers.lerp_weight);
+        const C preconditioner_init_scale_sqrt = C(hypers.preconditioner_init_scale_sqrt);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C param = load(params + i, ahead);
-            C ema_before = load(ema_befores + i, ahead);
-            C ema = load(emas + i, ahead);
-            C grad = load(grads + i, ahead);
+            C Q_left = load(Q_lefts + i, ahead);
+            C Q_left_identity = load(Q_left_identitys + i, ahead);
 
-            // p = p - lr * weight_decay * p
-            param = decay_factor * param;
-            // m = lerp(m, g, 1 - minimum((t - 1) / t, momentum))
-            ema = lerp(ema_before, grad, lerp_weight);
+            // U = sqrt(preconditioner_init_scale) * identity(U)
+            Q_left = preconditioner_init_scale_sqrt * Q_left_identity;
 
-            store(params + i, param);
-            store(emas + i, ema);
+            store(Q_lefts + i, Q_left);
         }
     }
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
-        return sweep<S>(
-            inputs.hypers, n, streams[PARAM], streams[EMA_BEFORE], streams[EMA], streams[GRAD]);
+        return sweep<S>(inputs.hypers, n, streams[Q_LEFT], streams[Q_LEFT_IDENTITY]);
     }
 };
 

@@ -12,8 +12,8 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep2",
-        states=(State("ema_gaussian", written=False),),
-        hypers=("damping",),
+        states=(State("ema"),),
+        hypers=("decay_factor", "lerp_weight"),
         step=None,
         tensor_hypers=(),
     ),
@@ -22,11 +22,12 @@ _update = Elementwise(
 
 
 def sweep2(
-    xs: Sequence[Tensor],
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor],
     emas: Sequence[Tensor],
-    ema_gaussians: Sequence[Tensor],
     *,
-    damping: float = 0.0,
+    decay_factor: float = 0.0,
+    lerp_weight: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of Kron, which outlined.py calls."""
-    _update(xs, emas, ema_gaussians, damping=damping)
+    _update(params, grads, emas, decay_factor=decay_factor, lerp_weight=lerp_weight)

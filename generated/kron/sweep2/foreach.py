@@ -11,18 +11,17 @@ from optgen.runtime.eager.rounding import scale_
 
 
 def update(
-    xs: list[Tensor],
+    params: list[Tensor],
+    grads: list[Tensor],
     emas: list[Tensor],
-    ema_gaussians: list[Tensor],
     *,
-    damping: float,
+    decay_factor: float,
+    lerp_weight: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(xs, emas, ema_gaussians):
-        xs, emas, ema_gaussians = chunk
-        # x = m + (damping + 2**-24 * abs(m)) * gaussian(m, seed, k)
-        operands = torch._foreach_abs(emas)
-        scale_(operands, 5.960464477539063e-08)
-        torch._foreach_add_(operands, damping)
-        updates = torch._foreach_addcmul(emas, operands, ema_gaussians)
-        torch._foreach_copy_(xs, updates)
+    for chunk in chunks(params, grads, emas):
+        params, grads, emas = chunk
+        # p = p - lr * weight_decay * p
+        scale_(params, decay_factor)
+        # m = lerp(m, g, 1 - minimum((t - 1) / t, momentum))
+        torch._foreach_lerp_(emas, grads, lerp_weight)

@@ -9,15 +9,16 @@ from optgen.runtime.eager.parts import zip_slices
 
 
 def update(
-    xs: list[Tensor],
+    params: list[Tensor],
+    grads: list[Tensor],
     emas: list[Tensor],
-    ema_gaussians: list[Tensor],
     *,
-    damping: float,
+    decay_factor: float,
+    lerp_weight: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for x, ema, ema_gaussian in zip_slices(xs, emas, ema_gaussians):
-        # x = m + (damping + 2**-24 * abs(m)) * gaussian(m, seed, k)
-        operand = ema.abs().mul_(5.960464477539063e-08).add_(damping)
-        update = ema.addcmul(operand, ema_gaussian)
-        x.copy_(update)
+    for param, grad, ema in zip_slices(params, grads, emas):
+        # p = p - lr * weight_decay * p
+        param.mul_(decay_factor)
+        # m = lerp(m, g, 1 - minimum((t - 1) / t, momentum))
+        ema.lerp_(grad, lerp_weight)

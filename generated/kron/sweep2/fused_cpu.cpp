@@ -9,14 +9,13 @@ namespace {
 // Elementwise part of a step of Kron, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { X, EMA, EMA_GAUSSIAN, STREAMS };
-    static constexpr u32 READ_ONLY = 1 << EMA | 1 << EMA_GAUSSIAN;
+    enum { PARAM, GRAD, EMA, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
     struct Hypers {
-        double damping;
+        double decay_factor, lerp_weight;
     };
 
     static bool applies(const Sizes&) { return true; }
@@ -34,36 +33,39 @@ struct Rule : RuleDefaults {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, i64 n, Stream<S> xs, Stream<const S> emas,
-        Stream<const S> ema_gaussians) {
+        const Hypers& hypers, i64 n, Stream<S> params, Stream<const S> grads, Stream<S> emas) {
         using C = ComputeType<S>;
-        const C damping = C(hypers.damping);
+        const C decay_factor = C(hypers.decay_factor);
+        const C lerp_weight = C(hypers.lerp_weight);
         const i64 ahead = prefetch_distance<S>(n);
         const i64 strip = prefetch_strip<S>(n);
 
         for (i64 begin = 0; begin < n; begin += strip) {
             const i64 end = begin + strip < n ? begin + strip : n;
             for (i64 i = begin; strip < n && i < end; i += CACHE_LINE) {
-                prefetch(xs + i);
+                prefetch(params + i);
+                prefetch(grads + i);
                 prefetch(emas + i);
-                prefetch(ema_gaussians + i);
             }
             for (i64 i = begin; i < end; i += LANES<C>) {
-                C x = load(xs + i, ahead);
+                C param = load(params + i, ahead);
+                C grad = load(grads + i, ahead);
                 C ema = load(emas + i, ahead);
-                C ema_gaussian = load(ema_gaussians + i, ahead);
 
-                // x = m + (damping + 2**-24 * abs(m)) * gaussian(m, seed, k)
-                x = ema + (damping + C(5.960464477539063e-08) * abs(ema)) * ema_gaussian;
+                // p = p - lr * weight_decay * p
+                param = decay_factor * param;
+                // m = lerp(m, g, 1 - minimum((t - 1) / t, momentum))
+                ema = lerp(ema, grad, lerp_weight);
 
-                store(xs + i, x);
+                store(params + i, param);
+                store(emas + i, ema);
             }
         }
     }
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
-        return sweep<S>(inputs.hypers, n, streams[X], streams[EMA], streams[EMA_GAUSSIAN]);
+        return sweep<S>(inputs.hypers, n, streams[PARAM], streams[GRAD], streams[EMA]);
     }
 };
 

@@ -13,7 +13,7 @@ _update = Elementwise(
     Rule(
         name="sweep1",
         states=(),
-        hypers=("one_minus_beta1",),
+        hypers=("one_minus_beta2",),
         step=None,
         tensor_hypers=(),
     ),
@@ -22,10 +22,10 @@ _update = Elementwise(
 
 
 def sweep1(
-    exp_avgs: Sequence[Tensor],
-    grads: Sequence[Tensor],
+    grams: Sequence[Tensor],
+    grad_col_grams: Sequence[Tensor],
     *,
-    one_minus_beta1: float = 0.0,
+    one_minus_beta2: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of OneSidedShampoo, which outlined.py calls."""
-    _update(exp_avgs, grads, one_minus_beta1=one_minus_beta1)
+    _update(grams, grad_col_grams, one_minus_beta2=one_minus_beta2)

@@ -10,13 +10,13 @@ from optgen.runtime.eager.parts import chunks
 
 
 def update(
-    exp_avgs: list[Tensor],
-    grads: list[Tensor],
+    grams: list[Tensor],
+    grad_col_grams: list[Tensor],
     *,
-    one_minus_beta1: float,
+    one_minus_beta2: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(exp_avgs, grads):
-        exp_avgs, grads = chunk
-        # m = lerp(m, g, 1 - beta1)
-        torch._foreach_lerp_(exp_avgs, grads, one_minus_beta1)
+    for chunk in chunks(grams, grad_col_grams):
+        grams, grad_col_grams = chunk
+        # R = lerp(R, transpose(g) @ g, 1 - beta2)
+        torch._foreach_lerp_(grams, grad_col_grams, one_minus_beta2)

@@ -9,12 +9,12 @@ from optgen.runtime.eager.parts import zip_slices
 
 
 def update(
-    exp_avgs: list[Tensor],
-    grads: list[Tensor],
+    grams: list[Tensor],
+    grad_col_grams: list[Tensor],
     *,
-    one_minus_beta1: float,
+    one_minus_beta2: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for exp_avg, grad in zip_slices(exp_avgs, grads):
-        # m = lerp(m, g, 1 - beta1)
-        exp_avg.lerp_(grad, one_minus_beta1)
+    for gram, grad_col_gram in zip_slices(grams, grad_col_grams):
+        # R = lerp(R, transpose(g) @ g, 1 - beta2)
+        gram.lerp_(grad_col_gram, one_minus_beta2)

@@ -9,13 +9,13 @@ namespace {
 // Elementwise part of a step of OneSidedShampoo, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { EXP_AVG, GRAD, STREAMS };
+    enum { GRAM, GRAD_COL_GRAM, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
     struct Hypers {
-        double one_minus_beta1;
+        double one_minus_beta2;
     };
 
     static bool applies(const Sizes&) { return true; }
@@ -33,25 +33,25 @@ struct Rule : RuleDefaults {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, i64 n, Stream<S> exp_avgs, Stream<const S> grads) {
+        const Hypers& hypers, i64 n, Stream<S> grams, Stream<const S> grad_col_grams) {
         using C = ComputeType<S>;
-        const C one_minus_beta1 = C(hypers.one_minus_beta1);
+        const C one_minus_beta2 = C(hypers.one_minus_beta2);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C exp_avg = load(exp_avgs + i, ahead);
-            C grad = load(grads + i, ahead);
+            C gram = load(grams + i, ahead);
+            C grad_col_gram = load(grad_col_grams + i, ahead);
 
-            // m = lerp(m, g, 1 - beta1)
-            exp_avg = lerp(exp_avg, grad, one_minus_beta1);
+            // R = lerp(R, transpose(g) @ g, 1 - beta2)
+            gram = lerp(gram, grad_col_gram, one_minus_beta2);
 
-            store(exp_avgs + i, exp_avg);
+            store(grams + i, gram);
         }
     }
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
-        return sweep<S>(inputs.hypers, n, streams[EXP_AVG], streams[GRAD]);
+        return sweep<S>(inputs.hypers, n, streams[GRAM], streams[GRAD_COL_GRAM]);
     }
 };
 

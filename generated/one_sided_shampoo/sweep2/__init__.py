@@ -13,7 +13,7 @@ _update = Elementwise(
     Rule(
         name="sweep2",
         states=(),
-        hypers=("one_minus_beta2",),
+        hypers=("inverse_bias_correction2",),
         step=None,
         tensor_hypers=(),
     ),
@@ -22,10 +22,10 @@ _update = Elementwise(
 
 
 def sweep2(
+    gram_scaleds: Sequence[Tensor],
     grams: Sequence[Tensor],
-    grad_col_grams: Sequence[Tensor],
     *,
-    one_minus_beta2: float = 0.0,
+    inverse_bias_correction2: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of OneSidedShampoo, which outlined.py calls."""
-    _update(grams, grad_col_grams, one_minus_beta2=one_minus_beta2)
+    _update(gram_scaleds, grams, inverse_bias_correction2=inverse_bias_correction2)

@@ -10,13 +10,14 @@ from optgen.runtime.eager.parts import chunks
 
 
 def update(
+    gram_scaleds: list[Tensor],
     grams: list[Tensor],
-    grad_col_grams: list[Tensor],
     *,
-    one_minus_beta2: float,
+    inverse_bias_correction2: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(grams, grad_col_grams):
-        grams, grad_col_grams = chunk
-        # R = lerp(R, transpose(g) @ g, 1 - beta2)
-        torch._foreach_lerp_(grams, grad_col_grams, one_minus_beta2)
+    for chunk in chunks(gram_scaleds, grams):
+        gram_scaleds, grams = chunk
+        # B = inverse_root(R / (1 - beta2**t), 2, eps)
+        updates = torch._foreach_mul(grams, inverse_bias_correction2)
+        torch._foreach_copy_(gram_scaleds, updates)

@@ -9,12 +9,13 @@ from optgen.runtime.eager.parts import zip_slices
 
 
 def update(
+    gram_scaleds: list[Tensor],
     grams: list[Tensor],
-    grad_col_grams: list[Tensor],
     *,
-    one_minus_beta2: float,
+    inverse_bias_correction2: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for gram, grad_col_gram in zip_slices(grams, grad_col_grams):
-        # R = lerp(R, transpose(g) @ g, 1 - beta2)
-        gram.lerp_(grad_col_gram, one_minus_beta2)
+    for gram_scaled, gram in zip_slices(gram_scaleds, grams):
+        # B = inverse_root(R / (1 - beta2**t), 2, eps)
+        update = gram.mul(inverse_bias_correction2)
+        gram_scaled.copy_(update)

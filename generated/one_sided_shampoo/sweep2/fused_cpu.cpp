@@ -9,13 +9,13 @@ namespace {
 // Elementwise part of a step of OneSidedShampoo, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { GRAM, GRAD_COL_GRAM, STREAMS };
+    enum { GRAM_SCALED, GRAM, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
     struct Hypers {
-        double one_minus_beta2;
+        double inverse_bias_correction2;
     };
 
     static bool applies(const Sizes&) { return true; }
@@ -33,25 +33,25 @@ struct Rule : RuleDefaults {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, i64 n, Stream<S> grams, Stream<const S> grad_col_grams) {
+        const Hypers& hypers, i64 n, Stream<S> gram_scaleds, Stream<const S> grams) {
         using C = ComputeType<S>;
-        const C one_minus_beta2 = C(hypers.one_minus_beta2);
+        const C inverse_bias_correction2 = C(hypers.inverse_bias_correction2);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
+            C gram_scaled = load(gram_scaleds + i, ahead);
             C gram = load(grams + i, ahead);
-            C grad_col_gram = load(grad_col_grams + i, ahead);
 
-            // R = lerp(R, transpose(g) @ g, 1 - beta2)
-            gram = lerp(gram, grad_col_gram, one_minus_beta2);
+            // B = inverse_root(R / (1 - beta2**t), 2, eps)
+            gram_scaled = inverse_bias_correction2 * gram;
 
-            store(grams + i, gram);
+            store(gram_scaleds + i, gram_scaled);
         }
     }
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
-        return sweep<S>(inputs.hypers, n, streams[GRAM], streams[GRAD_COL_GRAM]);
+        return sweep<S>(inputs.hypers, n, streams[GRAM_SCALED], streams[GRAM]);
     }
 };
 

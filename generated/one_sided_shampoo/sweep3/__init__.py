@@ -13,19 +13,21 @@ _update = Elementwise(
     Rule(
         name="sweep3",
         states=(),
-        hypers=("lr",),
+        hypers=("longest",),
         step=None,
         tensor_hypers=(),
+        elementwise=False,
+        by_matrix=True,
     ),
     lowerings=__name__,
 )
 
 
 def sweep3(
-    params: Sequence[Tensor],
     us: Sequence[Tensor],
+    u_befores: Sequence[Tensor],
     *,
-    lr: float = 0.0,
+    longest: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of OneSidedShampoo, which outlined.py calls."""
-    _update(params, us, lr=lr)
+    _update(us, u_befores, longest=longest)

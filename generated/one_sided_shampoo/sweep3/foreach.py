@@ -6,17 +6,33 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.parts import chunks
+from optgen.runtime.eager.parts import list_blocks, sublists
+from optgen.runtime.eager.reductions import col_sum, row_sum_of_squares, zero_row_sum
+from optgen.runtime.eager.scalars import minimum, sqrt
 
 
 def update(
-    params: list[Tensor],
     us: list[Tensor],
+    u_befores: list[Tensor],
     *,
-    lr: float,
+    longest: float,
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(params, us):
-        params, us = chunk
-        # p = p - lr * u
-        torch._foreach_add_(params, us, alpha=-lr)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for sublist in sublists(us, u_befores):
+        us, u_befores = sublist
+        u_sq_row_sum = zero_row_sum(us[0], len(us))
+        for u_before_blocks, u_sq_row_sum_blocks in list_blocks(u_befores, u_sq_row_sum.unbind()):
+            # u = u * minimum(1, longest / norm(u, over="matrix"))
+            torch._foreach_add_(
+                u_sq_row_sum_blocks,
+                [row_sum_of_squares(u_before_block) for u_before_block in u_before_blocks],
+            )
+        # u = u * minimum(1, longest / norm(u, over="matrix"))
+        u_sq_row_sum_col_sum = col_sum(u_sq_row_sum)
+        matrix_factor = minimum(1, longest / sqrt(u_sq_row_sum_col_sum))
+        for u_blocks, u_before_blocks, matrix_factor_blocks in list_blocks(
+            us, u_befores, matrix_factor.unbind()
+        ):
+            # u = u * minimum(1, longest / norm(u, over="matrix"))
+            updates = torch._foreach_mul(u_before_blocks, matrix_factor_blocks)
+            torch._foreach_copy_(u_blocks, updates)

@@ -5,16 +5,29 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.parts import zip_slices
+from optgen.runtime.eager.parts import blocks
+from optgen.runtime.eager.reductions import col_sum, row_sum_of_squares, zero_row_sum
+from optgen.runtime.eager.scalars import minimum, sqrt
 
 
 def update(
-    params: list[Tensor],
     us: list[Tensor],
+    u_befores: list[Tensor],
     *,
-    lr: float,
+    longest: float,
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, u in zip_slices(params, us):
-        # p = p - lr * u
-        param.add_(u, alpha=-lr)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for index in range(len(us)):
+        u_sq_row_sum = zero_row_sum(us[index])
+        for u_before_block, u_sq_row_sum_block in blocks(u_befores[index], u_sq_row_sum):
+            # u = u * minimum(1, longest / norm(u, over="matrix"))
+            u_sq_row_sum_block.add_(row_sum_of_squares(u_before_block))
+        # u = u * minimum(1, longest / norm(u, over="matrix"))
+        u_sq_row_sum_col_sum = col_sum(u_sq_row_sum)
+        matrix_factor = minimum(1, longest / sqrt(u_sq_row_sum_col_sum))
+        for u_block, u_before_block, matrix_factor_block in blocks(
+            us[index], u_befores[index], matrix_factor
+        ):
+            # u = u * minimum(1, longest / norm(u, over="matrix"))
+            update = u_before_block.mul(matrix_factor_block)
+            u_block.copy_(update)

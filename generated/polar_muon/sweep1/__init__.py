@@ -12,10 +12,17 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep1",
-        states=(State("x"),),
-        hypers=("momentum", "one_minus_momentum"),
+        states=(
+            State("x"),
+            State("x_sq_sum_scaled"),
+            State("x_sq_sum_scaled_2"),
+            State("scale", shape="scalar", on_device=True),
+            State("x_sq_sum", shape="scalar", on_device=True),
+        ),
+        hypers=("momentum", "one_minus_momentum", "eps"),
         step=None,
         tensor_hypers=(),
+        elementwise=False,
     ),
     lowerings=__name__,
 )
@@ -25,9 +32,25 @@ def sweep1(
     momentum_buffers: Sequence[Tensor],
     grads: Sequence[Tensor],
     xs: Sequence[Tensor],
+    x_sq_sum_scaleds: Sequence[Tensor],
+    x_sq_sum_scaled_2s: Sequence[Tensor],
+    scales: Sequence[Tensor],
+    x_sq_sums: Sequence[Tensor],
     *,
     momentum: float = 0.0,
     one_minus_momentum: float = 0.0,
+    eps: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of PolarMuon, which outlined.py calls."""
-    _update(momentum_buffers, grads, xs, momentum=momentum, one_minus_momentum=one_minus_momentum)
+    _update(
+        momentum_buffers,
+        grads,
+        xs,
+        x_sq_sum_scaleds,
+        x_sq_sum_scaled_2s,
+        scales,
+        x_sq_sums,
+        momentum=momentum,
+        one_minus_momentum=one_minus_momentum,
+        eps=eps,
+    )

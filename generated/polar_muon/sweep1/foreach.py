@@ -6,25 +6,87 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.parts import chunks
+from optgen.runtime.eager.parts import list_blocks, sublists
+from optgen.runtime.eager.reductions import (
+    max_abs,
+    stacked_numbers,
+    sum_of_squares,
+    write,
+    zero_sum,
+)
 from optgen.runtime.eager.rounding import scale_
+from optgen.runtime.eager.scalars import maximum, sqrt
 
 
 def update(
     momentum_buffers: list[Tensor],
     grads: list[Tensor],
     xs: list[Tensor],
+    x_sq_sum_scaleds: list[Tensor],
+    x_sq_sum_scaled_2s: list[Tensor],
+    scales: list[Tensor],
+    x_sq_sums: list[Tensor],
     *,
     momentum: float,
     one_minus_momentum: float,
+    eps: float,
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(momentum_buffers, grads, xs):
-        momentum_buffers, grads, xs = chunk
-        # b = momentum * b + (1 - momentum) * g
-        scale_(momentum_buffers, momentum)
-        torch._foreach_add_(momentum_buffers, grads, alpha=one_minus_momentum)
-        # x = (1 - momentum) * g + momentum * b
-        updates = torch._foreach_mul(grads, one_minus_momentum)
-        torch._foreach_add_(updates, momentum_buffers, alpha=momentum)
-        torch._foreach_copy_(xs, updates)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for sublist in sublists(
+        momentum_buffers, grads, xs, x_sq_sum_scaleds, x_sq_sum_scaled_2s, scales, x_sq_sums
+    ):
+        momentum_buffers, grads, xs, x_sq_sum_scaleds, x_sq_sum_scaled_2s, scales, x_sq_sums = (
+            sublist
+        )
+        scale = stacked_numbers(momentum_buffers[0], scales)
+        x_sq_sum = stacked_numbers(momentum_buffers[0], x_sq_sums)
+        x_max_abs = zero_sum(momentum_buffers[0], len(momentum_buffers))
+        x_max_abs_list = x_max_abs.unbind()
+        for momentum_buffer_blocks, grad_blocks, x_blocks in list_blocks(
+            momentum_buffers, grads, xs
+        ):
+            # b = momentum * b + (1 - momentum) * g
+            scale_(momentum_buffer_blocks, momentum)
+            torch._foreach_add_(momentum_buffer_blocks, grad_blocks, alpha=one_minus_momentum)
+            # x = (1 - momentum) * g + momentum * b
+            x_blocks = torch._foreach_mul(grad_blocks, one_minus_momentum)
+            torch._foreach_add_(x_blocks, momentum_buffer_blocks, alpha=momentum)
+            # scale = maximum(max_abs(x), TINY)
+            torch._foreach_maximum_(x_max_abs_list, [max_abs(x_block) for x_block in x_blocks])
+        # scale = maximum(max_abs(x), TINY)
+        scale = maximum(x_max_abs, 1.1754943508222875e-38)
+        # x = clamp(x / scale, -1, 1)
+        x_scale = 1 / scale
+        write(scales, scale.flatten())
+        x_sq_sum_2 = zero_sum(momentum_buffers[0], len(momentum_buffers))
+        x_sq_sum_2s = x_sq_sum_2.unbind()
+        for momentum_buffer_blocks, grad_blocks, x_blocks, x_scale_blocks in list_blocks(
+            momentum_buffers, grads, xs, x_scale.unbind()
+        ):
+            # x = (1 - momentum) * g + momentum * b
+            updates = torch._foreach_mul(grad_blocks, one_minus_momentum)
+            torch._foreach_add_(updates, momentum_buffer_blocks, alpha=momentum)
+            torch._foreach_copy_(x_blocks, updates)
+            # x = clamp(x / scale, -1, 1)
+            torch._foreach_mul_(x_blocks, x_scale_blocks)
+            torch._foreach_clamp_min_(x_blocks, -1)
+            torch._foreach_clamp_max_(x_blocks, 1)
+            # x = x / (1.02 * norm(x) + eps / scale)
+            torch._foreach_add_(x_sq_sum_2s, [sum_of_squares(x_block) for x_block in x_blocks])
+        # x = x / (1.02 * norm(x) + eps / scale)
+        x_sq_sum = x_sq_sum_2
+        # gram = x @ transpose(x)
+        x_sq_sum_scaled_scale = 1 / (1.02 * sqrt(x_sq_sum) + eps / scale)
+        write(x_sq_sums, x_sq_sum.flatten())
+        for (
+            x_blocks,
+            x_sq_sum_scaled_blocks,
+            x_sq_sum_scaled_2_blocks,
+            x_sq_sum_scaled_scale_blocks,
+        ) in list_blocks(xs, x_sq_sum_scaleds, x_sq_sum_scaled_2s, x_sq_sum_scaled_scale.unbind()):
+            # x = x / (1.02 * norm(x) + eps / scale)
+            # gram = x @ transpose(x)
+            updates = torch._foreach_mul(x_blocks, x_sq_sum_scaled_scale_blocks)
+            torch._foreach_copy_(x_sq_sum_scaled_blocks, updates)
+            updates = torch._foreach_mul(x_blocks, x_sq_sum_scaled_scale_blocks)
+            torch._foreach_copy_(x_sq_sum_scaled_2_blocks, updates)

@@ -3,23 +3,73 @@
 # Comments quote whole statements of the rule; ../outlined.py computes their matrix ops.
 """polar_muon.sweep1 on one tensor at a time."""
 
+import torch
 from torch import Tensor
 
-from optgen.runtime.eager.parts import zip_slices
+from optgen.runtime.eager.parts import blocks
+from optgen.runtime.eager.reductions import max_abs, number, sum_of_squares, zero_sum
+from optgen.runtime.eager.scalars import maximum, sqrt
 
 
 def update(
     momentum_buffers: list[Tensor],
     grads: list[Tensor],
     xs: list[Tensor],
+    x_sq_sum_scaleds: list[Tensor],
+    x_sq_sum_scaled_2s: list[Tensor],
+    scales: list[Tensor],
+    x_sq_sums: list[Tensor],
     *,
     momentum: float,
     one_minus_momentum: float,
+    eps: float,
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for momentum_buffer, grad, x in zip_slices(momentum_buffers, grads, xs):
-        # b = momentum * b + (1 - momentum) * g
-        momentum_buffer.mul_(momentum).add_(grad, alpha=one_minus_momentum)
-        # x = (1 - momentum) * g + momentum * b
-        update = grad.mul(one_minus_momentum).add_(momentum_buffer, alpha=momentum)
-        x.copy_(update)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for index in range(len(momentum_buffers)):
+        scale = number(momentum_buffers[index], scales[index])
+        x_sq_sum = number(momentum_buffers[index], x_sq_sums[index])
+        x_max_abs = zero_sum(momentum_buffers[index])
+        for momentum_buffer_block, grad_block, x_block in blocks(
+            momentum_buffers[index], grads[index], xs[index]
+        ):
+            # b = momentum * b + (1 - momentum) * g
+            momentum_buffer_block.mul_(momentum).add_(grad_block, alpha=one_minus_momentum)
+            # x = (1 - momentum) * g + momentum * b
+            x_block = grad_block.mul(one_minus_momentum).add_(momentum_buffer_block, alpha=momentum)
+            # scale = maximum(max_abs(x), TINY)
+            torch.maximum(x_max_abs, max_abs(x_block), out=x_max_abs)
+        # scale = maximum(max_abs(x), TINY)
+        scale = maximum(x_max_abs, 1.1754943508222875e-38)
+        # x = clamp(x / scale, -1, 1)
+        x_scale = 1 / scale
+        scales[index].copy_(scale.view(()))
+        x_sq_sum_2 = zero_sum(momentum_buffers[index])
+        for momentum_buffer_block, grad_block, x_block, x_scale_block in blocks(
+            momentum_buffers[index], grads[index], xs[index], x_scale
+        ):
+            # x = (1 - momentum) * g + momentum * b
+            update = grad_block.mul(one_minus_momentum).add_(momentum_buffer_block, alpha=momentum)
+            x_block.copy_(update)
+            # x = clamp(x / scale, -1, 1)
+            x_block.mul_(x_scale_block).clamp_min_(-1).clamp_max_(1)
+            # x = x / (1.02 * norm(x) + eps / scale)
+            x_sq_sum_2.add_(sum_of_squares(x_block))
+        # x = x / (1.02 * norm(x) + eps / scale)
+        x_sq_sum = x_sq_sum_2
+        # gram = x @ transpose(x)
+        x_sq_sum_scaled_scale = 1 / (1.02 * sqrt(x_sq_sum) + eps / scale)
+        x_sq_sums[index].copy_(x_sq_sum.view(()))
+        for (
+            x_block,
+            x_sq_sum_scaled_block,
+            x_sq_sum_scaled_2_block,
+            x_sq_sum_scaled_scale_block,
+        ) in blocks(
+            xs[index], x_sq_sum_scaleds[index], x_sq_sum_scaled_2s[index], x_sq_sum_scaled_scale
+        ):
+            # x = x / (1.02 * norm(x) + eps / scale)
+            # gram = x @ transpose(x)
+            update = x_block.mul(x_sq_sum_scaled_scale_block)
+            x_sq_sum_scaled_block.copy_(update)
+            update = x_block.mul(x_sq_sum_scaled_scale_block)
+            x_sq_sum_scaled_2_block.copy_(update)

@@ -12,8 +12,8 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep10",
-        states=(State("x"), State("x_product_6", written=False)),
-        hypers=("decay_factor", "step_size"),
+        states=(State("x_product_4", written=False),),
+        hypers=(),
         step=None,
         tensor_hypers=(),
     ),
@@ -22,13 +22,9 @@ _update = Elementwise(
 
 
 def sweep10(
-    params: Sequence[Tensor],
-    x_befores: Sequence[Tensor],
     xs: Sequence[Tensor],
-    x_product_6s: Sequence[Tensor],
-    *,
-    decay_factor: float = 0.0,
-    step_size: float = 0.0,
+    x_befores: Sequence[Tensor],
+    x_product_4s: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of PolarMuon, which outlined.py calls."""
-    _update(params, x_befores, xs, x_product_6s, decay_factor=decay_factor, step_size=step_size)
+    _update(xs, x_befores, x_product_4s)

@@ -7,26 +7,17 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.parts import chunks
-from optgen.runtime.eager.rounding import scale_
 
 
 def update(
-    params: list[Tensor],
-    x_befores: list[Tensor],
     xs: list[Tensor],
-    x_product_6s: list[Tensor],
-    *,
-    decay_factor: float,
-    step_size: float,
+    x_befores: list[Tensor],
+    x_product_4s: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(params, x_befores, xs, x_product_6s):
-        params, x_befores, xs, x_product_6s = chunk
-        # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
-        updates = torch._foreach_mul(x_befores, 2.3465413258596377)
-        torch._foreach_add_(updates, x_product_6s)
+    for chunk in chunks(xs, x_befores, x_product_4s):
+        xs, x_befores, x_product_4s = chunk
+        # x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
+        updates = torch._foreach_mul(x_befores, 3.285753657755655)
+        torch._foreach_add_(updates, x_product_4s)
         torch._foreach_copy_(xs, updates)
-        # p = p - lr * weight_decay * p
-        scale_(params, decay_factor)
-        # p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * x
-        torch._foreach_add_(params, xs, alpha=-step_size)

@@ -9,20 +9,12 @@ from optgen.runtime.eager.parts import zip_slices
 
 
 def update(
-    params: list[Tensor],
-    x_befores: list[Tensor],
     xs: list[Tensor],
-    x_product_6s: list[Tensor],
-    *,
-    decay_factor: float,
-    step_size: float,
+    x_befores: list[Tensor],
+    x_product_4s: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, x_before, x, x_product_6 in zip_slices(params, x_befores, xs, x_product_6s):
-        # x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
-        update = x_before.mul(2.3465413258596377).add_(x_product_6)
+    for x, x_before, x_product_4 in zip_slices(xs, x_befores, x_product_4s):
+        # x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
+        update = x_before.mul(3.285753657755655).add_(x_product_4)
         x.copy_(update)
-        # p = p - lr * weight_decay * p
-        param.mul_(decay_factor)
-        # p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * x
-        param.add_(x, alpha=-step_size)

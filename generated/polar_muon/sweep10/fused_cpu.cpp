@@ -9,14 +9,13 @@ namespace {
 // Elementwise part of a step of PolarMuon, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { PARAM, X_BEFORE, X, X_PRODUCT_6, STREAMS };
-    static constexpr u32 READ_ONLY = 1 << X_BEFORE | 1 << X_PRODUCT_6;
+    enum { X, X_BEFORE, X_PRODUCT_4, STREAMS };
+    static constexpr u32 READ_ONLY = 1 << X_BEFORE | 1 << X_PRODUCT_4;
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
     struct Hypers {
-        double decay_factor, step_size;
     };
 
     static bool applies(const Sizes&) { return true; }
@@ -34,35 +33,34 @@ struct Rule : RuleDefaults {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, i64 n, Stream<S> params, Stream<const S> x_befores, Stream<S> xs,
-        Stream<const S> x_product_6s) {
+        i64 n, Stream<S> xs, Stream<const S> x_befores, Stream<const S> x_product_4s) {
         using C = ComputeType<S>;
-        const C decay_factor = C(hypers.decay_factor);
-        const C step_size = C(hypers.step_size);
         const i64 ahead = prefetch_distance<S>(n);
+        const i64 strip = prefetch_strip<S>(n);
 
-        for (i64 i = 0; i < n; i += LANES<C>) {
-            C param = load(params + i, ahead);
-            C x_before = load(x_befores + i, ahead);
-            C x = load(xs + i, ahead);
-            C x_product_6 = load(x_product_6s + i, ahead);
+        for (i64 begin = 0; begin < n; begin += strip) {
+            const i64 end = begin + strip < n ? begin + strip : n;
+            for (i64 i = begin; strip < n && i < end; i += CACHE_LINE) {
+                prefetch(xs + i);
+                prefetch(x_befores + i);
+                prefetch(x_product_4s + i);
+            }
+            for (i64 i = begin; i < end; i += LANES<C>) {
+                C x = load(xs + i, ahead);
+                C x_before = load(x_befores + i, ahead);
+                C x_product_4 = load(x_product_4s + i, ahead);
 
-            // x = odd_polynomial(x, 2.3465413258596377, -1.7097828382687081, 0.42323551169305323)
-            x = C(2.3465413258596377) * x_before + x_product_6;
-            // p = p - lr * weight_decay * p
-            param = decay_factor * param;
-            // p = p - lr * sqrt(maximum(1, rows(p) / cols(p))) * x
-            param = param - step_size * x;
+                // x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
+                x = C(3.285753657755655) * x_before + x_product_4;
 
-            store(params + i, param);
-            store(xs + i, x);
+                store(xs + i, x);
+            }
         }
     }
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
-        return sweep<S>(
-            inputs.hypers, n, streams[PARAM], streams[X_BEFORE], streams[X], streams[X_PRODUCT_6]);
+        return sweep<S>(n, streams[X], streams[X_BEFORE], streams[X_PRODUCT_4]);
     }
 };
 

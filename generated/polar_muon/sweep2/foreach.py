@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.parts import chunks
+from optgen.runtime.eager.rounding import scale_
 
 
 def update(
@@ -19,4 +20,5 @@ def update(
         gram_combinations, grams = chunk
         # x = x / (1.02 * norm(x) + eps / scale)
         # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
+        scale_(gram_combinations, 15.878769915207462)
         torch._foreach_add_(gram_combinations, grams, alpha=-22.48329292557795)

@@ -17,4 +17,4 @@ def update(
     for gram_combination, gram in zip_slices(gram_combinations, grams):
         # x = x / (1.02 * norm(x) + eps / scale)
         # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
-        gram_combination.add_(gram, alpha=-22.48329292557795)
+        gram_combination.mul_(15.878769915207462).add_(gram, alpha=-22.48329292557795)

@@ -42,7 +42,8 @@ struct Rule : RuleDefaults {
 
             // x = x / (1.02 * norm(x) + eps / scale)
             // x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
-            gram_combination = -C(22.48329292557795) * gram + gram_combination;
+            gram_combination = -C(22.48329292557795) * gram
+                + C(15.878769915207462) * gram_combination;
 
             store(gram_combinations + i, gram_combination);
         }

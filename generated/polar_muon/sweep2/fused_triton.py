@@ -2,7 +2,7 @@
 # Do not edit: change the spec, then run optgen build.
 # Comments quote whole statements of the rule; ../outlined.py computes their matrix ops.
 # When the sweep begins, gram_combinations holds what ../outlined.py calls gram_product.
-"""polar_muon.sweep2 in Triton: each launch takes all tensors of a bucket."""
+"""polar_muon.sweep2 in Triton: one launch."""
 
 import triton
 import triton.language as tl
@@ -18,25 +18,18 @@ from optgen.runtime.fused_triton.device_functions import (
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
 SCALARS = tl.constexpr(0)
-WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(scalars=SCALARS.value),
-}
-
-
-@triton.jit(do_not_specialize=["num_tensors"])
-def sweep2_scalars(table, hypers, scalars, num_tensors):
-    """Compute no scalars: the rule needs none."""
+WORKSPACE = WorkspaceSpec(scalars=SCALARS.value)
 
 
 @triton.jit
-def sweep2_step_on_elements(gram_combinations, grams, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
+def sweep2_step_on_elements(gram_combinations, grams, lanes, mask, dtype: tl.constexpr):
+    """Update the elements `lanes` of one tensor in place."""
     gram_combination = tl.load(gram_combinations + lanes, mask).to(dtype)
     gram = tl.load(grams + lanes, mask).to(dtype)
 
     # x = x / (1.02 * norm(x) + eps / scale)
     # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
-    gram_combination = neg(22.48329292557795 * gram) + gram_combination
+    gram_combination = neg(22.48329292557795 * gram) + 15.878769915207462 * gram_combination
 
     tl.store(
         gram_combinations + lanes, gram_combination.to(gram_combinations.dtype.element_ty), mask
@@ -47,7 +40,6 @@ def sweep2_step_on_elements(gram_combinations, grams, lanes, mask, scalars, dtyp
 def sweep2_step(
     table,
     tensor_of_block,
-    scalars,
     num_tensors,
     COMPUTE_T: tl.constexpr,
     GRAM_COMBINATION_T: tl.constexpr,
@@ -56,10 +48,9 @@ def sweep2_step(
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run the sweep on one block of one tensor."""
+    """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
-    scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
@@ -71,7 +62,6 @@ def sweep2_step(
             at(grams, start, GRAM_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
-            scalars,
             COMPUTE_T,
         )
     else:
@@ -82,29 +72,17 @@ def sweep2_step(
                 at(grams, start, GRAM_T, 1),
                 lanes,
                 lanes < count,
-                scalars,
                 COMPUTE_T,
             )
 
 
 def update(bucket: Bucket) -> None:
-    """Launch the kernels in order, each for all tensors at once."""
-    bucket.launch(
-        sweep2_scalars,
-        bucket.num_tensors,
-        bucket.table,
-        bucket.hypers,
-        bucket.scalars,
-        bucket.num_tensors,
-        *bucket.scalar_types,
-        **bucket.prologue_options,
-    )
+    """Launch the sweep for all tensors at once."""
     bucket.launch(
         sweep2_step,
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        bucket.scalars,
         bucket.num_tensors,
         bucket.compute_type,
         *bucket.types,

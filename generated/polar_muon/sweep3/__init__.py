@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from optgen.runtime.elementwise import Elementwise
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import Rule, State
 
 _update = Elementwise(
     Rule(
         name="sweep3",
-        states=(),
-        hypers=(),
+        states=(
+            State("x_sq_sum", shape="scalar", written=False, on_device=True),
+            State("scale", shape="scalar", written=False, on_device=True),
+        ),
+        hypers=("eps",),
         step=None,
         tensor_hypers=(),
     ),
@@ -22,8 +25,12 @@ _update = Elementwise(
 
 
 def sweep3(
-    gram2_combinations: Sequence[Tensor],
-    gram2s: Sequence[Tensor],
+    x_sq_sum_scaled_3s: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    x_sq_sums: Sequence[Tensor],
+    scales: Sequence[Tensor],
+    *,
+    eps: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of PolarMuon, which outlined.py calls."""
-    _update(gram2_combinations, gram2s)
+    _update(x_sq_sum_scaled_3s, xs, x_sq_sums, scales, eps=eps)

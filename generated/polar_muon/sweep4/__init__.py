@@ -12,8 +12,12 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep4",
-        states=(State("x_product_3", written=False),),
-        hypers=(),
+        states=(
+            State("x_product", written=False),
+            State("x_sq_sum", shape="scalar", written=False, on_device=True),
+            State("scale", shape="scalar", written=False, on_device=True),
+        ),
+        hypers=("eps",),
         step=None,
         tensor_hypers=(),
     ),
@@ -24,7 +28,11 @@ _update = Elementwise(
 def sweep4(
     xs: Sequence[Tensor],
     x_befores: Sequence[Tensor],
-    x_product_3s: Sequence[Tensor],
+    x_products: Sequence[Tensor],
+    x_sq_sums: Sequence[Tensor],
+    scales: Sequence[Tensor],
+    *,
+    eps: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of PolarMuon, which outlined.py calls."""
-    _update(xs, x_befores, x_product_3s)
+    _update(xs, x_befores, x_products, x_sq_sums, scales, eps=eps)

@@ -6,18 +6,35 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.parts import chunks
+from optgen.runtime.eager.parts import list_blocks, sublists
+from optgen.runtime.eager.reductions import stacked_numbers
+from optgen.runtime.eager.scalars import sqrt
 
 
 def update(
     xs: list[Tensor],
     x_befores: list[Tensor],
-    x_product_3s: list[Tensor],
+    x_products: list[Tensor],
+    x_sq_sums: list[Tensor],
+    scales: list[Tensor],
+    *,
+    eps: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(xs, x_befores, x_product_3s):
-        xs, x_befores, x_product_3s = chunk
-        # x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
-        updates = torch._foreach_mul(x_befores, 4.042929935166739)
-        torch._foreach_add_(updates, x_product_3s)
-        torch._foreach_copy_(xs, updates)
+    for sublist in sublists(xs, x_befores, x_products, x_sq_sums, scales):
+        xs, x_befores, x_products, x_sq_sums, scales = sublist
+        x_sq_sum = stacked_numbers(xs[0], x_sq_sums)
+        scale = stacked_numbers(xs[0], scales)
+        x_sq_sum_before = x_sq_sum.clone()
+        scale_before = scale.clone()
+        # x = x / (1.02 * norm(x) + eps / scale)
+        # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
+        x_scale = 8.156554524902461 / (1.02 * sqrt(x_sq_sum_before) + eps / scale_before)
+        for x_blocks, x_before_blocks, x_product_blocks, x_scale_blocks in list_blocks(
+            xs, x_befores, x_products, x_scale.unbind()
+        ):
+            # x = x / (1.02 * norm(x) + eps / scale)
+            # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
+            updates = torch._foreach_mul(x_before_blocks, x_scale_blocks)
+            torch._foreach_add_(updates, x_product_blocks)
+            torch._foreach_copy_(x_blocks, updates)

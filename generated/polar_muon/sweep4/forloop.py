@@ -5,16 +5,33 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.parts import zip_slices
+from optgen.runtime.eager.parts import blocks
+from optgen.runtime.eager.reductions import number
+from optgen.runtime.eager.scalars import sqrt
 
 
 def update(
     xs: list[Tensor],
     x_befores: list[Tensor],
-    x_product_3s: list[Tensor],
+    x_products: list[Tensor],
+    x_sq_sums: list[Tensor],
+    scales: list[Tensor],
+    *,
+    eps: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for x, x_before, x_product_3 in zip_slices(xs, x_befores, x_product_3s):
-        # x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
-        update = x_before.mul(4.042929935166739).add_(x_product_3)
-        x.copy_(update)
+    for index in range(len(xs)):
+        x_sq_sum = number(xs[index], x_sq_sums[index])
+        scale = number(xs[index], scales[index])
+        x_sq_sum_before = x_sq_sum.clone()
+        scale_before = scale.clone()
+        # x = x / (1.02 * norm(x) + eps / scale)
+        # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
+        x_scale = 8.156554524902461 / (1.02 * sqrt(x_sq_sum_before) + eps / scale_before)
+        for x_block, x_before_block, x_product_block, x_scale_block in blocks(
+            xs[index], x_befores[index], x_products[index], x_scale
+        ):
+            # x = x / (1.02 * norm(x) + eps / scale)
+            # x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
+            update = x_before_block.mul(x_scale_block).add_(x_product_block)
+            x_block.copy_(update)

@@ -9,32 +9,41 @@ namespace {
 // Elementwise part of a step of PolarMuon, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { X, X_BEFORE, X_PRODUCT_3, STREAMS };
-    static constexpr u32 READ_ONLY = 1 << X_BEFORE | 1 << X_PRODUCT_3;
-    enum { CELLS };
+    enum { X, X_BEFORE, X_PRODUCT, STREAMS };
+    static constexpr u32 READ_ONLY = 1 << X_BEFORE | 1 << X_PRODUCT;
+    enum { X_SQ_SUM, SCALE, CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
     struct Hypers {
+        double eps;
     };
 
     static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the sweep reads.
     struct Scalars {
+        double x_before_weight;
     };
 
     // Scalar program: computed once per step and parameter, in double.
-    static Scalars program(const Hypers&, Scalar*, unsigned, const Sizes&) {
-        return {};
+    static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
+        const double eps = hypers.eps;
+        const double x_sq_sum = cells[X_SQ_SUM].value;
+        const double scale = cells[SCALE].value;
+        const double x_sq_sum_sqrt = sqrt(x_sq_sum);
+        const double x_before_weight = 8.156554524902461 / (1.02 * x_sq_sum_sqrt + eps / scale);
+        return {x_before_weight};
     }
 
     // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        i64 n, Stream<S> xs, Stream<const S> x_befores, Stream<const S> x_product_3s) {
+        const Scalars& scalars, i64 n, Stream<S> xs, Stream<const S> x_befores,
+        Stream<const S> x_products) {
         using C = ComputeType<S>;
+        const C x_before_weight = C(scalars.x_before_weight);
         const i64 ahead = prefetch_distance<S>(n);
         const i64 strip = prefetch_strip<S>(n);
 
@@ -43,15 +52,16 @@ struct Rule : RuleDefaults {
             for (i64 i = begin; strip < n && i < end; i += CACHE_LINE) {
                 prefetch(xs + i);
                 prefetch(x_befores + i);
-                prefetch(x_product_3s + i);
+                prefetch(x_products + i);
             }
             for (i64 i = begin; i < end; i += LANES<C>) {
                 C x = load(xs + i, ahead);
                 C x_before = load(x_befores + i, ahead);
-                C x_product_3 = load(x_product_3s + i, ahead);
+                C x_product = load(x_products + i, ahead);
 
-                // x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
-                x = C(4.042929935166739) * x_before + x_product_3;
+                // x = x / (1.02 * norm(x) + eps / scale)
+                // x = odd_polynomial(x, 8.156554524902461, -22.48329292557795, 15.878769915207462)
+                x = x_before_weight * x_before + x_product;
 
                 store(xs + i, x);
             }
@@ -60,7 +70,7 @@ struct Rule : RuleDefaults {
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
-        return sweep<S>(n, streams[X], streams[X_BEFORE], streams[X_PRODUCT_3]);
+        return sweep<S>(inputs.scalars, n, streams[X], streams[X_BEFORE], streams[X_PRODUCT]);
     }
 };
 

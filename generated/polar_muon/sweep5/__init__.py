@@ -22,8 +22,8 @@ _update = Elementwise(
 
 
 def sweep5(
-    gram3_combinations: Sequence[Tensor],
-    gram3s: Sequence[Tensor],
+    gram2_combinations: Sequence[Tensor],
+    gram2s: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of PolarMuon, which outlined.py calls."""
-    _update(gram3_combinations, gram3s)
+    _update(gram2_combinations, gram2s)

@@ -12,12 +12,12 @@ from optgen.runtime.eager.parts import chunks
 def update(
     xs: list[Tensor],
     x_befores: list[Tensor],
-    x_product_4s: list[Tensor],
+    x_product_2s: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(xs, x_befores, x_product_4s):
-        xs, x_befores, x_product_4s = chunk
-        # x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
-        updates = torch._foreach_mul(x_befores, 3.8916678022926607)
-        torch._foreach_add_(updates, x_product_4s)
+    for chunk in chunks(xs, x_befores, x_product_2s):
+        xs, x_befores, x_product_2s = chunk
+        # x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
+        updates = torch._foreach_mul(x_befores, 4.042929935166739)
+        torch._foreach_add_(updates, x_product_2s)
         torch._foreach_copy_(xs, updates)

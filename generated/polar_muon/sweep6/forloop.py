@@ -11,10 +11,10 @@ from optgen.runtime.eager.parts import zip_slices
 def update(
     xs: list[Tensor],
     x_befores: list[Tensor],
-    x_product_4s: list[Tensor],
+    x_product_2s: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for x, x_before, x_product_4 in zip_slices(xs, x_befores, x_product_4s):
-        # x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
-        update = x_before.mul(3.8916678022926607).add_(x_product_4)
+    for x, x_before, x_product_2 in zip_slices(xs, x_befores, x_product_2s):
+        # x = odd_polynomial(x, 4.042929935166739, -2.808917465908714, 0.5000178451051316)
+        update = x_before.mul(4.042929935166739).add_(x_product_2)
         x.copy_(update)

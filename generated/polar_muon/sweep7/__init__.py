@@ -22,8 +22,8 @@ _update = Elementwise(
 
 
 def sweep7(
-    gram4_combinations: Sequence[Tensor],
-    gram4s: Sequence[Tensor],
+    gram3_combinations: Sequence[Tensor],
+    gram3s: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of PolarMuon, which outlined.py calls."""
-    _update(gram4_combinations, gram4s)
+    _update(gram3_combinations, gram3s)

@@ -12,7 +12,7 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep8",
-        states=(State("x_product_5", written=False),),
+        states=(State("x_product_3", written=False),),
         hypers=(),
         step=None,
         tensor_hypers=(),
@@ -24,7 +24,7 @@ _update = Elementwise(
 def sweep8(
     xs: Sequence[Tensor],
     x_befores: Sequence[Tensor],
-    x_product_5s: Sequence[Tensor],
+    x_product_3s: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of PolarMuon, which outlined.py calls."""
-    _update(xs, x_befores, x_product_5s)
+    _update(xs, x_befores, x_product_3s)

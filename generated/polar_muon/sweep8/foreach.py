@@ -12,12 +12,12 @@ from optgen.runtime.eager.parts import chunks
 def update(
     xs: list[Tensor],
     x_befores: list[Tensor],
-    x_product_5s: list[Tensor],
+    x_product_3s: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(xs, x_befores, x_product_5s):
-        xs, x_befores, x_product_5s = chunk
-        # x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
-        updates = torch._foreach_mul(x_befores, 3.285753657755655)
-        torch._foreach_add_(updates, x_product_5s)
+    for chunk in chunks(xs, x_befores, x_product_3s):
+        xs, x_befores, x_product_3s = chunk
+        # x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
+        updates = torch._foreach_mul(x_befores, 3.8916678022926607)
+        torch._foreach_add_(updates, x_product_3s)
         torch._foreach_copy_(xs, updates)

@@ -11,10 +11,10 @@ from optgen.runtime.eager.parts import zip_slices
 def update(
     xs: list[Tensor],
     x_befores: list[Tensor],
-    x_product_5s: list[Tensor],
+    x_product_3s: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for x, x_before, x_product_5 in zip_slices(xs, x_befores, x_product_5s):
-        # x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
-        update = x_before.mul(3.285753657755655).add_(x_product_5)
+    for x, x_before, x_product_3 in zip_slices(xs, x_befores, x_product_3s):
+        # x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
+        update = x_before.mul(3.8916678022926607).add_(x_product_3)
         x.copy_(update)

@@ -9,8 +9,8 @@ namespace {
 // Elementwise part of a step of PolarMuon, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { X, X_BEFORE, X_PRODUCT_5, STREAMS };
-    static constexpr u32 READ_ONLY = 1 << X_BEFORE | 1 << X_PRODUCT_5;
+    enum { X, X_BEFORE, X_PRODUCT_3, STREAMS };
+    static constexpr u32 READ_ONLY = 1 << X_BEFORE | 1 << X_PRODUCT_3;
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -33,7 +33,7 @@ struct Rule : RuleDefaults {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        i64 n, Stream<S> xs, Stream<const S> x_befores, Stream<const S> x_product_5s) {
+        i64 n, Stream<S> xs, Stream<const S> x_befores, Stream<const S> x_product_3s) {
         using C = ComputeType<S>;
         const i64 ahead = prefetch_distance<S>(n);
         const i64 strip = prefetch_strip<S>(n);
@@ -43,15 +43,15 @@ struct Rule : RuleDefaults {
             for (i64 i = begin; strip < n && i < end; i += CACHE_LINE) {
                 prefetch(xs + i);
                 prefetch(x_befores + i);
-                prefetch(x_product_5s + i);
+                prefetch(x_product_3s + i);
             }
             for (i64 i = begin; i < end; i += LANES<C>) {
                 C x = load(xs + i, ahead);
                 C x_before = load(x_befores + i, ahead);
-                C x_product_5 = load(x_product_5s + i, ahead);
+                C x_product_3 = load(x_product_3s + i, ahead);
 
-                // x = odd_polynomial(x, 3.285753657755655, -2.3681294933425376, 0.46449024233003106)
-                x = C(3.285753657755655) * x_before + x_product_5;
+                // x = odd_polynomial(x, 3.8916678022926607, -2.772484153217685, 0.5060648178503393)
+                x = C(3.8916678022926607) * x_before + x_product_3;
 
                 store(xs + i, x);
             }
@@ -60,7 +60,7 @@ struct Rule : RuleDefaults {
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
-        return sweep<S>(n, streams[X], streams[X_BEFORE], streams[X_PRODUCT_5]);
+        return sweep<S>(n, streams[X], streams[X_BEFORE], streams[X_PRODUCT_3]);
     }
 };
 

@@ -22,8 +22,8 @@ _update = Elementwise(
 
 
 def sweep9(
-    gram5_combinations: Sequence[Tensor],
-    gram5s: Sequence[Tensor],
+    gram4_combinations: Sequence[Tensor],
+    gram4s: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of PolarMuon, which outlined.py calls."""
-    _update(gram5_combinations, gram5s)
+    _update(gram4_combinations, gram4s)

@@ -13,7 +13,7 @@ _update = Elementwise(
     Rule(
         name="sweep3",
         states=(),
-        hypers=("step_size",),
+        hypers=("momentum_buffer_matrix_orthogonalize_weight",),
         step=None,
         tensor_hypers=(),
     ),
@@ -22,10 +22,14 @@ _update = Elementwise(
 
 
 def sweep3(
-    params: Sequence[Tensor],
     us: Sequence[Tensor],
+    momentum_buffer_matrix_orthogonalizes: Sequence[Tensor],
     *,
-    step_size: float = 0.0,
+    momentum_buffer_matrix_orthogonalize_weight: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of Scion, which outlined.py calls."""
-    _update(params, us, step_size=step_size)
+    _update(
+        us,
+        momentum_buffer_matrix_orthogonalizes,
+        momentum_buffer_matrix_orthogonalize_weight=momentum_buffer_matrix_orthogonalize_weight,
+    )

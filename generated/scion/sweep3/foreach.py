@@ -10,13 +10,16 @@ from optgen.runtime.eager.parts import chunks
 
 
 def update(
-    params: list[Tensor],
     us: list[Tensor],
+    momentum_buffer_matrix_orthogonalizes: list[Tensor],
     *,
-    step_size: float,
+    momentum_buffer_matrix_orthogonalize_weight: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(params, us):
-        params, us = chunk
-        # p = p - lr * scale * u
-        torch._foreach_add_(params, us, alpha=-step_size)
+    for chunk in chunks(us, momentum_buffer_matrix_orthogonalizes):
+        us, momentum_buffer_matrix_orthogonalizes = chunk
+        # u = sqrt(rows(p) / cols(p)) * orthogonalize(b, ns_coefficients, ns_steps, eps)
+        updates = torch._foreach_mul(
+            momentum_buffer_matrix_orthogonalizes, momentum_buffer_matrix_orthogonalize_weight
+        )
+        torch._foreach_copy_(us, updates)

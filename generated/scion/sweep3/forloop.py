@@ -9,12 +9,17 @@ from optgen.runtime.eager.parts import zip_slices
 
 
 def update(
-    params: list[Tensor],
     us: list[Tensor],
+    momentum_buffer_matrix_orthogonalizes: list[Tensor],
     *,
-    step_size: float,
+    momentum_buffer_matrix_orthogonalize_weight: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, u in zip_slices(params, us):
-        # p = p - lr * scale * u
-        param.add_(u, alpha=-step_size)
+    for u, momentum_buffer_matrix_orthogonalize in zip_slices(
+        us, momentum_buffer_matrix_orthogonalizes
+    ):
+        # u = sqrt(rows(p) / cols(p)) * orthogonalize(b, ns_coefficients, ns_steps, eps)
+        update = momentum_buffer_matrix_orthogonalize.mul(
+            momentum_buffer_matrix_orthogonalize_weight
+        )
+        u.copy_(update)

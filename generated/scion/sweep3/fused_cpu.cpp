@@ -9,13 +9,13 @@ namespace {
 // Elementwise part of a step of Scion, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { PARAM, U, STREAMS };
+    enum { U, MOMENTUM_BUFFER_MATRIX_ORTHOGONALIZE, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
     struct Hypers {
-        double step_size;
+        double momentum_buffer_matrix_orthogonalize_weight;
     };
 
     static bool applies(const Sizes&) { return true; }
@@ -32,25 +32,28 @@ struct Rule : RuleDefaults {
     // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
-    NOINLINE static void sweep(const Hypers& hypers, i64 n, Stream<S> params, Stream<const S> us) {
+    NOINLINE static void sweep(
+        const Hypers& hypers, i64 n, Stream<S> us,
+        Stream<const S> momentum_buffer_matrix_orthogonalizes) {
         using C = ComputeType<S>;
-        const C step_size = C(hypers.step_size);
+        const C momentum_buffer_matrix_orthogonalize_weight = C(hypers.momentum_buffer_matrix_orthogonalize_weight);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C param = load(params + i, ahead);
             C u = load(us + i, ahead);
+            C momentum_buffer_matrix_orthogonalize = load(momentum_buffer_matrix_orthogonalizes + i, ahead);
 
-            // p = p - lr * scale * u
-            param = param - step_size * u;
+            // u = sqrt(rows(p) / cols(p)) * orthogonalize(b, ns_coefficients, ns_steps, eps)
+            u = momentum_buffer_matrix_orthogonalize_weight * momentum_buffer_matrix_orthogonalize;
 
-            store(params + i, param);
+            store(us + i, u);
         }
     }
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
-        return sweep<S>(inputs.hypers, n, streams[PARAM], streams[U]);
+        return sweep<S>(
+            inputs.hypers, n, streams[U], streams[MOMENTUM_BUFFER_MATRIX_ORTHOGONALIZE]);
     }
 };
 

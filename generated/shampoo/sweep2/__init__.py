@@ -13,7 +13,7 @@ _update = Elementwise(
     Rule(
         name="sweep2",
         states=(),
-        hypers=("lr",),
+        hypers=("eps",),
         step=None,
         tensor_hypers=(),
     ),
@@ -22,10 +22,10 @@ _update = Elementwise(
 
 
 def sweep2(
-    params: Sequence[Tensor],
-    us: Sequence[Tensor],
+    gram_lefts: Sequence[Tensor],
+    gram_left_identitys: Sequence[Tensor],
     *,
-    lr: float = 0.0,
+    eps: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of Shampoo, which outlined.py calls."""
-    _update(params, us, lr=lr)
+    _update(gram_lefts, gram_left_identitys, eps=eps)

@@ -10,13 +10,14 @@ from optgen.runtime.eager.parts import chunks
 
 
 def update(
-    params: list[Tensor],
-    us: list[Tensor],
+    gram_lefts: list[Tensor],
+    gram_left_identitys: list[Tensor],
     *,
-    lr: float,
+    eps: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(params, us):
-        params, us = chunk
-        # p = p - lr * u
-        torch._foreach_add_(params, us, alpha=-lr)
+    for chunk in chunks(gram_lefts, gram_left_identitys):
+        gram_lefts, gram_left_identitys = chunk
+        # L = eps * identity(L)
+        updates = torch._foreach_mul(gram_left_identitys, eps)
+        torch._foreach_copy_(gram_lefts, updates)

@@ -9,12 +9,13 @@ from optgen.runtime.eager.parts import zip_slices
 
 
 def update(
-    params: list[Tensor],
-    us: list[Tensor],
+    gram_lefts: list[Tensor],
+    gram_left_identitys: list[Tensor],
     *,
-    lr: float,
+    eps: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, u in zip_slices(params, us):
-        # p = p - lr * u
-        param.add_(u, alpha=-lr)
+    for gram_left, gram_left_identity in zip_slices(gram_lefts, gram_left_identitys):
+        # L = eps * identity(L)
+        update = gram_left_identity.mul(eps)
+        gram_left.copy_(update)

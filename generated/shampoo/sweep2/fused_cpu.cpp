@@ -9,13 +9,13 @@ namespace {
 // Elementwise part of a step of Shampoo, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { PARAM, U, STREAMS };
+    enum { GRAM_LEFT, GRAM_LEFT_IDENTITY, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
     struct Hypers {
-        double lr;
+        double eps;
     };
 
     static bool applies(const Sizes&) { return true; }
@@ -32,25 +32,26 @@ struct Rule : RuleDefaults {
     // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
-    NOINLINE static void sweep(const Hypers& hypers, i64 n, Stream<S> params, Stream<const S> us) {
+    NOINLINE static void sweep(
+        const Hypers& hypers, i64 n, Stream<S> gram_lefts, Stream<const S> gram_left_identitys) {
         using C = ComputeType<S>;
-        const C lr = C(hypers.lr);
+        const C eps = C(hypers.eps);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C param = load(params + i, ahead);
-            C u = load(us + i, ahead);
+            C gram_left = load(gram_lefts + i, ahead);
+            C gram_left_identity = load(gram_left_identitys + i, ahead);
 
-            // p = p - lr * u
-            param = param - lr * u;
+            // L = eps * identity(L)
+            gram_left = eps * gram_left_identity;
 
-            store(params + i, param);
+            store(gram_lefts + i, gram_left);
         }
     }
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
-        return sweep<S>(inputs.hypers, n, streams[PARAM], streams[U]);
+        return sweep<S>(inputs.hypers, n, streams[GRAM_LEFT], streams[GRAM_LEFT_IDENTITY]);
     }
 };
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from optgen.runtime.elementwise import Elementwise
-from optgen.runtime.rule import Rule, State
+from optgen.runtime.rule import Rule
 
 _update = Elementwise(
     Rule(
         name="sweep3",
-        states=(State("param"),),
-        hypers=("lr", "eps"),
+        states=(),
+        hypers=(),
         step=None,
         tensor_hypers=(),
     ),
@@ -22,12 +22,8 @@ _update = Elementwise(
 
 
 def sweep3(
-    state_sums: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    params: Sequence[Tensor],
-    *,
-    lr: float = 0.0,
-    eps: float = 0.0,
+    gram_lefts: Sequence[Tensor],
+    grad_row_grams: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of Shampoo, which outlined.py calls."""
-    _update(state_sums, grads, params, lr=lr, eps=eps)
+    _update(gram_lefts, grad_row_grams)

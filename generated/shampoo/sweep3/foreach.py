@@ -10,20 +10,11 @@ from optgen.runtime.eager.parts import chunks
 
 
 def update(
-    state_sums: list[Tensor],
-    grads: list[Tensor],
-    params: list[Tensor],
-    *,
-    lr: float,
-    eps: float,
+    gram_lefts: list[Tensor],
+    grad_row_grams: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(state_sums, grads, params):
-        state_sums, grads, params = chunk
-        # s = s + g**2
-        torch._foreach_addcmul_(state_sums, grads, grads)
-        # u = g / sqrt(s + eps)
-        # p = p - lr * u
-        denoms = torch._foreach_add(state_sums, eps)
-        torch._foreach_sqrt_(denoms)
-        torch._foreach_addcdiv_(params, grads, denoms, -lr)
+    for chunk in chunks(gram_lefts, grad_row_grams):
+        gram_lefts, grad_row_grams = chunk
+        # L = L + g @ transpose(g)
+        torch._foreach_add_(gram_lefts, grad_row_grams)

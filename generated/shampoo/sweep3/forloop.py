@@ -9,18 +9,10 @@ from optgen.runtime.eager.parts import zip_slices
 
 
 def update(
-    state_sums: list[Tensor],
-    grads: list[Tensor],
-    params: list[Tensor],
-    *,
-    lr: float,
-    eps: float,
+    gram_lefts: list[Tensor],
+    grad_row_grams: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for state_sum, grad, param in zip_slices(state_sums, grads, params):
-        # s = s + g**2
-        state_sum.addcmul_(grad, grad)
-        # u = g / sqrt(s + eps)
-        # p = p - lr * u
-        denom = state_sum.add(eps).sqrt_()
-        param.addcdiv_(grad, denom, value=-lr)
+    for gram_left, grad_row_gram in zip_slices(gram_lefts, grad_row_grams):
+        # L = L + g @ transpose(g)
+        gram_left.add_(grad_row_gram)

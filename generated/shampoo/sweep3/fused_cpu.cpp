@@ -9,13 +9,12 @@ namespace {
 // Elementwise part of a step of Shampoo, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { STATE_SUM, GRAD, PARAM, STREAMS };
+    enum { GRAM_LEFT, GRAD_ROW_GRAM, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
     struct Hypers {
-        double lr, eps;
     };
 
     static bool applies(const Sizes&) { return true; }
@@ -32,34 +31,24 @@ struct Rule : RuleDefaults {
     // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
-    NOINLINE static void sweep(
-        const Hypers& hypers, i64 n, Stream<S> state_sums, Stream<const S> grads,
-        Stream<S> params) {
+    NOINLINE static void sweep(i64 n, Stream<S> gram_lefts, Stream<const S> grad_row_grams) {
         using C = ComputeType<S>;
-        const C lr = C(hypers.lr);
-        const C eps = C(hypers.eps);
         const i64 ahead = prefetch_distance<S>(n);
-        struct { DelayedStore<S> state_sum, param; } delayed;
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C state_sum = load(state_sums + i, ahead);
-            C grad = load(grads + i, ahead);
-            C param = load(params + i, ahead);
+            C gram_left = load(gram_lefts + i, ahead);
+            C grad_row_gram = load(grad_row_grams + i, ahead);
 
-            // s = s + g**2
-            state_sum = state_sum + grad * grad;
-            // u = g / sqrt(s + eps)
-            // p = p - lr * u
-            param = param - lr * grad / sqrt(state_sum + eps);
+            // L = L + g @ transpose(g)
+            gram_left = gram_left + grad_row_gram;
 
-            delayed.state_sum.store(state_sums + i, state_sum);
-            delayed.param.store(params + i, param);
+            store(gram_lefts + i, gram_left);
         }
     }
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
-        return sweep<S>(inputs.hypers, n, streams[STATE_SUM], streams[GRAD], streams[PARAM]);
+        return sweep<S>(n, streams[GRAM_LEFT], streams[GRAD_ROW_GRAM]);
     }
 };
 

@@ -17,7 +17,12 @@ def update(
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     for param, exp_avg_product_2 in zip_slices(params, exp_avg_product_2s):
-        # u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
+        # x, y = g, m
+        # x, y = transpose(U) @ x, transpose(U) @ y
+        # x, y = x @ W, y @ W
+        # u = y / (sqrt(v) + eps)
+        # u = U @ u
+        # u = u @ transpose(W)
         # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
         param.add_(exp_avg_product_2, alpha=-step_size)
         # p = p - lr * weight_decay * p

@@ -43,7 +43,12 @@ struct Rule : RuleDefaults {
             C param = load(params + i, ahead);
             C exp_avg_product_2 = load(exp_avg_product_2s + i, ahead);
 
-            // u = U @ (transpose(U) @ m @ W / (sqrt(v) + eps)) @ transpose(W)
+            // x, y = g, m
+            // x, y = transpose(U) @ x, transpose(U) @ y
+            // x, y = x @ W, y @ W
+            // u = y / (sqrt(v) + eps)
+            // u = U @ u
+            // u = u @ transpose(W)
             // p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             param = param - step_size * exp_avg_product_2;
             // p = p - lr * weight_decay * p

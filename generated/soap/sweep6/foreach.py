@@ -30,10 +30,11 @@ def update(
         # m = beta1 * m + (1 - beta1) * g
         scale_(exp_avgs, beta1)
         torch._foreach_add_(exp_avgs, grads, alpha=one_minus_beta1)
-        # v = beta2 * v + (1 - beta2) * g**2
+        # x, y = g, m
+        # v = beta2 * v + (1 - beta2) * x**2
         scale_(exp_avg_sqs, beta2)
         torch._foreach_addcmul_(exp_avg_sqs, grads, grads, one_minus_beta2)
-        # u = m / (sqrt(v) + eps)
+        # u = y / (sqrt(v) + eps)
         # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
         denoms = torch._foreach_sqrt(exp_avg_sqs)
         torch._foreach_add_(denoms, eps)

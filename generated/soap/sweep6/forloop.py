@@ -26,9 +26,10 @@ def update(
     for exp_avg, grad, exp_avg_sq, param in zip_slices(exp_avgs, grads, exp_avg_sqs, params):
         # m = beta1 * m + (1 - beta1) * g
         exp_avg.mul_(beta1).add_(grad, alpha=one_minus_beta1)
-        # v = beta2 * v + (1 - beta2) * g**2
+        # x, y = g, m
+        # v = beta2 * v + (1 - beta2) * x**2
         exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=one_minus_beta2)
-        # u = m / (sqrt(v) + eps)
+        # u = y / (sqrt(v) + eps)
         # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
         denom = exp_avg_sq.sqrt().add_(eps)
         param.addcdiv_(exp_avg, denom, value=-step_size)

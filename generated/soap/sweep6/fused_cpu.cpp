@@ -54,9 +54,10 @@ struct Rule : RuleDefaults {
 
             // m = beta1 * m + (1 - beta1) * g
             exp_avg = beta1 * exp_avg + one_minus_beta1 * grad;
-            // v = beta2 * v + (1 - beta2) * g**2
+            // x, y = g, m
+            // v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad;
-            // u = m / (sqrt(v) + eps)
+            // u = y / (sqrt(v) + eps)
             // p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             param = param - step_size * exp_avg / (sqrt(exp_avg_sq) + eps);
             // p = p - lr * weight_decay * p

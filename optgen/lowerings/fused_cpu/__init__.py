@@ -29,20 +29,15 @@ from optgen.lowerings.fused_cpu.loop_printer import ElementwiseLoop
 from optgen.lowerings.fused_cpu.phased_file import phased_context
 from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
 from optgen.lowerings.lowering import Context, Lowering
-from optgen.passes.kernel_plans import (
-    codes_readers,
+from optgen.passes import all_passes
+from optgen.passes.plan_rule import plan, plans, run_own
+from optgen.passes.prepare_for_kernels import (
     is_one_sweep,
     legend_of_choices,
     load_device_scalars,
-    zero_gradients,
 )
-from optgen.passes.order import KERNEL_PASSES, run
-from optgen.passes.plan import plan, plans
 from optgen.passes.prepare_rule import specialize_unit_matrices
-from optgen.passes.recognize_rules import is_scatter_add
-
-_PASSES = (*KERNEL_PASSES, zero_gradients)
-
+from optgen.passes.recognize_rules import codes_readers, is_scatter_add
 
 _AXES_OF_SHAPE: dict[Shape, Axes] = {"like": Axes.TENSOR, "row": Axes.ROW, "col": Axes.COLUMN}
 
@@ -50,7 +45,7 @@ _AXES_OF_SHAPE: dict[Shape, Axes] = {"like": Axes.TENSOR, "row": Axes.ROW, "col"
 def lower(algorithm: Algorithm) -> Context:
     """Return the variables of the templates, as indented blocks of text."""
     algorithm = load_device_scalars(algorithm)
-    all_plans = [run(_PASSES, p) for p in _plans(algorithm)]
+    all_plans = [run_own(all_passes.FUSED_CPU, each) for each in _plans(algorithm)]
     symbols = {state.key: state.symbol for plan in all_plans for state in plan.fresh_states()}
     fresh_symbols = [symbols[state.key] for state in algorithm.states if state.key in symbols]
     streams = _streams(algorithm, all_plans)

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from optgen.ir.generated_names import escaped, upper_case_name
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -28,8 +27,9 @@ from optgen.ir.nodes import (
     only_factor,
 )
 from optgen.ir.ops import OPS, SHADOWABLE_FUNCTIONS
-from optgen.lowerings.python.literals import one_line
-from optgen.passes.linear import is_number, split_sign
+from optgen.ir.reserved_in_python import escaped, upper_case_name
+from optgen.lowerings.python.literals import Quote, not_shown, one_line, shown_after
+from optgen.passes.linear_forms import is_number, split_sign
 
 _INFIX = {  # op -> precedence, C++ operator
     "==": (3, "=="),
@@ -297,6 +297,7 @@ class Statements:
     ) -> list[str]:
         lines: list[str] = []
         assignment_counts = Counter(a.target.name for a in assigns(program))
+        shown: Quote = ()
         for position, stmt in enumerate(program):
             later = read_later | names_read(program[position + 1 :])
             if isinstance(stmt, If):
@@ -306,9 +307,10 @@ class Statements:
                         value = "" if name in always_assigned((stmt,)) else " = 0"
                         lines.append(f"{self.type} {variable(name)}{value};")
                 lines += self._if(stmt, declared, later, column)
+                shown = ()
             else:
-                if position == 0 or program[position - 1].quote != stmt.quote:
-                    lines += map(comment, stmt.quote)
+                lines += map(comment, not_shown(stmt.quote, shown))
+                shown = shown_after(stmt.quote, shown)
                 name = stmt.target.name
                 declaration = (
                     "" if name in declared else self._declaration(name, assignment_counts[name])

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from optgen.ir.execution import is_wide
-from optgen.ir.generated_names import free_name, is_free, numbered
 from optgen.ir.kinds import Axes, KindLookup
 from optgen.ir.nodes import (
     Assign,
@@ -33,7 +32,8 @@ from optgen.ir.plan import (
     read_before_assigned,
     reads,
 )
-from optgen.passes.name_values import Draws
+from optgen.ir.reserved_in_python import free_name, is_free, numbered
+from optgen.passes.extract_subexpressions import Draws
 
 _LOOP_NAMES = {
     Axes.TENSOR: "sweep",

@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from optgen.ir.algorithm import Hyper
-from optgen.ir.generated_names import free_name, is_free
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import (
     Call,
@@ -28,6 +27,7 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import CONDITION_OPERANDS, OPS, PROPERTIES, RANDOM_OPS
 from optgen.ir.plan import Plan
+from optgen.ir.reserved_in_python import free_name, is_free
 from optgen.lowerings.fused_cpu.cpp_text import (
     ATOM,
     CALLS,
@@ -40,7 +40,7 @@ from optgen.lowerings.fused_cpu.cpp_text import (
 )
 from optgen.lowerings.fused_cpu.scalar_program import NumberPrinter, ScalarProgram
 from optgen.passes.convert_branches import BranchFlattener
-from optgen.passes.names import candidate_names, is_rare, scalar_name
+from optgen.passes.descriptive_names import candidate_names, is_rare, scalar_name
 
 _COLUMN = 8  # at which constants are declared
 _DRAWS = {"random": "random_numbers", "random16": "random_numbers16"}

@@ -8,7 +8,6 @@ from itertools import product
 
 from optgen.contract.states import Condition
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.generated_names import plural
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import (
     Assign,
@@ -23,6 +22,7 @@ from optgen.ir.nodes import (
     walk,
 )
 from optgen.ir.plan import Plan, Sweep
+from optgen.ir.reserved_in_python import plural
 from optgen.lowerings.fused_cpu.cpp_text import WIDTH, constant, indented, variable, wrapped_list
 from optgen.lowerings.fused_cpu.loop_body import LoopBody
 from optgen.lowerings.fused_cpu.scalar_program import INPUTS, ScalarProgram

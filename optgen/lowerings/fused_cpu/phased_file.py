@@ -31,7 +31,7 @@ from optgen.lowerings.fused_cpu.scalar_program import NumberFunction, ScalarProg
 from optgen.lowerings.fused_cpu.step_functions import DrawFunction, StepFunctions
 from optgen.lowerings.lowering import Context
 from optgen.passes.dead_code import used_scalars
-from optgen.passes.name_values import name_random
+from optgen.passes.extract_subexpressions import extract_draws
 
 _MAX_VALUES = 64  # the number of bits of a set: include/rule_tables.h
 _END_OF_CALL = ">(*table, *threads);"
@@ -177,7 +177,7 @@ class _PhasedRule:
     @cached_property
     def _phase_steps(self) -> PhaseSteps:
         """Steps of the plan, and their values."""
-        plan, draws = name_random(self.plan)
+        plan, draws = extract_draws(self.plan)
         return PhaseSteps(plan, dict(self.streams), draws)
 
     @cached_property

@@ -22,7 +22,7 @@ from optgen.lowerings.fused_cpu.cpp_text import (
     wrapped_list,
 )
 from optgen.lowerings.fused_cpu.kernel_steps import Step
-from optgen.passes.kernel_plans import ROUNDED, round_state
+from optgen.passes.prepare_for_kernels import ROUNDED, round_state
 
 INPUTS: Mapping[str, str] = {
     "hypers": "const Hypers&",

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from optgen.contract.states import Condition
-from optgen.ir.generated_names import plural
 from optgen.ir.kinds import Axes
 from optgen.ir.plan import Plan
+from optgen.ir.reserved_in_python import plural
 from optgen.lowerings.fused_cpu.cpp_text import (
     constant,
     indented,

@@ -21,12 +21,6 @@ from optgen.lowerings.fused_triton.address_printer import UsedNames
 from optgen.lowerings.fused_triton.expression_printer import variable
 from optgen.lowerings.fused_triton.finishes import FinishKernel, FinishPrinter
 from optgen.lowerings.fused_triton.prologue import PackedScalars, Prologue
-from optgen.lowerings.fused_triton.split_phases import (
-    first_part,
-    isolate_mixed_reductions,
-    partial_sums,
-    split_finishes,
-)
 from optgen.lowerings.fused_triton.sweeps import (
     ARGUMENTS,
     FINISH_ARGUMENTS,
@@ -44,11 +38,14 @@ from optgen.lowerings.fused_triton.workspace_slots import (
     names_read_by,
 )
 from optgen.lowerings.lowering import Lowering
-from optgen.passes.kernel_plans import load_device_scalars
-from optgen.passes.order import KERNEL_PASSES, run
-from optgen.passes.plan import plans
+from optgen.passes.all_passes import FUSED_TRITON as TRITON_PASSES
+from optgen.passes.plan_rule import target_plans
+from optgen.passes.prepare_for_kernels import load_device_scalars
+from optgen.passes.split_finishes import (
+    first_part,
+    partial_sums,
+)
 
-_PASSES = (isolate_mixed_reductions, *KERNEL_PASSES)
 Context = dict[str, Any]
 
 
@@ -56,14 +53,17 @@ def lower(algorithm: Algorithm) -> Mapping[str, Any]:
     """Return the variables of the file's template."""
     algorithm = load_device_scalars(algorithm)
     keys = [state.key for state in algorithm.states if state.shape != "scalar"]
-    contexts = [_plan_context(run(_PASSES, plan), keys) for plan in plans(algorithm)]
+    contexts = [_plan_context(plan, keys) for plan in target_plans(algorithm, TRITON_PASSES)]
     return {
         "algorithm": algorithm,
-        "may_skip": not algorithm.is_function,  # a step with a gradient scaler
+        "may_skip": not (
+            algorithm.is_function and algorithm.elementwise
+        ),  # a gradient scaler skips
         "plans": contexts,
         "reduces_over_parameters": any(
             kernel["kind"] == "wide" for plan in contexts for kernel in plan["kernels"]
         ),
+        "launches_doc": _launches_in_title(contexts),
         "arguments": ARGUMENTS,
         "finish_arguments": FINISH_ARGUMENTS,
         "scalars": max(plan["scalars"] for plan in contexts),
@@ -84,7 +84,6 @@ def _plan_context(plan: Plan, keys: Sequence[str]) -> Context:
 
     `keys` has the keys of the streamed states of all plans, as the bucket's table has them.
     """
-    plan = split_finishes(plan)
     algorithm, packed = plan.algorithm, _packed_scalars(plan)
     slots = _slots(plan, packed)
     rows = {algorithm.param: 0, algorithm.grad: 1}  # of the bucket's table
@@ -104,6 +103,7 @@ def _plan_context(plan: Plan, keys: Sequence[str]) -> Context:
         plan, rows, stream_count, scalar_types, local_names, packed, slots, by_matrix, in_phases
     )
     kernels = list(_kernels(plan, printer))
+    kinds = [kernel["kind"] for kernel in kernels]
     workspace = {
         "in_phases": in_phases,
         "by_matrix": by_matrix,
@@ -122,6 +122,7 @@ def _plan_context(plan: Plan, keys: Sequence[str]) -> Context:
         "scalar_types": scalar_types,
         "prologue": prologue.lines(),
         "prologue_doc": prologue.doc(),
+        "has_prologue": prologue.computes,
         "prologue_shapes": prologue.reads_shapes,
         "sweeps_share": any(
             name in WORKSPACE_ARGUMENTS
@@ -129,12 +130,32 @@ def _plan_context(plan: Plan, keys: Sequence[str]) -> Context:
             if kernel["kind"] == "sweep"
             for name in kernel["arguments"]
         ),
-        "has_finish": any(kernel["kind"] in ("finish", "finish_matrices") for kernel in kernels),
+        "has_finish": any(kind in ("finish", "finish_matrices") for kind in kinds),
+        "launches": _launches(kinds, prologue.computes),
         "kernels": kernels,
         "workspace": ", ".join(
             ["scalars=SCALARS.value", *(f"{k}={v}" for k, v in workspace.items() if v)]
         ),
     }
+
+
+def _launches(kinds: Sequence[str], has_prologue: bool) -> str:
+    """Return what a step launches, in English."""
+    sweeps = "the sweeps" if kinds.count("sweep") > 1 else "the sweep"
+    parts = [*(["the scalar program"] if has_prologue else []), sweeps]
+    parts += ["the finishes"] if any(kind.startswith("finish") for kind in kinds) else []
+    parts += ["the matrix ops"] if "call" in kinds else []
+    *others, last = parts
+    return f"{', '.join(others)} and {last}, each" if others else last
+
+
+def _launches_in_title(plans: Sequence[Context]) -> str:
+    """Return which launches a step makes, for the first line of a file."""
+    if any(len(plan["kernels"]) > 1 for plan in plans):
+        return "launches for scalars, for each sweep, and for what lies between sweeps"
+    if any(plan["has_prologue"] for plan in plans):
+        return "one launch for scalars, and one for elements"
+    return "one launch"
 
 
 def _workspace_sizes(kernels: Sequence[Context], slots: Slots) -> dict[str, int]:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from optgen.ir.generated_names import escaped, upper_case_name
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, walk
 from optgen.ir.ops import CONDITION_OPERANDS, RANDOM_OPS
+from optgen.ir.reserved_in_python import escaped, upper_case_name
 from optgen.lowerings.python.literals import exact_literal
-from optgen.passes.linear import is_number, split_sign
+from optgen.passes.linear_forms import is_number, split_sign
 
 _INFIX = {  # op -> precedence, operator
     "+": (5, "+"),
@@ -90,7 +90,7 @@ _VARIABLES = (
 _CONSTANTS = (
     "BLOCK BLOCKS COLUMNS COMPUTE_T DEPTH EPS FINISH_TILES FIRST_BLOCK GROUPS GROUP_PARTIALS "
     "GROUP_SUMS GROUP_SUM_COUNT HEIGHT NDIM NUMEL PARAM_GROUP PARTIALS ROWS SCALARS STREAMS SUMS "
-    "SUM_COUNT TAIL TILES TILE_SHAPE_INDEX VALUES VECTOR WHOLE_NUMEL WIDTH WORKSPACES"
+    "SUM_COUNT TAIL TILES TILE_SHAPE_INDEX VALUES VECTOR WHOLE_NUMEL WIDTH WORKSPACE WORKSPACES"
 )
 RESERVED = frozenset(f"{_FUNCTIONS} {_ARGUMENTS} {_VARIABLES} {_CONSTANTS} tl triton".split())
 """Names that the kernels use themselves, so no variable of a rule may have them."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from optgen.ir.generated_names import plural
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import (
     Assign,
@@ -25,6 +24,7 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import OPS
 from optgen.ir.plan import Finish, Phase, Plan, Sweep, is_maximum, is_reduction, reads
+from optgen.ir.reserved_in_python import plural
 from optgen.lowerings.fused_triton.address_printer import (
     Use,
     UsedNames,
@@ -43,7 +43,6 @@ from optgen.lowerings.fused_triton.expression_printer import (
     variable,
 )
 from optgen.lowerings.fused_triton.prologue import PackedScalars
-from optgen.lowerings.fused_triton.split_phases import first_part, partial_sums, with_conditions
 from optgen.lowerings.fused_triton.sweeps import (
     Context,
     Kernels,
@@ -58,6 +57,7 @@ from optgen.lowerings.fused_triton.workspace_slots import (
     names_computed_by,
     names_read_by,
 )
+from optgen.passes.split_finishes import first_part, partial_sums, with_conditions
 
 _ARGUMENTS = ("table", "shapes", "scalars", "values", "partials")
 

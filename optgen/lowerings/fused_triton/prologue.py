@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from optgen.contract.states import Condition
-from optgen.ir.generated_names import is_free, plural
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import (
     Assign,
@@ -30,6 +29,7 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import CONDITION_OPERANDS
 from optgen.ir.plan import Plan, Stream
+from optgen.ir.reserved_in_python import is_free, plural
 from optgen.lowerings.fused_triton.address_printer import (
     UsedNames,
     indented,
@@ -48,10 +48,10 @@ from optgen.lowerings.fused_triton.expression_printer import (
     read_property,
     variable,
 )
-from optgen.lowerings.python.literals import comment
-from optgen.passes.kernel_plans import ROUNDED, legend_of_choices, round_state
-from optgen.passes.name_values import reuse_item_names
-from optgen.passes.names import candidate_names
+from optgen.lowerings.python.literals import Quote, comment, not_shown, shown_after
+from optgen.passes.descriptive_names import candidate_names
+from optgen.passes.extract_subexpressions import reuse_item_names
+from optgen.passes.prepare_for_kernels import ROUNDED, legend_of_choices, round_state
 
 
 class PackedScalars:
@@ -205,8 +205,6 @@ class Prologue:
         if advanced:
             advance = f"Advance one tensor's {' and '.join(advanced)}"
             return f"{advance}, and compute its scalars in float64."
-        if not self._packed.program_results:
-            return "Compute no scalars: the rule needs none."
         if self._plan.scalars:
             return "Compute one tensor's scalars in float64."
         return "Store the hyperparameters of one tensor's group as its scalars."
@@ -219,6 +217,11 @@ class Prologue:
         stores = [*self._state_stores(), *map(self._store, stored_at_end)]
         addresses = needed_lines(prologue_addresses(self._hyper_count), self._used)
         return [*addresses, *loads, "", *body, "", *stores]
+
+    @property
+    def computes(self) -> bool:
+        """Tell whether the kernel has anything to compute or to store."""
+        return any(self.lines())
 
     @property
     def reads_shapes(self) -> bool:
@@ -275,14 +278,16 @@ class Prologue:
         lines: list[str] = []
         stored: set[str] = set()
         known_after_branch = known_after | _defined(program)
+        shown: Quote = ()
         for stmt in program:
             if isinstance(stmt, Assign):
                 assignment = f"{variable(stmt.target.name)} = {self._value(stmt)}"
-                # Leave out comments that equal the statement, or a line just above it.
-                repeated = {f"# {assignment}", *lines[-3:]}
-                lines += [line for line in map(comment, stmt.quote) if line not in repeated]
+                new = not_shown(stmt.quote, shown)
+                lines += [comment(line) for line in new if line != assignment]
                 lines.append(assignment)
+                shown = shown_after(stmt.quote, shown)
                 continue
+            shown = ()
             then, stored_in_arm = self._arm(stmt.then, known_after_branch)
             lines += [f"if {self._printer.condition(stmt.condition)}:", *then]
             stored |= stored_in_arm

@@ -11,7 +11,6 @@ from typing import Any
 
 from optgen.contract.states import QUANTIZED, Condition
 from optgen.ir.algorithm import State
-from optgen.ir.generated_names import plural
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import (
     Assign,
@@ -26,6 +25,7 @@ from optgen.ir.nodes import (
     expressions,
     refs,
 )
+from optgen.ir.ops import OPS
 from optgen.ir.plan import (
     MatrixCall,
     Plan,
@@ -37,6 +37,7 @@ from optgen.ir.plan import (
     read_before_assigned,
     reads,
 )
+from optgen.ir.reserved_in_python import plural
 from optgen.lowerings.fused_triton.address_printer import (
     Use,
     UsedNames,
@@ -57,8 +58,8 @@ from optgen.lowerings.fused_triton.workspace_slots import (
     reductions_to,
 )
 from optgen.lowerings.python.expression_printer import PythonPrinter
-from optgen.lowerings.python.literals import comment
-from optgen.passes.kernel_plans import has_flat_sweeps
+from optgen.lowerings.python.literals import Quote, comment, literal, not_shown, shown_after
+from optgen.passes.prepare_for_kernels import has_flat_sweeps
 
 Context = dict[str, Any]
 _BROADCAST = {Axes.ROW: "[:, :, None]", Axes.COLUMN: "[:, None, :]", Axes.MATRIX: "[:, None, None]"}
@@ -113,8 +114,12 @@ class Kernels:
         stream_contexts = [
             self.stream_context(s.name) | codes_context(s, self._has_codes) for s in streams
         ]
+        effects = {"update": any(s.stored for s in streams), "reduce": bool(sweep.reductions)}
+        numbers = print_numbers(self.packed, sweep.body, ".to(dtype)" if self.in_phases else "")
         context: Context = {
             "kind": "sweep",
+            "verb": " and ".join(verb for verb, holds in effects.items() if holds).capitalize(),
+            "reads_scalars": bool(numbers),
             "stored_locals": [s.name for s in streams if s.role == "local" and s.stored],
             "streams": stream_contexts,
             "launch_types": self._launch_types(stream_contexts),
@@ -131,7 +136,7 @@ class Kernels:
                     f"{s['name']} = tl.load({s['list']}, {s['mask']}){s['broadcast']}"
                     for s in small_values
                 ),
-                *print_numbers(self.packed, sweep.body, ".to(dtype)" if self.in_phases else ""),
+                *numbers,
             ],
             "body": [*print_zeros(sweep.body), *print_sweep(sweep.body, self.packed)],
             "stores": print_stores(streams, self._has_codes),
@@ -183,10 +188,11 @@ class Kernels:
         addresses = needed_lines(tile_addresses(counts), used)
         is_needed = {
             "shapes": self.by_matrix or bool(store_lines),
+            "scalars": context["reads_scalars"],
             "values": "values" in used,
             "partials": bool(store_lines),
             "loss_scale": context["unscales"],
-            "found_inf": not self.plan.algorithm.is_function,
+            "found_inf": not (self.plan.algorithm.is_function and self.plan.algorithm.elementwise),
         }
         return {
             "partials": store_lines,
@@ -197,15 +203,16 @@ class Kernels:
 
     def matrix_call(self, call: MatrixCall) -> Context:
         """Return the template's variables for a call of a matrix op."""
-        operand, *rest = call.args
+        operand, *rest = call.args[: OPS[call.op].arity]
         assert isinstance(operand, Ref)
+        arguments = [*map(_group_argument, rest), *map(literal, call.options)]
         return {
             "kind": "call",
             "quote": list(map(comment, call.quote)),
             "op": call.op,
             "source": operand.name,
             "target": call.target.name,
-            "op_arguments": "".join(f"{_group_argument(arg)}, " for arg in rest),
+            "op_arguments": "".join(f"{argument}, " for argument in arguments),
         }
 
     def wide_call(self, call: WideCall) -> Context:
@@ -457,10 +464,13 @@ def print_statements(
         return [head, *indented(inner or ["pass"])]
 
     lines: list[str] = []
+    shown: Quote = ()
     for stmt in body:
         if isinstance(stmt, Assign):
-            lines += [*map(comment, stmt.quote), print_assignment(stmt)]
+            lines += [*map(comment, not_shown(stmt.quote, shown)), print_assignment(stmt)]
+            shown = shown_after(stmt.quote, shown)
             continue
+        shown = ()
         keyword = "if"
         rest: Program = (stmt,)
         while len(rest) == 1 and isinstance(branch := rest[0], If):

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from optgen.ir.algorithm import Algorithm, ModeProgram
-from optgen.ir.generated_names import plural
 from optgen.lowerings.lowering import Lowering
 from optgen.lowerings.optimizer.constructor import (
     Argument,
@@ -18,8 +17,9 @@ from optgen.lowerings.optimizer.constructor import (
 from optgen.lowerings.optimizer.doc import docstring, function_docstring
 from optgen.lowerings.optimizer.rule_text import derived_rule_of, rule_of
 from optgen.lowerings.python import literals
+from optgen.lowerings.python.functions import list_names
 from optgen.lowerings.python.literals import annotation, literal
-from optgen.passes.prepare_rule import rename
+from optgen.passes.prepare_rule import use_printed_names
 
 
 def optimizer_context(algorithm: Algorithm, base: Algorithm | None = None) -> Mapping[str, Any]:
@@ -94,7 +94,8 @@ def function_context(algorithm: Algorithm) -> Mapping[str, Any]:
     `lists` and `hypers` are the arguments, in the author's order; `columns` are the same lists in
     the order of the rule's tensors.
     """
-    plural_names = dict(zip(algorithm.tensors, map(plural, rename(algorithm).tensors), strict=True))
+    columns = (algorithm.param, algorithm.grad, *(state.symbol for state in algorithm.states))
+    plural_names = dict(zip(columns, list_names(use_printed_names(algorithm)), strict=True))
     hypers = [Argument(h.name, annotation(h), literal(h.default)) for h in algorithm.hypers]
     lists = {name: plural_names[name] for name in algorithm.lists}
     return {

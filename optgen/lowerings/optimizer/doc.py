@@ -216,8 +216,12 @@ def _describe_state(state: State, symbols: Symbols) -> str:
     parts.append(_initial_value(state))
     if state.condition:
         name = state.condition.name
-        texts_of_flag = (f"with `{name}` only", f"without `{name}` only")
-        if_true, if_false = _TEXTS_OF_FACTS.get(name, texts_of_flag)
+        texts = (f"with `{name}` only", f"without `{name}` only")
+        if limit := state.condition.limit:
+            nouns = {"rows": "rows", "cols": "columns"}
+            text = f"`{limit[1]}` {nouns[limit[0]]}"
+            texts = (f"only where it has at most {text}", f"only where it has more than {text}")
+        if_true, if_false = _TEXTS_OF_FACTS.get(name, texts)
         parts.append(if_true if state.condition.holds else if_false)
     return ", ".join(parts)
 

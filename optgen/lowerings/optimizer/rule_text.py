@@ -14,14 +14,20 @@ from optgen.ir.execution import (
     widens_in_python,
 )
 from optgen.ir.nodes import Call, Const, Expr, Ref, RuleError
+from optgen.ir.ops import OPS
 from optgen.ir.plan import MatrixCall, Plan
 from optgen.lowerings.optimizer.constructor import backfill, keys_that_torch_lacks
 from optgen.lowerings.python.literals import literal
-from optgen.passes.kernel_plans import codes_readers
+from optgen.passes.fused_share import fused_share
 from optgen.passes.outline_sweeps import outline_sweeps
-from optgen.passes.plan import plans
+from optgen.passes.plan_rule import plans
 from optgen.passes.prepare_rule import facts_read
-from optgen.passes.recognize_rules import is_scatter_add, scale_is_ignored, skip_count
+from optgen.passes.recognize_rules import (
+    codes_readers,
+    is_scatter_add,
+    scale_is_ignored,
+    skip_count,
+)
 
 _ALWAYS = ("name", "states", "hypers")
 """Arguments of `Rule` without defaults."""
@@ -31,6 +37,7 @@ _DEFAULTS: Mapping[str, object] = {
     "scalar_device": "cpu",
     "tensor_hypers": ("lr",),
     "elementwise": True,
+    "fused_share": 1.0,
 }
 """Defaults of arguments of `Rule`. Those of all others are false or empty."""
 
@@ -99,6 +106,7 @@ def _facts_of_kernels(algorithm: Algorithm) -> dict[str, object]:
         "by_matrix": by_matrix,
         "codes_readers": tuple(codes_readers(algorithm)),
         "sweeps": tuple(function.name for function in outlined.functions),
+        "fused_share": round(fused_share(algorithm), 3),
         "why_no_sweeps": outlined.why_none,
         "matrix_calls": tuple(_matrix_calls(all_plans)),
         "matrices": _matrices(all_plans),
@@ -157,8 +165,9 @@ def _matrix_calls(all_plans: Sequence[Plan]) -> Iterator[_Text]:
 
 def _arguments_of_call(call: MatrixCall) -> str:
     """Return the first arguments of a `MatrixCall` as Python text."""
-    source, *rest = map(_name_or_number, call.args)
-    return ", ".join(map(literal, (call.target.name, call.op, source, tuple(rest))))
+    source, *rest = map(_name_or_number, call.args[: OPS[call.op].arity])
+    text = ", ".join(map(literal, (call.target.name, call.op, source, tuple(rest))))
+    return f"{text}, options={literal(call.options)}" if call.options else text
 
 
 def _name_or_number(expr: Expr) -> str | float:

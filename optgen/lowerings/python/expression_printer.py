@@ -6,11 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Ref, Term
 from optgen.ir.ops import ATOM, MAXIMA, PRECEDENCE, STORAGE_OPS
-from optgen.lowerings.python.literals import comment, exact_literal
-from optgen.passes.instructions import (
+from optgen.ir.reserved_in_python import plural
+from optgen.lowerings.python.literals import (
+    Quote,
+    comment,
+    exact_literal,
+    not_shown,
+    shown_after,
+)
+from optgen.passes.linear_forms import is_number, split_sign
+from optgen.passes.torch_ops import (
     Alias,
     Branch,
     Instruction,
@@ -20,7 +27,6 @@ from optgen.passes.instructions import (
     Ops,
     Reduce,
 )
-from optgen.passes.linear import is_number, split_sign
 
 _PROPERTIES = {
     "ndim": "{0}.dim()",
@@ -119,25 +125,32 @@ def statements(
     printer: PythonPrinter,
     print_statement: Callable[[Any], list[str]],
     indent: str = "",
+    shown: Quote = (),
 ) -> list[str]:
     """Return a program or instructions as Python, each statement below its quote as a comment.
 
     `print_statement` returns the lines of a statement that is no branch. A comment equal to the
-    first line is left out.
+    first line is left out, and so is one that stands above the statements before (`shown`).
     """
     lines: list[str] = []
-    last_quote: tuple[str, ...] = ()
     for stmt in block:
         if isinstance(stmt, If | Branch):
             lines += _branch(stmt, printer, print_statement, indent)
-            last_quote = ()
+            shown = ()
             continue
         printed_lines = print_statement(stmt)
-        if stmt.quote != last_quote:
-            lines += [indent + comment(q) for q in stmt.quote if q not in printed_lines[:1]]
-        last_quote = stmt.quote
+        new = not_shown(stmt.quote, shown)
+        lines += [indent + comment(q) for q in new if q not in printed_lines[:1]]
+        shown = shown_after(stmt.quote, shown)
         lines += [indent + text for text in printed_lines]
     return lines
+
+
+def shown_below(block: Sequence[Assign | If], shown: Quote) -> Quote:
+    """Return the lines of the rule that stand above what comes after a program."""
+    for stmt in block:
+        shown = () if isinstance(stmt, If) else shown_after(stmt.quote, shown)
+    return shown
 
 
 def _branch(
@@ -177,22 +190,26 @@ _METHODS = {
     "or": "logical_or",
     "not": "logical_not",
 }
+_FILLS = {"fill_where": "{0}", "fill_where_not": "~{0}"}
+"""Words that fill a number into a tensor, with the mask of the elements for a condition."""
 _SCALAR_KEYWORDS = {"add": "alpha", "addcmul": "value", "addcdiv": "value"}
-_PER_TENSOR = {"where", "clone", "full_like", "new_full", "atan2", "masked_fill", *STORAGE_OPS}
+_PER_TENSOR = {"where", "clone", "full_like", "new_full", "atan2", *_FILLS, *STORAGE_OPS}
 _PER_TENSOR |= {*_METHODS.values()} - {"pow"}
 """Functions and methods without a `_foreach_` form."""
 
 
-def forloop_lines(instructions: tuple[Instruction, ...]) -> list[str]:
+def forloop_lines(instructions: tuple[Instruction, ...], shown: Quote = ()) -> list[str]:
     """Return the lines of operations on one tensor. Method calls on one result share a line."""
-    return statements(instructions, _PRINTER, _forloop_operations)
+    return statements(instructions, _PRINTER, _forloop_operations, shown=shown)
 
 
-def foreach_lines(instructions: tuple[Instruction, ...]) -> list[str]:
+def foreach_lines(instructions: tuple[Instruction, ...], shown: Quote = ()) -> list[str]:
     """Return the lines of operations on lists: each is one call, or else a list comprehension."""
-    return statements(
-        instructions, _PRINTER, lambda ops: [_foreach_line(each) for each in ops.operations]
-    )
+
+    def lines(ops: Ops) -> list[str]:
+        return [_foreach_line(operation) for operation in ops.operations]
+
+    return statements(instructions, _PRINTER, lines, shown=shown)
 
 
 def _forloop_operations(ops: Ops) -> list[str]:
@@ -201,11 +218,7 @@ def _forloop_operations(ops: Ops) -> list[str]:
     last_target = ""
     for operation in ops.operations:
         if isinstance(operation, Reduce):
-            # The reduction of a block is added to the target, or the maximum of both is taken.
-            target, block = operation.target, f"{reduction(operation)}({operation.source})"
-            is_maximum = operation.function in MAXIMA
-            larger = f"torch.maximum({target}, {block}, out={target})"
-            lines.append(larger if is_maximum else f"{target}.add_({block})")
+            lines.append(_forloop_reduction(operation))
             last_target = ""
             continue
         if isinstance(operation, Alias):
@@ -227,6 +240,16 @@ def _forloop_operations(ops: Ops) -> list[str]:
             lines.append(f"{operation.target} = {_call(operation)}")
         last_target = operation.target
     return lines
+
+
+def _forloop_reduction(operation: Reduce) -> str:
+    """Return a reduction as Python; that of a block is added, or the maximum of both is taken."""
+    target, result = operation.target, f"{reduction(operation)}({operation.source})"
+    if operation.whole:
+        return f"{target} = {result}.double()"
+    if operation.function in MAXIMA:
+        return f"torch.maximum({target}, {result}, out={target})"
+    return f"{target}.add_({result})"
 
 
 def reduction(operation: Reduce) -> str:
@@ -254,6 +277,9 @@ def _call(op: Op) -> str:
 
 
 def _method(op: Op) -> str:
+    if op.function in _FILLS:
+        mask, number = map(_operand, op.args)
+        return f".masked_fill_({_FILLS[op.function].format(mask)}, {number})"
     name = _METHODS.get(op.function, op.function)
     arguments = [_condition(a) if op.function in ("and", "or") else _operand(a) for a in op.args]
     if op.function == "add" and is_number(op.scalar, -1):
@@ -276,9 +302,11 @@ def _foreach_line(operation: Operation) -> str:
     """Return an operation on lists of tensors."""
     if isinstance(operation, Reduce):
         source = operation.source
-        block_reductions = f"[{reduction(operation)}({source}) for {source} in {plural(source)}]"
+        reductions = f"[{reduction(operation)}({source}) for {source} in {plural(source)}]"
+        if operation.whole:
+            return f"{operation.target} = torch.stack({reductions}).double()"
         function = "maximum" if operation.function in MAXIMA else "add"
-        return f"torch._foreach_{function}_({plural(operation.target)}, {block_reductions})"
+        return f"torch._foreach_{function}_({plural(operation.target)}, {reductions})"
     if isinstance(operation, Alias):
         return f"{plural(operation.target)} = {plural(operation.source)}"
     name = _METHODS.get(operation.function, operation.function)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.execution import widens_in_python
-from optgen.ir.generated_names import RUNTIME_NAMES, plural
 from optgen.ir.kinds import PARAM
 from optgen.ir.nodes import (
     Assign,
@@ -30,10 +29,11 @@ from optgen.ir.nodes import (
     refs,
 )
 from optgen.ir.plan import Plan, Stream
+from optgen.ir.reserved_in_python import RUNTIME_NAMES, plural
 from optgen.lowerings.lowering import Context
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.literals import annotation, comment
-from optgen.passes.name_values import Draws, is_item, reuse_item_names
+from optgen.passes.extract_subexpressions import Draws, is_item, reuse_item_names
 
 
 @dataclass(frozen=True)
@@ -101,15 +101,47 @@ def bucket_function(plan: Plan, loop: Callable[[Plan], Body]) -> Function:
     )
 
 
-def loop_iterable(plan: Plan, iterable: str, stored: Iterable[bool]) -> str:
-    """Return the expression that a printed loop iterates over.
+def loop_in_wide_dtype(
+    plan: Plan, parts: str, names: Sequence[str], lines: list[str]
+) -> tuple[str, list[str]]:
+    """Return what the loop of an elementwise rule iterates over, and the loop's lines.
 
-    The result is `iterable`, inside `in_wider_dtype` if the rule computes in a wider dtype.
-    `stored` says for each column whether the loop writes it.
+    If the rule computes in a wider dtype, its streams are widened: `names` are their variables in
+    the loop. Random numbers are not.
+
+    Args:
+        plan: The plan of the rule, with a single sweep.
+        parts: Text of the parts of tensors.
+        names: Variables of the sweep's streams.
+        lines: Lines of the loop, which compute with these variables.
     """
+    streams = plan.sweeps[0].streams
     if not widens_in_python(plan.algorithm):
-        return iterable
-    return f"in_wider_dtype({iterable}, {tuple(stored)}, {plural(plan.algorithm.param)})"
+        return parts, lines
+    if plan.algorithm.has_random_ops:
+        return parts, lines_with_wide_copies(names, names, streams, lines)
+    return f"widened({parts}{_read_only_argument(streams)})", lines
+
+
+def lines_with_wide_copies(
+    names: Sequence[str], tensors: Sequence[str], streams: Iterable[Stream], lines: Iterable[str]
+) -> list[str]:
+    """Return lines that compute with wide copies of the tensors of these streams.
+
+    `tensors` are the texts of the tensors, and `names` are the variables of the copies.
+    """
+    return [
+        f"copies = WideCopies({', '.join(tensors)}{_read_only_argument(streams)})",
+        f"{unpacking_target(names)} = copies.tensors",
+        *lines,
+        "copies.write_back()",
+    ]
+
+
+def _read_only_argument(streams: Iterable[Stream]) -> str:
+    """Return the argument `read_only`, unless the second stream is the only one not stored."""
+    positions = tuple(n for n, stream in enumerate(streams) if not stream.stored)
+    return "" if positions == (1,) else f", read_only={positions}"
 
 
 def function_name(name: str, facts: Mapping[str, bool]) -> str:

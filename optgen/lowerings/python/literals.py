@@ -9,9 +9,12 @@ import math
 import re
 import string
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
 
 from optgen.ir.algorithm import Hyper
 
+Quote: TypeAlias = tuple[str, ...]
+"""Lines of the rule, which comments above a statement quote."""
 _PIECE_WIDTH = 72  # characters per piece of a message, which keeps lines below 100
 
 
@@ -50,6 +53,20 @@ def exact_literal(value: object) -> str:
 def comment(text: str) -> str:
     """Return a text as a one-line comment."""
     return f"# {one_line(text)}"
+
+
+def not_shown(quote: Quote, shown: Quote) -> Quote:
+    """Return the lines of a quote that do not stand above it already."""
+    return tuple(line for line in quote if line not in shown)
+
+
+def shown_after(quote: Quote, shown: Quote) -> Quote:
+    """Return the lines of the rule that stand above what comes after a statement.
+
+    They are those of a run of statements: each statement shares a line with an earlier one.
+    """
+    new = not_shown(quote, shown)
+    return (*shown, *new) if len(new) < len(quote) else quote
 
 
 def one_line(text: str) -> str:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from optgen.ir.execution import is_wide
-from optgen.ir.generated_names import plural
 from optgen.ir.kinds import Axes, KindLookup, kind_of
 from optgen.ir.nodes import (
     Assign,
@@ -24,36 +23,45 @@ from optgen.ir.nodes import (
     expressions,
     names_assigned,
     names_read,
+    only_factor,
     rebuild,
     refs,
 )
 from optgen.ir.plan import Finish, MatrixCall, Plan, Sweep, is_maximum, is_reduction, reads
-from optgen.lowerings.python.expression_printer import PythonPrinter, statements
+from optgen.ir.reserved_in_python import plural
+from optgen.lowerings.python.expression_printer import PythonPrinter, shown_below, statements
 from optgen.lowerings.python.functions import (
     Body,
     defaults_before_draws,
     indented,
     numbers_in_draws,
 )
-from optgen.lowerings.python.literals import comment
+from optgen.lowerings.python.literals import Quote, comment, not_shown, shown_after
 from optgen.lowerings.python.sweep_printer import (
     SweepPrinter,
-    shares_widened_tensors,
-    widened_loop_header,
+    lines_sharing_wide_copies,
+    shares_wide_copies,
 )
 from optgen.lowerings.python.syntax import SmallValues, Syntax
 from optgen.passes.convert_branches import use_tensor_logic
-from optgen.passes.name_values import name_random, with_listed_streams, with_random_streams
+from optgen.passes.extract_subexpressions import (
+    extract_draws,
+    with_listed_streams,
+    with_random_streams,
+)
 from optgen.passes.rematerialize_if_blocked import reads_blocked, rematerialize_if_blocked
 from optgen.passes.sweep_algebra import coefficients_to_factors
 
 
 def phase_body(plan: Plan, syntax: Syntax) -> Body:
     """Return the lines of all phases, for a bucket whose tensors share one shape."""
-    plan = plan if plan.matrix_calls or syntax.over_ranks else rematerialize_if_blocked(plan)
-    plan, draws = name_random(with_listed_streams(plan, syntax.stream))
+    syntax = syntax.of_lists(plural(plan.algorithm.param))
+    if plan.matrix_calls or not syntax.over_ranks:
+        plan = rematerialize_if_blocked(plan)
+    plan = _without_copied_operands(plan)
+    plan, draws = extract_draws(with_listed_streams(plan, syntax.stream, syntax.stream_key))
     plan = with_random_streams(plan, draws)
-    if shares_widened_tensors(plan) and not syntax.in_lists:
+    if shares_wide_copies(plan) and not syntax.in_lists:
         syntax = replace(syntax, whole_tensor="{0}")
     plan_with_factors = coefficients_to_factors(plan)
     small_values = SmallValues(plan_with_factors, plan.kinds, syntax)
@@ -61,8 +69,8 @@ def phase_body(plan: Plan, syntax: Syntax) -> Body:
     sweep_printer = SweepPrinter(plan_with_factors, syntax, small_values, tensor_names)
     printer = _PhasePrinter(plan_with_factors, syntax, small_values, sweep_printer, dict(draws))
     lines = list(printer.lines())
-    if shares_widened_tensors(plan):
-        lines = indented(lines, widened_loop_header(plan, syntax.in_lists))
+    if shares_wide_copies(plan):
+        lines = lines_sharing_wide_copies(plan, syntax.in_lists, lines)
     stream_names = (state.symbol for state in plan.algorithm.stream_states())
     lists = ", ".join(map(plural, (*tensor_names, *stream_names)))
     if syntax.over_ranks:
@@ -78,6 +86,32 @@ def _tensor_names(plan: Plan) -> list[str]:
     """Return the names of a parameter's tensors, in the order of the lists in a sublist."""
     states = (s.symbol for s in plan.algorithm.device_states())
     return [plan.algorithm.param, plan.algorithm.grad, *states]
+
+
+def _without_copied_operands(plan: Plan) -> Plan:
+    """Return a plan whose matrix ops take a tensor itself, not a second name for it.
+
+    The sweep before the op gives its operand a name, because kernels store the operand. Here the
+    name would be one more line.
+    """
+    phases = list(plan.phases)
+    for position, call in enumerate(phases):
+        if not isinstance(call, MatrixCall):
+            continue
+        operand, *rest = call.args
+        sweep = phases[position - 1]
+        if not isinstance(sweep, Sweep) or not sweep.body:
+            continue
+        *body, last = sweep.body
+        if not isinstance(last, Assign) or last.target != operand:
+            continue
+        source = only_factor(last.value)
+        num_reads = sum(ref == operand for value in plan.values() for ref in reads(value))
+        if isinstance(source, Ref) and num_reads == 1:
+            streams = tuple(stream for stream in sweep.streams if stream.name != operand.name)
+            phases[position - 1] = replace(sweep, body=tuple(body), streams=streams)
+            phases[position] = replace(call, args=(source, *rest))
+    return replace(plan, phases=tuple(phases))
 
 
 @dataclass
@@ -99,19 +133,24 @@ class _PhasePrinter:
         for state in self.plan.algorithm.finish_states():
             yield from self.small_values.read_lines(state)
         finishes = FinishPrinter(self.plan, self.syntax, self.small_values)
+        shown: Quote = ()  # between matrix ops no loop is printed, so comments hold across phases
         for phase in self.plan.phases:
             match phase:
-                case Sweep():
+                case Sweep(_, body):
                     yield from self._draw(phase)
-                    yield from self.sweep_printer.lines(phase)
+                    yield from self.sweep_printer.lines(phase, shown)
+                    shown = shown_below(body, shown) if self.plan.matrix_calls else ()
                     if self.syntax.over_ranks:
                         kinds = self.small_values.kinds.__getitem__
                         yield from completion_lines(phase.reductions, kinds)
                 case Finish(body):
                     self.reads |= names_read(body)
-                    yield from finishes.lines(body)
+                    yield from finishes.lines(body, shown)
+                    shown = shown_below(body, shown) if self.plan.matrix_calls else ()
                 case MatrixCall():
                     self.reads |= {ref.name for arg in phase.args for ref in refs(arg)}
+                    yield from map(comment, not_shown(phase.quote, shown))
+                    shown = shown_after(phase.quote, shown)
                     sample_param = self.small_values.sample_param()
                     yield from matrix_call_lines(self.plan, phase, self.syntax, sample_param)
 
@@ -131,8 +170,8 @@ class FinishPrinter:
     syntax: Syntax
     small_values: SmallValues
 
-    def lines(self, body: Program) -> Iterator[str]:
-        """Yield the lines of a finish."""
+    def lines(self, body: Program, shown: Quote) -> Iterator[str]:
+        """Yield the lines of a finish. `shown` are the lines of the rule that stand above them."""
         param = self.plan.algorithm.param
         printer = PythonPrinter({param: self.syntax.param}, self.syntax.functions)
         stops = collective_points(body) if self.syntax.over_ranks else {}
@@ -142,7 +181,7 @@ class FinishPrinter:
             reductions = stops.get(stmt.target, ())
             return [text, *completion_lines(reductions, self.small_values.kinds.__getitem__)]
 
-        yield from statements(body, printer, lines)
+        yield from statements(body, printer, lines, shown=shown)
         assigned = names_assigned(body)
         for state in self.plan.algorithm.states:
             if state.symbol in assigned:
@@ -211,7 +250,6 @@ def matrix_call_lines(
 
     `sample_param` is the text of a parameter, whose dtype the result gets.
     """
-    yield from map(comment, call.quote)
     target, (first, *rest) = call.target.name, (_PRINTER.text(arg) for arg in call.args)
     if syntax.over_ranks:
         yield f"whole = yield collectives.gather({plural(first)})"

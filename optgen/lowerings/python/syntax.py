@@ -6,22 +6,21 @@ Small values are the numbers, rows and columns that only the device knows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from optgen.ir.algorithm import State
 from optgen.ir.execution import widens_in_python
-from optgen.ir.generated_names import plural
 from optgen.ir.kinds import Axes, Kind, Stage, kind_of
 from optgen.ir.nodes import Call, Expr, Ref, always_assigned, assigns, expressions
 from optgen.ir.plan import Finish, Plan, Sweep, reads
+from optgen.ir.reserved_in_python import plural
 from optgen.lowerings.python.expression_printer import (
     PythonPrinter,
     foreach_lines,
     forloop_lines,
 )
 from optgen.lowerings.python.functions import guarded_lines
-from optgen.passes.instructions import Instruction
-from optgen.passes.name_values import Draws
+from optgen.passes.extract_subexpressions import Draws
 
 _PRINTER = PythonPrinter({}, {})
 
@@ -36,7 +35,6 @@ class Syntax:
 
     loop: str  # header of the loop over tensors or sublists
     blocks_function: str  # function that yields a sweep's blocks
-    single_block_function: str  # function that yields a sweep's whole tensors, once
     set_blocked: str  # line that finds out whether there are blocks
     whole_tensor: str  # a tensor inside `loop`
     small_value: str  # a small value inside `loop`
@@ -47,7 +45,7 @@ class Syntax:
     write_number: str  # stores a scalar state on the device
     count_argument: str  # last argument of functions that must know the number of tensors
     functions: dict[str, str]  # the runtime's functions for ops of a finish
-    print_instructions: Callable[[tuple[Instruction, ...]], list[str]]
+    print_instructions: Callable[..., list[str]]  # takes instructions, and the quotes above them
     draw: str  # draws random numbers; `{2}` stands for the function, `{3}` for its arguments
     in_lists: bool
     param: str = "params[0]"  # the parameter whose properties are read
@@ -66,6 +64,18 @@ class Syntax:
             return Call("numbers_of", (Ref(plural(name)),))
         return Ref(f"{plural(name)}[index].item()")
 
+    def stream_key(self, name: str) -> Expr:
+        """Return the expression of the key that a draw takes for the state of this name."""
+        if self.in_lists:
+            return Call("keys_of", (Ref(plural(name)),))
+        return Call("key_of", (Ref(f"{plural(name)}[index]"),))
+
+    def of_lists(self, first: str) -> Syntax:
+        """Return the syntax for lists the first of which has this name instead of `params`."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        texts = {key: text for key, text in values.items() if isinstance(text, str)}
+        return replace(self, **{key: text.replace("params", first) for key, text in texts.items()})
+
     def listed(self, name: str) -> str:
         """Return the name of a tensor, or of the list of tensors."""
         return plural(name) if self.in_lists else name
@@ -79,12 +89,11 @@ def filled_in(text: str, name: str) -> str:
 ONE_TENSOR = Syntax(
     loop="for index in range(len(params)):",
     blocks_function="blocks",
-    single_block_function="one_block",
     set_blocked="blocked = needs_blocks(params[index])",
     whole_tensor="{1}[index]",
     small_value="{0}",
     read="{1}[index]",
-    read_wider="wider({1}[index], params[index])",
+    read_wider="wider({1}[index], like=params[index])",
     write="{1}[index].copy_({0})",
     read_number="number(params[index], {1}[index])",
     write_number="{1}[index].copy_({0}.view(()))",
@@ -97,12 +106,11 @@ ONE_TENSOR = Syntax(
 TENSOR_LISTS = Syntax(
     loop="for sublist in sublists({lists}):",
     blocks_function="list_blocks",
-    single_block_function="one_list_block",
     set_blocked="blocked = needs_blocks(params[0])",
     whole_tensor="{1}",
     small_value="{0}.unbind()",
     read="torch.stack({1})",
-    read_wider="wider(torch.stack({1}), params[0])",
+    read_wider="wider(torch.stack({1}), like=params[0])",
     write="write({1}, {0})",
     read_number="stacked_numbers(params[0], {1})",
     write_number="write({1}, {0}.flatten())",

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.execution import is_wide
-from optgen.ir.generated_names import plural
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import (
     Assign,
     Call,
+    Const,
     Expr,
     If,
     Linear,
@@ -35,6 +35,7 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.ops import OPS, PROPERTIES, RANDOM_OPS
 from optgen.ir.plan import Plan, Stream
+from optgen.ir.reserved_in_python import plural
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.functions import (
     Body,
@@ -45,14 +46,14 @@ from optgen.lowerings.python.functions import (
 )
 from optgen.lowerings.python.syntax import Syntax, filled_in
 from optgen.passes.convert_branches import use_tensor_logic
-from optgen.passes.name_values import draws_of, with_listed_streams
+from optgen.passes.extract_subexpressions import draws_of, with_listed_streams
 
 _PRINTER = PythonPrinter({}, {"sum": "total", "orthogonalize": "newton_schulz"})
 
 
 def whole_body(plan: Plan, syntax: Syntax) -> Body:
     """Return the loop over a bucket, whose tensors have one shape."""
-    plan = with_listed_streams(plan, syntax.stream)
+    plan = with_listed_streams(plan, syntax.stream, syntax.stream_key)
     program = _with_tensor_logic(plan)
     lists = ", ".join(_lists(plan.algorithm))
     opening = [f"{lists} = sublist"] if syntax.in_lists else []
@@ -167,7 +168,7 @@ class _Decomposition(Assign):
 def one_decomposition(program: Program) -> Program:
     """Return a program in which two statements for one decomposition are one statement.
 
-    `name_products` puts the eigenvalues and the eigenvectors of one matrix next to each other.
+    `extract_products` puts the eigenvalues and the eigenvectors of one matrix next to each other.
     """
     out: list[Stmt] = []
     for stmt in program:
@@ -203,10 +204,17 @@ def _assignment_line(plan: Plan, stmt: Assign, syntax: Syntax) -> str:
             (line,) = syntax.draw_lines({stmt.target.name: call})
             return line
         case Call(name, args) if name == stmt.target.name:  # a call of an outlined function
-            read = [(ref.name, plan.kinds[ref].is_scalar) for ref in args if isinstance(ref, Ref)]
-            return f"{name}({', '.join(f'{n}={n}' if is_number else n for n, is_number in read)})"
+            return f"{name}({', '.join(map(_argument, args))})"
     request = "yield " if is_wide(stmt.value) else ""  # a reduction over several parameters
     return f"{stmt.target.name} = {request}{_PRINTER.text(stmt.value)}"
+
+
+def _argument(argument: Expr) -> str:
+    """Return the text of an argument of an outlined function."""
+    match argument:
+        case Call("keyword", (Const(name), number)):
+            return f"{name}={_PRINTER.text(number)}"
+    return _PRINTER.text(argument)
 
 
 def _lists(algorithm: Algorithm) -> list[str]:
@@ -220,7 +228,7 @@ _NEW_CATEGORIES = ("arithmetic", "comparison", "logic", "reduction", "wide reduc
 _NEW_OPS = (
     *("@", "qr", "eigenvectors", "eigenvalues", "inverse_root", "trace", "descending", "copy"),
     *("cholesky", "solve_triangular", "solve_transposed", "lower", "upper", "row_ones", "col_ones"),
-    "empty_like",
+    *("empty_like", "in_rows"),
 )
 
 

@@ -16,7 +16,7 @@ from torch.optim.optimizer import ParamsT
 
 from optgen.optim.lbfgs.descent import Descent, Objective
 from optgen.optim.lbfgs.history import FlatParameters, History
-from optgen.runtime.batch.checks import check_storages
+from optgen.runtime.batch.check_batch import check_storages
 from optgen.runtime.light_optimizer import LightOptimizer, with_step_hooks
 from optgen.runtime.rule import drop_unset
 from optgen.runtime.state import checkpoint

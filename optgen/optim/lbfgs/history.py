@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.runtime.batch.checks import check_storages
+from optgen.runtime.batch.check_batch import check_storages
 from optgen.runtime.fused_cpu.kernel import thread_pool
 from optgen.runtime.toolchain import compiler, library_cache
 from optgen.runtime.torch_private import is_plain_class

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from optgen.contract.states import FACTS
+from optgen.contract.states import fact_holds
 from optgen.runtime.rule import Group, Rule
 from optgen.runtime.tensors.dtensor import all_plain
 from optgen.runtime.tensors.layout import streams_to_copy
@@ -250,6 +250,7 @@ def dispatch_keys(
     params: list[Tensor],
     grads: list[Tensor],
     ordinary: bool,
+    group: Mapping[str, Any],
     seen_params: list[Tensor] | None = None,
 ) -> list[DispatchKey]:
     """Return the dispatch key of every parameter and its gradient.
@@ -269,7 +270,7 @@ def dispatch_keys(
     if not rule.facts:
         return keys
     shapes = [param.shape for param in seen_params or members]
-    facts_by_param = zip(*(map(FACTS[fact], shapes) for fact in rule.facts), strict=True)
+    facts_by_param = (tuple(fact_holds(f, shape, group) for f in rule.facts) for shape in shapes)
     pairs_by_param = list(zip(keys, facts_by_param, strict=True))
     # Make each key once: thousands of parameters have few different pairs.
     keys_by_pair = {(key, facts): key._replace(facts=facts) for key, facts in set(pairs_by_param)}

@@ -22,12 +22,19 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch, ViewCopy, dispatch_keys
-from optgen.runtime.batch.checks import check_signature, check_step
-from optgen.runtime.batch.context import (
-    OptimizerWithContext,
-    StateSnapshot,
-    StepContext,
-    remove_placeholders,
+from optgen.runtime.batch.check_batch import check_signature, check_step
+from optgen.runtime.batch.check_extra_inputs import (
+    Inputs,
+    checked_inputs,
+    flags_of_inputs,
+    input_columns,
+)
+from optgen.runtime.batch.check_params import (
+    check_for_whole_params,
+    check_not_flat,
+    check_params,
+    check_views,
+    note_narrow_params,
 )
 from optgen.runtime.batch.gradients import (
     Gradients,
@@ -36,13 +43,11 @@ from optgen.runtime.batch.gradients import (
     params_and_gradients,
 )
 from optgen.runtime.batch.group_states import create_group_states, group_state_columns
-from optgen.runtime.batch.inputs import Inputs, checked_inputs, flags_of_inputs, input_columns
-from optgen.runtime.batch.params import (
-    check_for_whole_params,
-    check_not_flat,
-    check_params,
-    check_views,
-    note_narrow_params,
+from optgen.runtime.batch.step_context import (
+    OptimizerWithContext,
+    StateSnapshot,
+    StepContext,
+    remove_placeholders,
 )
 from optgen.runtime.rule import Group, OptimizerLike, Rule
 from optgen.runtime.state.create import create_missing, state_keys
@@ -210,7 +215,7 @@ def make_batch(
     step_keys = [] if rule.step is None else ["step"]
     dicts, are_distinct = states.of(members) if keys or step_keys else ([], False)
     shapes = list(map(_shape, members))
-    states_by_key, signature = _fetch_states(rule, keys, step_keys, members, seen, dicts)
+    states_by_key, signature = _fetch_states(rule, group, keys, step_keys, members, seen, dicts)
     extra_columns = input_columns(rule, inputs, members) if rule.inputs else {}
     signature += [shapes, [] if view is None else [view], [rule.rank(group)]]
     signature += [list(map(type, _present(column))) for column in extra_columns.values()]
@@ -266,7 +271,7 @@ def _set_dispatch_keys(
     else:
         members, params, grads = batch.members, batch.params, batch.grads
         batch.dispatch_keys = dispatch_keys(
-            rule, members, params, grads, batch.ordinary, batch.seen_params
+            rule, members, params, grads, batch.ordinary, batch.group, batch.seen_params
         )
         if extra_columns:
             all_flags = flags_of_inputs(rule, extra_columns, len(members))
@@ -277,6 +282,7 @@ def _set_dispatch_keys(
 
 def _fetch_states(
     rule: Rule,
+    group: Group,
     keys: list[str],
     step_keys: list[str],
     members: list[Tensor],
@@ -286,7 +292,7 @@ def _fetch_states(
     """Return the states and step counts by key, and the signature; no states if any is missing."""
     try:
         states_by_key = {key: [values[key] for values in dicts] for key in step_keys}
-        states_by_key |= _state_columns(rule, keys, seen, dicts)
+        states_by_key |= _state_columns(rule, group, keys, seen, dicts)
         present = (
             states_by_key
             if not rule.facts
@@ -301,7 +307,7 @@ def _fetch_states(
 
 
 def _state_columns(
-    rule: Rule, keys: list[str], seen: list[Tensor], dicts: list[dict[str, Any]]
+    rule: Rule, group: Group, keys: list[str], seen: list[Tensor], dicts: list[dict[str, Any]]
 ) -> dict[str, list[Any]]:
     """Return the states by key.
 
@@ -312,7 +318,7 @@ def _state_columns(
     columns = {}
     for state in rule.states:
         if state.key in keys:
-            suitable = state.suits_each(seen)
+            suitable = state.suits_each(seen, group)
             pairs = zip(dicts, suitable, strict=True)
             column = [values[state.key] if is_suitable else None for values, is_suitable in pairs]
             if suitable != [value is not None for value in column]:

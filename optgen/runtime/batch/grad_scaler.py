@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.context import OptimizerWithContext, SkipReport
+from optgen.runtime.batch.step_context import OptimizerWithContext, SkipReport
 from optgen.runtime.rule import OptimizerLike
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from optgen.runtime.batch.params import rule_owner
+from optgen.runtime.batch.check_params import rule_owner
 from optgen.runtime.rule import Group, OptimizerLike, truth
 from optgen.runtime.tensors.dtensor import all_plain, real_local_views
 from optgen.runtime.tensors.group_view import VIEW

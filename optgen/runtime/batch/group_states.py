@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.checks import check_storages
-from optgen.runtime.batch.context import OptimizerWithContext
+from optgen.runtime.batch.check_batch import check_storages
+from optgen.runtime.batch.step_context import OptimizerWithContext
 from optgen.runtime.rule import Group, OptimizerLike, Rule, State
 from optgen.runtime.torch_private import foreach_clone, is_inference
 

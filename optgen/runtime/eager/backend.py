@@ -12,8 +12,8 @@ from typing import TypeAlias, cast
 import torch
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.context import OptimizerWithContext
 from optgen.runtime.batch.grad_scaler import is_skipped, unscale
+from optgen.runtime.batch.step_context import OptimizerWithContext
 from optgen.runtime.eager import sharded_step
 from optgen.runtime.eager.call import Call, buckets, load_function
 from optgen.runtime.eager.sharded_step import wide_updates
@@ -31,11 +31,11 @@ class EagerBackend:
     def __init__(self, lowering: str) -> None:
         self._lowering = lowering
 
-    def obstacle(self, lowered: HasLowerings, batch: Batch) -> str:
+    def build_or_reason(self, lowered: HasLowerings, batch: Batch) -> str:
         """Return "": torch's operations can take every batch."""
         return ""
 
-    def function_obstacle(
+    def build_function_or_reason(
         self, function: HasLowerings, device: torch.device, dtypes: Set[torch.dtype]
     ) -> str:
         """Return "": torch's operations can run every function."""
@@ -70,7 +70,7 @@ class EagerBackend:
         """Return the updates of a batch of a rule that reduces over several parameters."""
         return wide_updates(optimizer, batch, self._lowering, consensus)
 
-    def begin(self, optimizer: OptimizerWithContext, can_take: Callable[[Batch], bool]) -> None:
+    def begin(self, optimizer: OptimizerWithContext, choose: Callable[[Batch], str]) -> None:
         """Return None: this backend gathers batches in a first step as in any other."""
 
     def cached_step(self, optimizer: OptimizerWithContext, batches: Sequence[Batch]) -> None:
@@ -100,14 +100,14 @@ class OutlinedStep(EagerBackend):
     """Backend of rules on whole matrices, whose sweeps are run by a fused backend.
 
     Args:
-        function_obstacle: The method of the fused backend.
+        build_function_or_reason: The method of the fused backend.
     """
 
-    def __init__(self, function_obstacle: FunctionObstacle) -> None:
+    def __init__(self, build_function_or_reason: FunctionObstacle) -> None:
         super().__init__("outlined")
-        self._function_obstacle = function_obstacle
+        self._build_function_or_reason = build_function_or_reason
 
-    def obstacle(self, lowered: HasLowerings, batch: Batch) -> str:
+    def build_or_reason(self, lowered: HasLowerings, batch: Batch) -> str:
         """Return a short reason why the sweeps cannot take this batch; "" if they can."""
         rule = lowered.rule
         if not rule.sweeps:
@@ -122,7 +122,7 @@ class OutlinedStep(EagerBackend):
         for name in rule.sweeps:
             module = importlib.import_module(f"{lowered.lowerings}.{name}")
             sweep = cast(HasLowerings, module._update)
-            if reason := self._function_obstacle(sweep, device, dtypes):
+            if reason := self._build_function_or_reason(sweep, device, dtypes):
                 return reason
         return ""
 

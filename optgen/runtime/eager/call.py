@@ -72,7 +72,7 @@ def _split(rule: Rule, batch: Batch, functional: bool, lowering: str) -> Split:
         return split
 
     def split_in_one_dtype(rule: Rule, lists: list[list[Any]]) -> Iterator[list[list[Any]]]:
-        for chunk in chunks_in_one_dtype(rule, lists):
+        for chunk in chunks_in_one_dtype(rule, lists, batch.group):
             yield from split(rule, chunk)
 
     return split_in_one_dtype
@@ -117,7 +117,8 @@ def buckets(rule: Rule, batch: Batch, equal_scalars: bool) -> Iterator[Bucket]:
         indices_by_key.setdefault(key, []).append(index)
     # A fact has one answer for all parameters of a batch.
     example_param = batch.params[0] if batch.dispatch_key.sharding is None else batch.seen_params[0]
-    lists = [batch.params, batch.grads, *(c for state, c in states if state.suits(example_param))]
+    existing = (c for state, c in states if state.suits(example_param, batch.group))
+    lists = [batch.params, batch.grads, *existing]
     if rule.step is not None:
         lists.append(batch.step_counts)
     for indices in indices_by_key.values():

@@ -146,10 +146,17 @@ def inverse_root(x: Value, n: float | Tensor, eps: float | Tensor) -> Value:
     return _batched(root, x)
 
 
-def newton_schulz(x: Value, coefficients: Sequence[float], steps: float, eps: float) -> Value:
-    """Drive the singular values towards 1, by iterations in bfloat16; return the dtype of x."""
+def newton_schulz(
+    x: Value,
+    coefficients: Sequence[float],
+    steps: float,
+    eps: float,
+    divisor: str = "norm",
+    dtype: str | float = "bfloat16",
+) -> Value:
+    """Drive the singular values towards 1, by Newton-Schulz iterations; return the dtype of x."""
     tensors = x.tensors if isinstance(x, TensorList) else [x]
-    orthogonal = matrix_ops.orthogonalize(tensors, coefficients, steps, eps)
+    orthogonal = matrix_ops.orthogonalize(tensors, coefficients, steps, eps, divisor, dtype)
     results = [new.to(old.dtype) for new, old in zip(orthogonal, tensors, strict=True)]
     return TensorList(results) if isinstance(x, TensorList) else results[0]
 

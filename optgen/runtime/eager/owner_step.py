@@ -23,7 +23,7 @@ from optgen.runtime.eager.scalars import advance
 from optgen.runtime.eager.working_copies import in_one_dtype
 from optgen.runtime.rule import Rule, State
 from optgen.runtime.sharded.all_to_all import Gather, Scatter
-from optgen.runtime.sharded.driver import AXES, Update, index_in_axes
+from optgen.runtime.sharded.driver import AXES, Update, index_in_axes, round_length
 from optgen.runtime.sharded.reductions import PartialReduction
 from optgen.runtime.tensors.sharding import (
     ShardedAxis,
@@ -35,8 +35,6 @@ from optgen.runtime.tensors.sharding import (
 
 Columns: TypeAlias = Sequence[list[Tensor]]
 
-HELD_BYTES = 2**28
-"""Bytes of whole tensors of one shape that a rank holds at once, unless one matrix has more."""
 _UNKNOWN = -0.0
 """The number that a rank adds for an element that it does not know: any x + -0.0 is x."""
 
@@ -59,46 +57,60 @@ class OwnerStep:
     def updates(self, columns: Columns) -> Iterator[Update]:
         """Yield the updates of a bucket.
 
-        The bucket is split into parts, so that no rank holds too much at once. One update takes
-        the parts one after the other. If parameters wait for one another, each part is an update of
-        its own.
+        The bucket is split into parts, so that some travel while others are computed with.
         """
         length = self._part_length(columns)
-        starts = range(0, len(columns[0]), length)
-        parts = ([column[start : start + length] for column in columns] for start in starts)
-        if self.rule.wide:
-            yield from map(self.update, parts)
-        else:
-            yield _one_after_the_other(map(self.update, parts))
+        for start in range(0, len(columns[0]), length):
+            yield self.update([column[start : start + length] for column in columns])
 
     def update(self, columns: Columns) -> Update:
-        """Update parameters, each on its owner; every rank advances all step counts."""
-        lists = in_one_dtype(self.rule, list(columns), self.seen_param)
+        """Update parameters, each on its owner; every rank advances all step counts.
+
+        If an owner fails, no rank writes anything.
+        """
+        lists = in_one_dtype(self.rule, list(columns), self.keywords, self.seen_param)
         tensors = lists.columns[: len(self.layouts)]
         step_counts = [column for column in lists.columns[len(self.layouts) :] if column]
-        params = _Matrices(tensors[0], self.layouts[0])
-        exchanges: list[_Exchange] = [params]
+        advanced = [[count.clone() for count in column] for column in step_counts]
+        exchanges = self._exchanges(tensors)
+        leader = exchanges[0].gather
+        answers = yield [each.gather_request() for each in exchanges]
+        whole = [each.whole(answer) for each, answer in zip(exchanges, answers, strict=True)]
+        error: Exception | None = None
+        try:
+            if leader.owned_indices:
+                yield from self._call([*whole, *advanced], leader)
+            elif self.rule.wide:
+                stand_ins = map(_stand_in, tensors, self.layouts)
+                yield from self._call([*stand_ins, *advanced], leader)
+            elif advanced:
+                advance(*advanced)
+        except Exception as caught:
+            if self.rule.wide or not leader.tells_failures:
+                raise
+            error = caught
+        pairs = zip(exchanges, whole, strict=True)
+        answers = yield [each.scatter_request(results, error) for each, results in pairs]
+        for exchange, answer in zip(exchanges, answers, strict=True):
+            exchange.write(answer)
+        for column, new_column in zip(step_counts, advanced, strict=True):
+            torch._foreach_copy_(column, new_column)
+        lists.write_back()
+
+    def _exchanges(self, tensors: Columns) -> tuple[_Matrices, *tuple[_Exchange, ...]]:
+        """Return the transfer of each list; that of the parameters leads."""
+        matrices = prod(self.seen_param.shape[:-2])
+        cost = sum(prod(x.shape) * max((1, *x.shape)[-2:]) for x in self.layouts)
+        params = _Matrices(tensors[0], self.layouts[0], matrices, cost=cost)
+        exchanges: list[_Exchange] = []
         for column, layout in zip(tensors[1:], self.layouts[1:], strict=True):
             if not column:
                 exchanges.append(_NoTensors())
             elif layout.is_replicated:
                 exchanges.append(_Replicated(column, layout, params.gather))
             else:
-                exchanges.append(_Matrices(column, layout, params.gather))
-        answers = yield [each.gather_request() for each in exchanges]
-        whole = [each.whole(answer) for each, answer in zip(exchanges, answers, strict=True)]
-        if params.gather.owned_indices:
-            yield from self._call([*whole, *step_counts], params.gather)
-        elif self.rule.wide:
-            stand_ins = map(_stand_in, tensors, self.layouts)
-            yield from self._call([*stand_ins, *step_counts], params.gather)
-        elif step_counts:
-            advance(*step_counts)
-        pairs = zip(exchanges, whole, strict=True)
-        answers = yield [each.scatter_request(results) for each, results in pairs]
-        for exchange, answer in zip(exchanges, answers, strict=True):
-            exchange.write(answer)
-        lists.write_back()
+                exchanges.append(_Matrices(column, layout, matrices, leader=params.gather))
+        return (params, *exchanges)
 
     def _call(self, columns: Columns, leader: Gather) -> Update:
         """Call the function; complete its reductions over several parameters."""
@@ -114,9 +126,11 @@ class OwnerStep:
         ):  # else the function would divide its lists, and request each reduction more than once
             widest_tensor = max((tensor for tensor, _ in pairs), key=lambda tensor: tensor.itemsize)
             return sublist_length(widest_tensor, max(prod(layout.shape) for _, layout in pairs))
-        param_bytes = sum(tensor.itemsize * prod(layout.shape) for tensor, layout in pairs)
+        # A rank's share of a batch may be smaller than another's, so the whole batch counts.
+        matrix_bytes = sum(tensor.itemsize * prod(layout.shape[-2:]) for tensor, layout in pairs)
+        param_bytes = matrix_bytes * prod(self.seen_param.shape[:-2])
         ranks = prod(axis.shard_count for axis in self.layouts[0].axes)
-        return max(ranks, ranks * HELD_BYTES // max(1, param_bytes))
+        return round_length(len(columns[0]), param_bytes, ranks)
 
 
 class _Exchange(Protocol):
@@ -128,7 +142,9 @@ class _Exchange(Protocol):
     def whole(self, answer: list[Tensor]) -> list[Tensor]:
         """Return the whole tensors that this rank owns."""
 
-    def scatter_request(self, results: list[Tensor]) -> Scatter | PartialReduction:
+    def scatter_request(
+        self, results: list[Tensor], error: Exception | None
+    ) -> Scatter | PartialReduction:
         """Return the request for this rank's shards of the updated tensors."""
 
     def write(self, answer: list[Tensor]) -> None:
@@ -144,7 +160,7 @@ class _NoTensors:
     def whole(self, answer: list[Tensor]) -> list[Tensor]:
         return []
 
-    def scatter_request(self, results: list[Tensor]) -> PartialReduction:
+    def scatter_request(self, results: list[Tensor], error: Exception | None) -> PartialReduction:
         return self.gather_request()
 
     def write(self, answer: list[Tensor]) -> None:
@@ -154,9 +170,17 @@ class _NoTensors:
 class _Matrices:
     """A list of tensors whose shards travel to owners; shards of the results travel back."""
 
-    def __init__(self, shards: list[Tensor], layout: Layout, leader: Gather | None = None) -> None:
+    def __init__(
+        self,
+        shards: list[Tensor],
+        layout: Layout,
+        batch: int,
+        *,
+        leader: Gather | None = None,
+        cost: float = 0,
+    ) -> None:
         self.shards, self.written = shards, layout.written
-        self.gather = Gather(shards, layout.shape, layout.axes, leader)
+        self.gather = Gather(shards, layout.shape, layout.axes, leader, cost=cost, batch=batch)
 
     def gather_request(self) -> Gather:
         return self.gather
@@ -164,8 +188,12 @@ class _Matrices:
     def whole(self, answer: list[Tensor]) -> list[Tensor]:
         return answer
 
-    def scatter_request(self, results: list[Tensor]) -> Scatter | PartialReduction:
-        return Scatter(results, self.gather) if self.written else _NoTensors().gather_request()
+    def scatter_request(
+        self, results: list[Tensor], error: Exception | None
+    ) -> Scatter | PartialReduction:
+        if not self.written:
+            return _NoTensors().gather_request()
+        return Scatter(results, self.gather, error)
 
     def write(self, answer: list[Tensor]) -> None:
         if self.written:
@@ -192,7 +220,7 @@ class _Replicated:
         dtype = self.shards[0].dtype
         return [whole[index].to(dtype, copy=True) for index in self.leader.owned_indices]
 
-    def scatter_request(self, results: list[Tensor]) -> PartialReduction:
+    def scatter_request(self, results: list[Tensor], error: Exception | None) -> PartialReduction:
         if not self.layout.written:
             return _NoTensors().gather_request()
         self.stacked = self._unknown()
@@ -212,11 +240,6 @@ class _Replicated:
         shape = (len(self.shards), *self.layout.shape)
         device = self.leader.shards[0].device
         return torch.full(shape, _UNKNOWN, dtype=torch.float64, device=device)
-
-
-def _one_after_the_other(updates: Iterator[Update]) -> Update:
-    for update in updates:
-        yield from update
 
 
 def _stand_in(column: list[Tensor], layout: Layout) -> list[Tensor]:
@@ -293,7 +316,7 @@ def layouts(
     param_layout = Layout(tuple(owned.shape), axes)
     result = [param_layout, param_layout._replace(written=False)]
     for state in rule.states:
-        if state.suits(owned):
+        if state.suits(owned, group):
             written = state.written and not state.step_argument
             result.append(_layout(state, rule.rank(group), owned, axes, matrix_axes, written))
     return result

@@ -119,24 +119,12 @@ def blocks(param: Tensor, *others: Tensor | None) -> Iterator[tuple[Any, ...]]:
         others: Tensors of the same shape, or of size 1 along the axes that they are broadcast over;
             None stands for an absent state.
     """
-    (whole_block,) = one_block(param, *others)
+    whole_block = (param, *(narrowed(tensor, like=param) for tensor in others))
     if not needs_blocks(param):
         yield whole_block
         return
     for box in _boxes(param.shape, _max_elements(param)):
         yield tuple(x if x is None else x[_inside(box, x)] for x in whole_block)
-
-
-def one_block(param: Tensor, *others: Tensor | None) -> Iterator[tuple[Any, ...]]:
-    """Yield a tensor of any size as a single block: a matrix op takes whole tensors."""
-    yield (param, *(_in_compute_dtype(tensor, param) for tensor in others))
-
-
-def one_list_block(
-    params: list[Tensor], *lists: Sequence[Tensor]
-) -> Iterator[tuple[list[Any], ...]]:
-    """Yield a sublist as a single block, whatever its size."""
-    yield (params, *([_in_compute_dtype(x, params[0]) for x in column] for column in lists))
 
 
 def list_blocks(params: list[Tensor], *lists: Sequence[Tensor]) -> Iterator[tuple[list[Any], ...]]:
@@ -145,7 +133,7 @@ def list_blocks(params: list[Tensor], *lists: Sequence[Tensor]) -> Iterator[tupl
     An empty list stands for an absent state.
     """
     if not needs_blocks(params[0]):
-        yield from one_list_block(params, *lists)
+        yield (params, *(narrowed(column, like=params[0]) for column in lists))
         return
     columns: list[Sequence[Tensor | None]] = [column or [None] * len(params) for column in lists]
     for tensors in zip(params, *columns, strict=True):
@@ -174,11 +162,17 @@ def _max_elements(tensor: Tensor) -> int:
     return block_elements(tensor, max(4, tensor.itemsize), MAX_LIVE_LISTS)
 
 
-def _in_compute_dtype(tensor: Tensor | None, param: Tensor) -> Tensor | None:
-    """Return a float64 tensor in float32, unless the parameter is float64; others unchanged."""
-    if tensor is None or tensor.dtype != torch.float64 or param.dtype == torch.float64:
-        return tensor
-    return tensor.float()
+def narrowed(x: Any, like: Tensor) -> Any:
+    """Return a tensor, or a list, in float32 if it is float64 and the parameter `like` is not.
+
+    Numbers that were reduced from a parameter are float64, and would promote its elements. A tensor
+    of another dtype is returned as it is, and None for None.
+    """
+    if isinstance(x, list | tuple):
+        return [narrowed(tensor, like) for tensor in x]
+    if x is None or x.dtype != torch.float64 or like.dtype == torch.float64:
+        return x
+    return x.float()
 
 
 def _boxes(shape: Sequence[int], max_elements: int) -> Iterator[Box]:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast, overload
 import torch
 from torch import Tensor
 
+from optgen.contract.constants import NUM_SEEDS
 from optgen.runtime.eager.tensor_lists import TensorList, each_of
 from optgen.runtime.rule import truth
 from optgen.runtime.torch_private import compiling, following
@@ -371,6 +372,16 @@ def numbers_of(states: list[Tensor]) -> Tensor:
     """Return the scalar states of a bucket, one for each parameter, as a vector of float64."""
     device = states[0].device
     return torch.stack([state.to(device, torch.float64) for state in states])
+
+
+def keys_of(streams: list[Tensor]) -> Tensor:
+    """Return the numbers below `NUM_SEEDS` that a draw takes for the streams of a bucket."""
+    return floor(numbers_of(streams) % NUM_SEEDS)
+
+
+def key_of(stream: Tensor) -> float:
+    """Return the number below `NUM_SEEDS` that a draw takes for the stream of one parameter."""
+    return floor(stream.item() % NUM_SEEDS)
 
 
 def advance_one(step: Tensor | TensorList, capturable: bool) -> Scalar:

@@ -72,14 +72,22 @@ def updates(
             consensus.note(
                 sharding, tuple(whole_param.shape), whole_param.dtype, indices, fresh, step_count
             )
-        collectives = {"collectives": Collectives(whole_param, sharded_axes)} if shard_form else {}
-        keywords = {**hypers, **fresh, **collectives}
+        keywords = {**hypers, **fresh}
         if rule.why_uncut and sharding:
             layouts = layouts_of_shards(rule, group, whole_param, columns[0][0], sharding)
             if layouts[0].axes:  # else this rank has whole matrices
                 yield from OwnerStep(rule, update, keywords, whole_param, layouts).updates(columns)
                 continue
-        yield update_bucket(update, in_one_dtype(rule, columns, whole_param), keywords)
+        collectives = Collectives(whole_param, sharded_axes)
+        # Matrices travel in rounds. Updates of a wide rule wait for one another.
+        travels = shard_form and rule.matrix_calls and not rule.wide
+        length = collectives.round_length(columns[0]) if travels else len(columns[0])
+        for start in range(0, len(columns[0]), length):
+            part = [column[start : start + length] for column in columns]
+            if shard_form:
+                keywords["collectives"] = Collectives(whole_param, sharded_axes)
+            lists = in_one_dtype(rule, part, group, whole_param)
+            yield update_bucket(update, lists, {**keywords})
 
 
 def update_bucket(update: Function, lists: ListsInOneDtype, keywords: Mapping[str, Any]) -> Update:
@@ -112,7 +120,7 @@ def wide_updates(
     in_lists = lowering == "foreach" and not functional
     for columns, fresh, _ in buckets(rule, batch, equal_scalars=not functional):
         for part in same_shape_sublists(*columns) if in_lists else _one_by_one(columns):
-            lists = in_one_dtype(rule, list(part))
+            lists = in_one_dtype(rule, list(part), group)
             yield sharded_step.update_bucket(call.function, lists, {**call.hypers, **fresh})
 
 

@@ -7,7 +7,7 @@ Results are rounded once, when they are written back. If the rule itself sets th
 the generated code converts that state.
 
 A rule that rounds its results itself must compute more precisely than it stores, or nothing is left
-to round. Its generated code takes its tensors through `in_wider_dtype`.
+to round. Its generated code computes with `WideCopies` of its tensors.
 
 A rule on whole matrices is computed statement by statement, and not in place. It computes in
 float64 for a float64 parameter, in float32 for any other (`copy_in_compute_dtype`), and writes the
@@ -15,7 +15,7 @@ parameter and its states at its end. So an update in for-loop or foreach that fa
 of its tensors. A fused update may have written some of them before it fails.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import chain
 from operator import attrgetter
@@ -24,10 +24,11 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from optgen.contract.states import Shape
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.eager.parts import whole_chunks
 from optgen.runtime.eager.tensor_lists import TensorList
-from optgen.runtime.rule import Rule, compute_dtype
+from optgen.runtime.rule import Rule, State, compute_dtype
 from optgen.runtime.tensors.quantized import QuantizedTensor
 from optgen.runtime.torch_private import foreach_clone
 
@@ -73,16 +74,20 @@ class ListsInOneDtype(NamedTuple):
 
 
 def in_one_dtype(
-    rule: Rule, columns: list[list[Any]], seen_param: Tensor | None = None
+    rule: Rule,
+    columns: list[list[Any]],
+    group: Mapping[str, Any],
+    seen_param: Tensor | None = None,
 ) -> ListsInOneDtype:
     """Return the lists of a bucket; a list of another dtype than the common one is converted.
 
-    For shards, `seen_param` is a whole parameter in the shape that the rule sees.
+    `group` has the values of hyperparameters. For shards, `seen_param` is a whole parameter in the
+    shape that the rule sees.
     """
     if rule.widens:
         return _dequantized(columns) if rule.quantized_states else ListsInOneDtype(columns, [])
     param = columns[0][0] if seen_param is None else seen_param
-    states = [state for state in rule.states if state.suits(param)]
+    states = [state for state in rule.states if state.suits(param, group)]
     in_param_dtype = [state.shape != "scalar" and state.dtype is None for state in states]
     num_step_count_lists = len(columns) - 2 - len(in_param_dtype)  # 0 or 1
     # Step counts keep their dtype.
@@ -127,12 +132,14 @@ def _dequantized(columns: list[list[Any]]) -> ListsInOneDtype:
     return ListsInOneDtype(converted, to_write)
 
 
-def chunks_in_one_dtype(rule: Rule, columns: list[list[Any]]) -> Iterator[list[list[Any]]]:
+def chunks_in_one_dtype(
+    rule: Rule, columns: list[list[Any]], group: Mapping[str, Any]
+) -> Iterator[list[list[Any]]]:
     """Yield the lists of a bucket in one dtype, a few parameters at a time; write results back."""
     for chunk in whole_chunks(columns):
         # Each part of a chunk is one TensorList, or nothing for an empty list.
         lists = [part[0].tensors if part else [] for part in chunk]
-        converted = in_one_dtype(rule, lists)
+        converted = in_one_dtype(rule, lists, group)
         yield converted.columns
         converted.write_back()
 
@@ -147,39 +154,51 @@ def function_lists_in_one_dtype(rule: Rule, columns: list[list[Tensor]]) -> List
     return _converted(columns, [True] * len(columns), written, deciding=written)
 
 
-def in_wider_dtype(
-    rows: Iterable[Sequence[Any]], stored: Sequence[bool], params: Sequence[Tensor]
-) -> Iterator[list[Any]]:
-    """Yield rows of tensors in one dtype, float32 or wider; then write back those `stored`.
+class WideCopies:
+    """Tensors of one parameter, or lists of tensors, in one dtype: float32 or wider.
+
+    None and [] stand for absent states. A tensor that has the dtype already is not copied.
 
     Args:
-        rows: Rows of tensors, or of lists of tensors; None and [] stand for absent states.
-        stored: For each of the first entries of a row, whether the caller changes it in place.
-            Further entries, such as results of reductions, are passed on as they are.
-        params: The parameters of the bucket. The dtype is not narrower than theirs.
+        tensors: The parameter comes first. The dtype holds the numbers of all of them.
+        read_only: Positions of the tensors that the caller does not change. In most rules, the
+            second one is the gradient, and all others are changed.
     """
-    least = torch.promote_types(params[0].dtype, torch.float32)
-    for row in rows:
-        dtype = _common_dtype(row[: len(stored)], least)
-        wide = [_in_dtype(dtype, value) for value in row[: len(stored)]]
-        yield [*wide, *row[len(stored) :]]
-        for value, computed, is_stored in zip(row, wide, stored, strict=False):
-            if is_stored and computed is not value:
-                _write(value, computed)
+
+    def __init__(self, *tensors: Any, read_only: Sequence[int] = (1,)) -> None:
+        dtype = _common_dtype(tensors)
+        self.tensors = [_in_dtype(dtype, tensor) for tensor in tensors]
+        pairs = zip(tensors, self.tensors, strict=True)
+        self._changed = [pair for n, pair in enumerate(pairs) if n not in read_only]
+
+    def write_back(self) -> None:
+        """Write the copies into the tensors that they were made of."""
+        for tensor, copy in self._changed:
+            if copy is not tensor:
+                _write(tensor, copy)
 
 
-def wider(x: Any, param: Any) -> Any:
-    """Return a copy of a tensor in the widest of float32, its own and its parameter's dtype."""
+def widened(parts: Iterable[Sequence[Any]], read_only: Sequence[int] = (1,)) -> Iterator[list[Any]]:
+    """Yield the `WideCopies` of parts of tensors; write each part back before the next one."""
+    for part in parts:
+        copies = WideCopies(*part, read_only=read_only)
+        yield copies.tensors
+        copies.write_back()
+
+
+def wider(x: Any, like: Any = None) -> Any:
+    """Return a copy of a tensor in the widest of float32, its own dtype and that of `like`."""
     if isinstance(x, TensorList):
-        pairs = zip(x.tensors, param.tensors, strict=True)
-        return TensorList([wider(tensor, like) for tensor, like in pairs])
-    least = torch.promote_types(param.dtype, torch.float32)
-    return x.to(torch.promote_types(x.dtype, least), copy=True)
+        params = x.tensors if like is None else like.tensors
+        pairs = zip(x.tensors, params, strict=True)
+        return TensorList([wider(tensor, like=param) for tensor, param in pairs])
+    dtypes = [x.dtype] if like is None else [x.dtype, like.dtype]
+    return x.to(reduce(torch.promote_types, dtypes, torch.float32), copy=True)
 
 
-def _common_dtype(row: Sequence[Any], least: torch.dtype) -> torch.dtype:
-    tensors = [value[0] if isinstance(value, list) else value for value in row if _exists(value)]
-    return reduce(torch.promote_types, [tensor.dtype for tensor in tensors], least)
+def _common_dtype(values: Sequence[Any]) -> torch.dtype:
+    tensors = [value[0] if isinstance(value, list) else value for value in values if _exists(value)]
+    return reduce(torch.promote_types, map(_dtype, tensors), torch.float32)
 
 
 def _exists(value: Any) -> bool:
@@ -240,10 +259,23 @@ def write_back(tensors: list[Tensor], values: Tensor) -> None:
         torch._foreach_copy_(tensors, results)
 
 
-def empty_like(values: Tensor) -> Tensor:
-    """Return a `TensorList` of new tensors, which a sweep is to fill."""
+def empty_like(values: Tensor, shape: Shape) -> Tensor:
+    """Return a `TensorList` of new tensors, which a sweep is to fill.
+
+    The shape is that of a state. A number has as many axes as the tensor that it is computed from.
+    """
     tensors = cast(TensorList, values).tensors
-    return cast(Tensor, TensorList(list(map(torch.empty_like, tensors))))
+    if shape == "like":
+        return cast(Tensor, TensorList(list(map(torch.empty_like, tensors))))
+    state = State("", shape=shape)
+    shapes = ([1] * x.dim() if shape == "scalar" else state.shape_for(x) for x in tensors)
+    return cast(Tensor, TensorList([x.new_empty(s) for x, s in zip(tensors, shapes, strict=True)]))
+
+
+def in_rows(numbers: Tensor, like: Tensor) -> Tensor:
+    """Return a `TensorList` with a number of each matrix, repeated for each row of `like`."""
+    pairs = zip(cast(TensorList, numbers).tensors, cast(TensorList, like).tensors, strict=True)
+    return cast(Tensor, TensorList([n.expand(*x.shape[:-1], 1).contiguous() for n, x in pairs]))
 
 
 def write_number(state: Tensor | list[Tensor], value: float | Tensor | TensorList) -> None:

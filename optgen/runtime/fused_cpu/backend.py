@@ -1,8 +1,12 @@
 """Update batches through compiled C++ kernels: one call updates all tensors of all groups.
 
-A gathered step takes its tensors from batches. A cached step can follow a step that went through
-this backend: the C++ reader fetches every address anew, and Python reads groups but no tensor. A
-first step of ordinary tensors goes through the C++ reader too, once Python has created the states.
+A step is taken in one of three ways, each in a file:
+
+* `first_step.py`: the first step of ordinary tensors. Python creates the states, and the C++ reader
+  finds all tensors.
+* `gathered_step.py`: any step. It takes its tensors from batches, which Python has gathered.
+* `cached_step.py`: a step after one of these. The C++ reader fetches every address anew, and Python
+  reads groups but no tensor.
 """
 
 from collections.abc import Callable, Sequence, Set
@@ -11,26 +15,21 @@ from operator import attrgetter
 import torch
 
 from optgen.runtime.batch.batch import Batch, codes_obstacle
-from optgen.runtime.batch.context import CachedStep, OptimizerWithContext
 from optgen.runtime.batch.grad_scaler import is_skipped
+from optgen.runtime.batch.step_context import CachedStep, OptimizerWithContext
 from optgen.runtime.fused_cpu import sparse_gradients
-from optgen.runtime.fused_cpu.cached_step import (
-    CachedCall,
-    CachedDenseStep,
-    first_batches,
-    take_first_step,
-    updated_group_ids,
-)
-from optgen.runtime.fused_cpu.kernel import Kernel
-from optgen.runtime.fused_cpu.kernel_loader import kernel_or_reason, load_kernel
-from optgen.runtime.fused_cpu.sparse_gradients import CachedSparseStep
-from optgen.runtime.fused_cpu.uncached_step import (
+from optgen.runtime.fused_cpu.cached_step import CachedCall, CachedDenseStep, updated_group_ids
+from optgen.runtime.fused_cpu.first_step import build_for_all, first_batches, take_first_step
+from optgen.runtime.fused_cpu.gathered_step import (
     prepare_chunks,
     prepare_dense,
     prepare_sparse,
     single_chunk,
     wide_update,
 )
+from optgen.runtime.fused_cpu.kernel import Kernel
+from optgen.runtime.fused_cpu.kernel_loader import kernel_or_reason, load_kernel
+from optgen.runtime.fused_cpu.sparse_gradients import CachedSparseStep
 from optgen.runtime.rule import HasLowerings
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update
@@ -46,9 +45,13 @@ class FusedCpuBackend:
 
     zeroes_gradients = True
 
-    def obstacle(self, lowered: HasLowerings, batch: Batch) -> str:
-        """Return a short reason why no kernel can take this batch; "" if a kernel can."""
-        if reason := codes_obstacle(lowered.rule, batch, "fused_cpu"):
+    def build_or_reason(self, lowered: HasLowerings, batch: Batch) -> str:
+        """Build the kernel for a batch; return a short reason why none can take it, or ""."""
+        key = batch.dispatch_key
+        # A kernel that reads no codes gets numbers in copies, a few parameters at a time.
+        takes_few = key.sharding is None and not (key.sparse_grad or lowered.rule.wide)
+        gets_numbers = takes_few and lowered.rule.why_codes_are_not_read("fused_cpu")
+        if not gets_numbers and (reason := codes_obstacle(lowered.rule, batch, "fused_cpu")):
             return reason
         if class_name := batch.overriding_class:
             return f"a state of class {class_name}"
@@ -70,10 +73,10 @@ class FusedCpuBackend:
         unknown_dtypes = real_dtypes - set(DTYPE_CODES)
         return f"no kernel for {min(map(str, unknown_dtypes))}" if unknown_dtypes else ""
 
-    def function_obstacle(
+    def build_function_or_reason(
         self, function: HasLowerings, device: torch.device, dtypes: Set[torch.dtype]
     ) -> str:
-        """Return a short reason why no kernel can run a function over lists; "" if one can."""
+        """Build the kernel of a function over lists; return why none can run it, "" if it can."""
         if device.type != "cpu":
             return f"the tensors are on {device.type}"
         kernel = kernel_or_reason(function, dtype_variants.bits_of_dtypes(dtypes))
@@ -112,15 +115,15 @@ class FusedCpuBackend:
         return (wide_update(load_kernel(optimizer, suspends=True), optimizer, batch),)
 
     def begin(
-        self, optimizer: OptimizerWithContext, can_take: Callable[[Batch], bool]
+        self, optimizer: OptimizerWithContext, choose: Callable[[Batch], str]
     ) -> CachedStep | None:
         """Take the first step of ordinary tensors if that is possible; return the cached step.
 
-        `can_take` tells whether this lowering would step a batch. If the step turns out to be
+        `choose` chooses the lowering of a batch, and builds its kernel. If the step turns out to be
         impossible, it may still have created the states of the tensors.
         """
-        batches = first_batches(optimizer, can_take)
-        if not batches:
+        batches = first_batches(optimizer)
+        if not batches or not build_for_all(optimizer, batches, choose):
             return None
         return take_first_step(_unsharded_kernel(optimizer), optimizer, batches)
 

@@ -1,18 +1,14 @@
 """Repeat a step or a call: the C++ reader fetches all tensors anew, and calls the kernel.
 
-A first step can be taken as a cached one: Python creates the states, then the reader reads all
-tensors. If Python gathers the tensors, it reads each parameter and each state some ten times. With
-2,000 parameters, this takes longer than creating the states. Here the C++ reader reads the
-parameters and gradients, and Python reads only one parameter and its gradient for each pair of
-their dtypes.
+`first_step.py` makes a cached step before there was a step, and takes the first one through it.
 """
 
 from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Callable, Sequence
-from itertools import accumulate, chain, compress, pairwise
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from operator import attrgetter, is_
 from threading import Lock
 from typing import Any
@@ -20,15 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.runtime.backend_table import current_forced_lowering
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.context import OptimizerWithContext
-from optgen.runtime.batch.params import (
-    check_not_flat,
-    check_params,
-    check_views,
-    note_narrow_params,
-)
+from optgen.runtime.batch.step_context import OptimizerWithContext, current_forced_lowering
 from optgen.runtime.fused_cpu.kernel import (
     Kernel,
     KernelSignature,
@@ -36,12 +25,11 @@ from optgen.runtime.fused_cpu.kernel import (
     Table,
     thread_pool,
 )
-from optgen.runtime.reader import tensor_reader
 from optgen.runtime.reader.step_reader import StepReader, can_read, first_dtensor, specs_of
 from optgen.runtime.reader.streams import shifted_to_stream
 from optgen.runtime.reader.tensor_reader import Answer, Reader, reader
 from optgen.runtime.rule import Group, OptimizerLike
-from optgen.runtime.state.create import CreatedState, create_missing
+from optgen.runtime.state.create import CreatedState
 from optgen.runtime.tensors.layout import fits_storage
 from optgen.runtime.toolchain.dtype_variants import DTYPE_CODES
 from optgen.runtime.torch_private import is_inference
@@ -100,6 +88,7 @@ class CachedDenseStep(CachedKernelStep):
             kernel.by_matrix,
         )
         request = self._step.request
+        request.by_matrix = kernel.by_matrix
         request.kernel, request.table = kernel.address, ctypes.addressof(self._table.struct)
         request.has_step_count = kernel.rule.step is not None
         request.zeroes_gradients = kernel.rule.zero_grad
@@ -110,7 +99,7 @@ class CachedDenseStep(CachedKernelStep):
     def of(
         cls, kernel: Kernel, optimizer: OptimizerLike, updated_ids: set[int] | None
     ) -> CachedDenseStep | None:
-        """Return the plan of a step; None if the step must gather its tensors.
+        """Return the cached step of an optimizer; None if the step must gather its tensors.
 
         `updated_ids` are the identities of the groups that the step updates; None if it updates
         only a part of some group.
@@ -218,101 +207,15 @@ def updated_group_ids(optimizer: OptimizerWithContext, batches: Sequence[Batch])
     return whole_ids if updated_ids <= whole_ids else None
 
 
-def first_batches(
-    optimizer: OptimizerWithContext, can_take: Callable[[Batch], bool]
-) -> list[Batch]:
-    """Return the groups' batches, without states; [] unless the kernel can take all of them.
-
-    `can_take` tells whether this lowering would step a batch. The `members` of a batch are all
-    parameters with a gradient. Its `params` and `grads` hold one parameter and gradient per pair of
-    dtypes. If a tensor is invalid, the list is empty, and `gather_batches` raises the error
-    later.
-    """
-    rule, groups = optimizer.rule, optimizer.param_groups
-    if rule.quantized_states:  # the reader cannot read them
-        return []
-    if rule.gradient == "sparse_only" or rule.step == "int" or optimizer._context.placeholders:
-        return []
-    if getattr(optimizer, "found_inf", None) is not None:
-        return []
-    try:
-        check_views(optimizer)
-        note_narrow_params(rule, groups)
-        for group in groups:
-            check_params(optimizer, group, group["params"])
-    except ValueError:
-        return []
-    lists = [group["params"] for group in groups]
-    if not all(type(params) is list for params in lists):
-        return []
-    reader = tensor_reader.built_reader()  # a missing reader is built along with the kernel
-    dtype_codes = reader.read_dtypes(lists) if reader else []
-    pairs = zip(groups, dtype_codes, strict=False)  # no codes if the reader is missing or gave up
-    batches = [_first_batch(optimizer, group, codes) for group, codes in pairs if any(codes)]
-    return batches if _takes_all(optimizer, batches, can_take) else []
-
-
-def _takes_all(
-    optimizer: OptimizerWithContext, batches: Sequence[Batch], can_take: Callable[[Batch], bool]
-) -> bool:
-    """Tell whether the C++ lowering takes all these batches."""
-    context = optimizer._context
-    # `load_kernel` reads these batches, so that one library is built for all of them.
-    context.batches = {id(batch.group): batch for batch in batches}
-    try:
-        return all(map(can_take, batches))
-    finally:
-        context.batches = {}
-
-
-def _first_batch(optimizer: OptimizerWithContext, group: Group, dtype_codes: list[int]) -> Batch:
-    """Return the batch of a group, without states.
-
-    `dtype_codes` has an entry for each parameter of the group; 0 stands for no gradient.
-    """
-    check_not_flat(optimizer, group, optimizer._context.original_params)
-    params = group["params"]
-    examples = [params[dtype_codes.index(code)] for code in sorted({*dtype_codes} - {0})]
-    members = list(compress(params, dtype_codes))
-    grads = [each.grad for each in examples]
-    return Batch(group=group, members=members, params=examples, grads=grads)
-
-
-def take_first_step(
-    kernel: Kernel, optimizer: OptimizerWithContext, batches: list[Batch]
-) -> CachedDenseStep | None:
-    """Take a first step; return the cached step, or None if the step must gather its tensors."""
-    try:
-        cached = CachedDenseStep.of(kernel, optimizer, {id(batch.group) for batch in batches})
-    except (TypeError, ValueError):
-        return None  # a hyperparameter is invalid, and the gathered step raises the error
-    if cached is None:
-        return None
-    rule, state, defaults = optimizer.rule, optimizer.state, optimizer.defaults
-    created_by_batch = (
-        create_missing(
-            rule, state, batch.group, batch.members, defaults, groups=optimizer.param_groups
-        )
-        for batch in batches
-    )
-    created = list(chain.from_iterable(created_by_batch))
-    if cached.begin(optimizer, created):
-        return cached
-    # The gathered step that follows treats states as fresh only if it finds them missing.
-    for values, key in created:
-        values.pop(key, None)  # if a parameter is listed twice, its states are in `created` twice
-    return None
-
-
 class CachedCall:
-    """Cached plan of the last fused call; valid for lists of the same length."""
+    """The last fused call, to be repeated; valid for lists of the same length."""
 
     def __init__(self, kernel: Kernel, tensor_reader: Reader, tensor_count: int) -> None:
         self._kernel, self._update = kernel, tensor_reader.run_call
         self._busy = Lock()  # held during a call: two threads would overwrite the attributes below
         self._table = Table(kernel, tensor_count, group_count=1)
         self._last_hypers: list[Any] = []
-        self._list_addresses = array("q", bytes(8 * kernel.stream_count))
+        self._list_addresses = array("q", bytes(8 * len(kernel.keys)))
         self._buffers = tensor_reader.request_for(
             self._table, kernel, kernel.dtype_bits, torch.device("cpu")
         )

@@ -15,6 +15,7 @@ from optgen.runtime.fused_cpu.kernel import KernelSignature, Table
 from optgen.runtime.matrix_ops import cols, rows
 from optgen.runtime.reader.streams import SHAPE_SIZE, STREAM_BITS, shifted_to_stream
 from optgen.runtime.tensors import layout
+from optgen.runtime.tensors.quantized import to_numbers
 from optgen.runtime.toolchain.dtype_variants import STREAM_DTYPE_CODES
 from optgen.runtime.torch_private import data_ptr, numel
 
@@ -87,7 +88,7 @@ def _columns(
     states["step"] = batch.step_counts
     columns = [batch.params, batch.grads, *(states[state.key] for state in kernel.shaped_states)]
     if copy_pairs is not None:
-        columns = _with_copies(columns, copy_pairs, kernel.by_matrix)
+        columns = _with_copies(kernel, columns, copy_pairs)
     operands = {call.source for call in kernel.matrix_calls}
     columns += [
         [torch.empty_like(param) for param in columns[0]] if name in operands else []
@@ -147,15 +148,21 @@ def shape_entries(param: Tensor) -> tuple[int, int, int, int]:
 
 
 def _with_copies(
-    columns: list[list[Tensor]], copy_pairs: CopyPairs, by_matrix: bool
+    kernel: KernelSignature, columns: list[list[Tensor]], copy_pairs: CopyPairs
 ) -> list[list[Tensor]]:
-    """Return the columns, with copies of tensors whose memory order is not their parameter's."""
-    streams = [list(column) for column in columns if column]
+    """Return the columns, with copies of the tensors that the kernel cannot update in place.
+
+    Their memory order is not their parameter's, or the kernel does not read their codes.
+    """
+    streams, by_matrix = [list(column) for column in columns if column], kernel.by_matrix
     for index in range(len(columns[0])):
-        row = [column[index] for column in streams]
+        originals = [column[index] for column in streams]
+        row = list(originals if kernel.reads_codes else map(to_numbers, originals))
         for stream in layout.streams_to_copy(row, by_matrix):
-            copy = layout.copy_like(row[stream].detach(), row[0], by_matrix)
-            copy_pairs.append((row[stream], copy))
-            streams[stream][index] = copy
+            row[stream] = layout.copy_like(row[stream].detach(), row[0], by_matrix)
+        for stream, (original, tensor) in enumerate(zip(originals, row, strict=True)):
+            if tensor is not original:
+                copy_pairs.append((original, tensor))
+                streams[stream][index] = tensor
     present = iter(streams)
     return [next(present) if column else [] for column in columns]

@@ -42,6 +42,7 @@ class KernelSignature(RuleStreams):
         self.has_shapes = self._exports("optgen_shapes")
         self.by_matrix = self._exports("optgen_by_matrix")
         self.matrix_calls = lowered.rule.matrix_calls
+        self.reads_codes = not lowered.rule.why_codes_are_not_read("fused_cpu")
 
     def _exports(self, name: str) -> bool:
         try:
@@ -132,7 +133,7 @@ def matrix_op_results(call: MatrixCall, batch: Batch, matrices: Sequence[Tensor]
     arguments = (
         batch.group[value] if isinstance(value, str) else float(value) for value in call.arguments
     )
-    results: list[Tensor] = getattr(matrix_ops, call.op)(matrices, *arguments)
+    results: list[Tensor] = getattr(matrix_ops, call.op)(matrices, *arguments, *call.options)
     return results
 
 

@@ -87,7 +87,7 @@ def _build(lowered: HasLowerings, module: ModuleType, suspends: bool, dtype_bits
         library_cache.look_in(Path(folder).parent / "kernels")
     kernel_class, define = _kernel_class_and_define(suspends)
     name, source = lowered.rule.name, define + inline_includes(_source(module))
-    extra_bits = dtype_variants.matrix_op_dtypes(bool(lowered.rule.matrix_calls))
+    extra_bits = dtype_variants.matrix_op_dtypes(c.options for c in lowered.rule.matrix_calls)
     # Two compilers at once take no longer than one. On two cores, a third one would have to wait.
     with ThreadPoolExecutor(1) as executor:
         try:
@@ -111,7 +111,7 @@ def library_sources(
     """Yield the name and the source of each library that steps of these dtypes load."""
     _, define = _kernel_class_and_define(suspends)
     rule, source = lowered.rule, define + inline_includes(_source(sys.modules[lowered.lowerings]))
-    extra_bits = dtype_variants.matrix_op_dtypes(bool(rule.matrix_calls))
+    extra_bits = dtype_variants.matrix_op_dtypes(c.options for c in rule.matrix_calls)
     yield rule.name, dtype_variants.source_for(source, dtype_bits, extra_bits)
     if sweeps := dtype_variants.sweeps_for(source):
         yield dtype_variants.SWEEPS, dtype_variants.source_for(sweeps, dtype_bits, extra_bits)

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.checks import check_storages
+from optgen.runtime.batch.check_batch import check_storages
 from optgen.runtime.batch.grad_scaler import must_unscale
 from optgen.runtime.batch.sparse_rows import row_index_error
 from optgen.runtime.fused_cpu.cached_step import CachedKernelStep

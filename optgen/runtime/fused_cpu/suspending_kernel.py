@@ -7,7 +7,7 @@ rule that reduces over several parameters always suspends, so such a rule has no
 
 import ctypes
 from array import array
-from collections.abc import Generator, Sequence
+from collections.abc import Mapping, Sequence
 from ctypes import c_double, c_void_p
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,7 +25,7 @@ from optgen.runtime.fused_cpu.kernel import (
 )
 from optgen.runtime.matrix_ops import cols, rows
 from optgen.runtime.rule import HasLowerings, MatrixCall
-from optgen.runtime.sharded.driver import AXES, Collectives, Request, Update, index_in_axes, run
+from optgen.runtime.sharded.driver import AXES, Collectives, Update, index_in_axes, run
 from optgen.runtime.sharded.reductions import PartialReduction, WideReduction
 from optgen.runtime.tensors.sharding import ShardedAxis
 
@@ -125,7 +125,7 @@ class SuspendingKernel(Kernel):
         table.struct.shards = ctypes.addressof(shards.struct)
         for position, segment in enumerate(self.segments):
             if position:
-                yield from self._call_sharded(self.matrix_calls[position - 1], table)
+                self._call_sharded(self.matrix_calls[position - 1], table)
                 table.struct.grad_scale = None  # the first segment has unscaled the gradients
             if segment is None:
                 continue
@@ -142,35 +142,39 @@ class SuspendingKernel(Kernel):
         finally:
             self._library.optgen_end(step)
 
-    def _call_sharded(
-        self, call: MatrixCall, table: Table
-    ) -> Generator[Request, list[list[Tensor]], None]:
-        """Apply a matrix op to whole matrices, each on one of the ranks that hold its shards."""
+    def _call_sharded(self, call: MatrixCall, table: Table) -> None:
+        """Apply a matrix op to whole matrices, each on one of the ranks that hold its shards.
+
+        Some matrices travel while others are computed with.
+        """
         source, target = self.streams_of(call)
-        operand_groups = _group_by_shape(call, table)
-        collectives = [
-            _collectives(table.batches[index], param_indices[0])
-            for index, param_indices in operand_groups
-        ]
-        operands = [
-            [table.columns[index][source][param_index] for param_index in param_indices]
-            for index, param_indices in operand_groups
-        ]
-        gathered = yield [
-            each.gather(shards) for each, shards in zip(collectives, operands, strict=True)
-        ]
-        computed = [
-            matrix_op_results(call, table.batches[index], matrices)
-            for (index, _), matrices in zip(operand_groups, gathered, strict=True)
-        ]
-        scattered = yield [
-            each.scatter(matrices) for each, matrices in zip(collectives, computed, strict=True)
-        ]
         results: list[dict[int, Tensor]] = [{} for _ in table.batches]
-        for (index, param_indices), tensors in zip(operand_groups, scattered, strict=True):
-            results[index].update(zip(param_indices, tensors, strict=True))
+        calls: list[Update] = []
+        for index, param_indices in _group_by_shape(call, table):
+            batch = table.batches[index]
+            sharded_axes, seen = _sharded_axes(batch), batch.seen_params[param_indices[0]]
+            shards = {each: table.columns[index][source][each] for each in param_indices}
+            length = Collectives(seen, sharded_axes).round_length(list(shards.values()))
+            for start in range(0, len(param_indices), length):
+                part = {each: shards[each] for each in param_indices[start : start + length]}
+                collectives = Collectives(seen, sharded_axes)
+                calls.append(_call_on_owners(call, batch, collectives, part, results[index]))
+        run(calls)
         for index, result in enumerate(results):
             table.set_results(target, index, result, source)
+
+
+def _call_on_owners(
+    call: MatrixCall,
+    batch: Batch,
+    collectives: Collectives,
+    shards: Mapping[int, Tensor],
+    results: dict[int, Tensor],
+) -> Update:
+    """Apply a matrix op to matrices of one shape; add shards of the results by the same indices."""
+    whole = yield collectives.gather(list(shards.values()))
+    scattered = yield collectives.scatter(matrix_op_results(call, batch, whole))
+    results.update(zip(shards, scattered, strict=True))
 
 
 def _group_by_shape(call: MatrixCall, table: Table) -> list[tuple[int, list[int]]]:
@@ -184,7 +188,3 @@ def _group_by_shape(call: MatrixCall, table: Table) -> list[tuple[int, list[int]
             seen = batch.seen_params[param_index]
             groups.setdefault((index, seen.shape, seen.dtype), []).append(param_index)
     return [(key[0], param_indices) for key, param_indices in groups.items()]
-
-
-def _collectives(batch: Batch, param_index: int) -> Collectives:
-    return Collectives(batch.seen_params[param_index], _sharded_axes(batch))

@@ -6,7 +6,7 @@ hyperparameters that have changed, and launches. A hyperparameter that is a tens
 copied within the device. The kernels read step counts and scalar states in place. Nothing here
 waits for the device.
 
-A repeated step gathers no batches: the C++ reader finds its tensors (cached_launches.py).
+A repeated step gathers no batches: the C++ reader finds its tensors (cached_step.py).
 """
 
 from __future__ import annotations
@@ -21,14 +21,18 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from optgen.runtime.backend_table import current_forced_lowering
 from optgen.runtime.batch.batch import Batch, codes_obstacle
-from optgen.runtime.batch.context import CachedStep, OptimizerWithContext, Refusal
 from optgen.runtime.batch.gather import snapshot
 from optgen.runtime.batch.sparse_rows import gather_rows
-from optgen.runtime.fused_triton.cached_launches import CachedCalls, CachedLaunches
-from optgen.runtime.fused_triton.launch_plan import KeptPlans, LaunchPlan, workspaces
-from optgen.runtime.fused_triton.shards import why_not_shards
+from optgen.runtime.batch.step_context import (
+    CachedStep,
+    OptimizerWithContext,
+    Refusal,
+    current_forced_lowering,
+)
+from optgen.runtime.fused_triton.cached_step import CachedCalls, CachedLaunches
+from optgen.runtime.fused_triton.sharded_step import why_not_shards
+from optgen.runtime.fused_triton.sort_into_buckets import KeptBuckets, StepBuckets, workspaces
 from optgen.runtime.rule import HasLowerings
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.sharded.driver import Update, run
@@ -44,13 +48,13 @@ class FusedTritonBackend:
     zeroes_gradients = False
 
     def __init__(self) -> None:
-        # For each optimizer, the plans for all batches, under the key None; the plans for each
+        # For each optimizer, the buckets for all batches, under the key None; the buckets for each
         # batch if the rule reduces over parameters.
-        self._plans: WeakKeyDictionary[Any, dict[Any, KeptPlans]] = WeakKeyDictionary()
+        self._kept: WeakKeyDictionary[Any, dict[Any, KeptBuckets]] = WeakKeyDictionary()
         # A graph reads its tables for as long as it is replayed.
-        self._captured_plans: WeakKeyDictionary[Any, list[LaunchPlan]] = WeakKeyDictionary()
-        # The last plans of a function; the batch of each is empty between calls.
-        self._function_plans: WeakKeyDictionary[Any, KeptPlans] = WeakKeyDictionary()
+        self._captured_buckets: WeakKeyDictionary[Any, list[StepBuckets]] = WeakKeyDictionary()
+        # The last buckets of a function; the batch of each is empty between calls.
+        self._function_buckets: WeakKeyDictionary[Any, KeptBuckets] = WeakKeyDictionary()
         self._cached_steps: WeakKeyDictionary[Any, CachedLaunches] = WeakKeyDictionary()
         # By the length of the lists and the forced lowering, the latest first.
         self._cached_calls: WeakKeyDictionary[Any, dict[tuple[int, str | None], CachedCalls]] = (
@@ -60,7 +64,7 @@ class FusedTritonBackend:
         # Why Triton cannot compile the kernels of a lowered rule, by its module.
         self._why_refused: dict[str, str] = {}
 
-    def obstacle(self, lowered: HasLowerings, batch: Batch) -> str:
+    def build_or_reason(self, lowered: HasLowerings, batch: Batch) -> str:
         """Return a short reason why Triton cannot take this batch; "" if it can."""
         if reason := lowered.rule.why_not_in_triton:
             return reason
@@ -68,14 +72,14 @@ class FusedTritonBackend:
             return reason
         if class_name := batch.overriding_class:
             return f"a state of class {class_name}"
-        reason = self.function_obstacle(lowered, batch.params[0].device)
+        reason = self.build_function_or_reason(lowered, batch.params[0].device)
         if not reason and batch.dispatch_key.sharding is not None:
             placements = batch.dispatch_key.sharding.placements
             if why := _why_not_shards(lowered, batch):
                 return f"{why}, and these are sharded: {placements}"
         return reason
 
-    def function_obstacle(
+    def build_function_or_reason(
         self, function: HasLowerings, device: torch.device, dtypes: Set[torch.dtype] = frozenset()
     ) -> str:
         """Return a short reason why no kernel can run a function over lists; "" if one can."""
@@ -85,10 +89,10 @@ class FusedTritonBackend:
     def prepare(
         self, optimizer: OptimizerWithContext, batches: Sequence[Batch], consensus: Consensus | None
     ) -> Callable[[], CachedStep | None]:
-        """Find or make the launch plans; return a function that launches their kernels.
+        """Find or make the buckets; return a function that launches their kernels.
 
-        A new plan checks the shapes and devices of its tensors. Touched rows are gathered here, and
-        the states are saved for a rollback.
+        New buckets check the shapes and devices of their tensors. Touched rows are gathered here,
+        and the states are saved for a rollback.
         """
         touched_rows = [
             gather_rows(optimizer.rule, b)
@@ -105,21 +109,23 @@ class FusedTritonBackend:
         row_batches = [each.row_batch for each in touched_rows]
         snapshot(optimizer)
         # Sparse gradients touch other rows in every step, so they need new buckets.
-        plans = [(self._new_plan(optimizer, row_batches), row_batches)] if row_batches else []
+        dense_and_rows = (
+            [(self._new_buckets(optimizer, row_batches), row_batches)] if row_batches else []
+        )
         if dense_batches:
-            plans.append((self._plan(optimizer, dense_batches), dense_batches))
+            dense_and_rows.append((self._buckets_for(optimizer, dense_batches), dense_batches))
 
-        sharded_plans = [
-            (self._plan(optimizer, each, (each[0].group_id, sharding)), each)
+        sharded_buckets = [
+            (self._buckets_for(optimizer, each, (each[0].group_id, sharding)), each)
             for sharding, each in shards.items()
         ]
 
         def update() -> CachedStep | None:
-            for plan, plan_batches in sharded_plans:
-                run(list(plan.sharded_updates(optimizer, plan_batches)))
-                plan.finish(optimizer, plan_batches)
-            for plan, plan_batches in plans:
-                plan.update(optimizer, plan_batches)
+            for step_buckets, bucket_batches in sharded_buckets:
+                run(list(step_buckets.sharded_updates(optimizer, bucket_batches)))
+                step_buckets.finish(optimizer, bucket_batches)
+            for step_buckets, bucket_batches in dense_and_rows:
+                step_buckets.update(optimizer, bucket_batches)
             for each in touched_rows:
                 each.scatter_rows()
             can_repeat = dense_batches and not touched_rows and not shards
@@ -132,10 +138,10 @@ class FusedTritonBackend:
     ) -> Iterable[Update]:
         """Return the updates of a batch of a rule that reduces over several parameters."""
         snapshot(optimizer)
-        plan = self._plan(optimizer, [batch], (batch.group_id, batch.dispatch_key))
-        return plan.wide_updates(batch)
+        step_buckets = self._buckets_for(optimizer, [batch], (batch.group_id, batch.dispatch_key))
+        return step_buckets.wide_updates(batch)
 
-    def begin(self, optimizer: OptimizerWithContext, can_take: Callable[[Batch], bool]) -> None:
+    def begin(self, optimizer: OptimizerWithContext, choose: Callable[[Batch], str]) -> None:
         """Return None: this backend gathers batches in a first step as in any other."""
 
     def cached_step(
@@ -145,49 +151,49 @@ class FusedTritonBackend:
 
         Return None if the next step must gather its tensors.
         """
-        kept_plans = self._plans.get(optimizer, {}).get(None)
-        if kept_plans is None or capturing():
+        kept_buckets = self._kept.get(optimizer, {}).get(None)
+        if kept_buckets is None or capturing():
             return None
-        plan = kept_plans.find(lambda each: each.is_for(batches))
-        if plan is None or plan.marks_fresh:
+        step_buckets = kept_buckets.find(lambda each: each.is_for(batches))
+        if step_buckets is None or step_buckets.marks_fresh:
             return None
         cached = self._cached_steps.get(optimizer)
         if cached is None or not cached.is_for(optimizer):
-            cached = CachedLaunches.of(optimizer, batches, plan)
+            cached = CachedLaunches.of(optimizer, batches, step_buckets)
         if cached is None:
             return None
         self._cached_steps[optimizer] = cached
-        if not cached.is_worth_a_plan():
+        if not cached.is_worth_keeping():
             return None
-        cached.add(plan, batches, optimizer.param_groups, kept_plans)
+        cached.add(step_buckets, batches, optimizer.param_groups, kept_buckets)
         return cached
 
     def call(self, function: HasLowerings, batch: Batch) -> CachedCalls | None:
-        """Update the lists of a function through a plan that fits; return a cached call or None.
+        """Update the lists of a function through buckets that fit; return a cached call or None.
 
-        Plans keep no tensor alive.
+        Buckets keep no tensor alive.
         """
         if capturing():
-            captured = LaunchPlan(function, [batch], is_captured=True)
-            self._captured_plans.setdefault(function, []).append(captured)
+            captured = StepBuckets(function, [batch], is_captured=True)
+            self._captured_buckets.setdefault(function, []).append(captured)
             captured.update(function, [batch])
             return None
         with self._call_lock:
-            kept_plans = self._function_plans.setdefault(function, KeptPlans())
-            plan = kept_plans.find(lambda each: _update_if_it_fits(each, function, batch))
-            if plan is None:
-                plan = self._new_plan(function, [batch])
-                plan.update(function, [batch])
-                cached = self._cached_call(function, batch, plan)
+            kept_buckets = self._function_buckets.setdefault(function, KeptBuckets())
+            step_buckets = kept_buckets.find(lambda each: _update_if_it_fits(each, function, batch))
+            if step_buckets is None:
+                step_buckets = self._new_buckets(function, [batch])
+                step_buckets.update(function, [batch])
+                cached = self._cached_call(function, batch, step_buckets)
                 batch.drop_tensors()
-                kept_plans.add(plan)
+                kept_buckets.add(step_buckets)
                 return cached
-            return self._cached_call(function, batch, plan)
+            return self._cached_call(function, batch, step_buckets)
 
     def _cached_call(
-        self, function: HasLowerings, batch: Batch, plan: LaunchPlan
+        self, function: HasLowerings, batch: Batch, step_buckets: StepBuckets
     ) -> CachedCalls | None:
-        """Return the cached call for lists of this length, with a plan that has updated them.
+        """Return the cached call for lists of this length, with buckets that have updated them.
 
         Return None if the next call must make a batch.
         """
@@ -199,42 +205,42 @@ class FusedTritonBackend:
         cached = calls.pop(key, None) or CachedCalls.of(
             function, length, batch.params[0].device, self._call_lock
         )
-        if cached is None or not cached.add(plan, batch):
+        if cached is None or not cached.add(step_buckets, batch):
             return None
         latest = list(calls.items())[: _MAX_CACHED_CALLS - 1]
         self._cached_calls[function] = {key: cached, **dict(latest)}
         return cached
 
-    def _plan(
+    def _buckets_for(
         self, optimizer: OptimizerWithContext, batches: list[Batch], key: Any = None
-    ) -> LaunchPlan:
-        """Return a plan under this key if one fits, else a new one; a new one for a capture."""
+    ) -> StepBuckets:
+        """Return kept buckets under this key if some fit, else new ones; new ones for a capture."""
         if _is_capturing(batches):
-            captured = LaunchPlan(optimizer, batches, is_captured=True)
-            self._captured_plans.setdefault(optimizer, []).append(captured)
+            captured = StepBuckets(optimizer, batches, is_captured=True)
+            self._captured_buckets.setdefault(optimizer, []).append(captured)
             return captured
-        plans = self._plans.setdefault(optimizer, {})
-        kept_plans = plans.get(key) or KeptPlans()
-        plan = kept_plans.find(lambda each: each.fits(batches))
-        if plan is None:
-            plan = self._new_plan(optimizer, batches)
-            kept_plans.add(plan)
+        by_key = self._kept.setdefault(optimizer, {})
+        kept_buckets = by_key.get(key) or KeptBuckets()
+        step_buckets = kept_buckets.find(lambda each: each.fits(batches))
+        if step_buckets is None:
+            step_buckets = self._new_buckets(optimizer, batches)
+            kept_buckets.add(step_buckets)
             group_ids = set(map(id, optimizer.param_groups))
-            live = {k: kept for k, kept in plans.items() if k is None or k[0] in group_ids}
-            self._plans[optimizer] = {**live, key: kept_plans}
-        return plan
+            live = {k: kept for k, kept in by_key.items() if k is None or k[0] in group_ids}
+            self._kept[optimizer] = {**live, key: kept_buckets}
+        return step_buckets
 
-    def _new_plan(self, lowered: HasLowerings, batches: list[Batch]) -> LaunchPlan:
-        """Make a plan whose kernels are compiled.
+    def _new_buckets(self, lowered: HasLowerings, batches: list[Batch]) -> StepBuckets:
+        """Make buckets whose kernels are compiled.
 
         Raises:
             Refusal: Triton cannot compile a kernel; a warning has said so.
             torch.OutOfMemoryError: The tables do not fit on the device.
         """
         try:
-            plan = LaunchPlan(lowered, batches)
-            plan.compile(lowered, batches)
-            return plan
+            step_buckets = StepBuckets(lowered, batches)
+            step_buckets.compile(lowered, batches)
+            return step_buckets
         except Refusal as refusal:
             device = batches[0].params[0].device
             self._why_refused[lowered.lowerings] = str(refusal).partition("\n")[0]
@@ -274,20 +280,22 @@ def device_obstacle(device: torch.device) -> str:
     return f"there is no Triton lowering for {device.type} tensors"
 
 
-def _update_if_it_fits(plan: LaunchPlan, function: HasLowerings, batch: Batch) -> bool:
-    """Update a batch of a function through a plan if the plan fits; return whether it fits.
+def _update_if_it_fits(step_buckets: StepBuckets, function: HasLowerings, batch: Batch) -> bool:
+    """Update a batch of a function through buckets if they fit; return whether they fit.
 
-    The batch that the plan was made for takes over the tensors of `batch` meanwhile.
+    The batch that the buckets were made for takes over the tensors of `batch` meanwhile.
     """
-    (plan_batch,) = plan.batches
-    plan_batch.take_tensors(batch)
+    (own_batch,) = step_buckets.batches
+    own_batch.take_tensors(batch)
     try:
-        fits = len(plan_batch.dispatch_keys) == len(batch.dispatch_keys) and plan.fits([plan_batch])
+        fits = len(own_batch.dispatch_keys) == len(batch.dispatch_keys) and step_buckets.fits(
+            [own_batch]
+        )
         if fits:
-            plan.update(function, [plan_batch])
+            step_buckets.update(function, [own_batch])
         return fits
     finally:
-        plan_batch.drop_tensors()
+        own_batch.drop_tensors()
 
 
 def _is_capturing(batches: list[Batch]) -> bool:

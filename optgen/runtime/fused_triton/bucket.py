@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from optgen.runtime.fused_triton.completion import Completion
 from optgen.runtime.fused_triton.graph_memory import GraphMemory
 from optgen.runtime.fused_triton.held_matrices import HeldMatrices
 from optgen.runtime.fused_triton.interpreter import patched_interpreter
+from optgen.runtime.fused_triton.launch_kernel import Launcher
 from optgen.runtime.fused_triton.launch_options import Shape, Tile, compiler_options, options
-from optgen.runtime.fused_triton.launcher import Launcher
 from optgen.runtime.fused_triton.matrix_stacks import MatrixStacks, Places, Stacks, places_of
+from optgen.runtime.fused_triton.shard_exchange import Completion, WholeStates
 from optgen.runtime.fused_triton.table import HEADER, Table
 from optgen.runtime.fused_triton.tensor_streams import (
     StreamLayout,
@@ -30,7 +30,6 @@ from optgen.runtime.fused_triton.tensor_streams import (
     dtypes_and_devices,
     tensors_to_copy,
 )
-from optgen.runtime.fused_triton.whole_states import WholeStates
 from optgen.runtime.fused_triton.workspace import (
     NO_LINE_SUMS,
     Layout,

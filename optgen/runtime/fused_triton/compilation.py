@@ -1,7 +1,7 @@
 """Compile and load the kernels of an update before any of them is launched.
 
 Triton compiles a kernel when it is first launched. By then, kernels before it may have changed
-tensors. So the update of a new plan runs once without launches. What can fail then: no C compiler
+tensors. So the update of new buckets runs once without launches. What can fail then: no C compiler
 for Triton's own parts, a device that Triton's compilers do not know, a folder that cannot be
 written, too little memory for what the update keeps on the device.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.runtime.batch.context import Refusal
+from optgen.runtime.batch.step_context import Refusal
 from optgen.runtime.fused_triton.bucket import Arguments, Bucket, launch_context, triton_type
 from optgen.runtime.sharded.driver import Update
 

@@ -27,14 +27,11 @@ from optgen.runtime.tensors.group_view import VIEW, seen_view
 from optgen.runtime.torch_private import dtensor_spec
 
 _REFUSED = int(Answer.REFUSED)
-# The axes of a state by its shape, as tensor_request.h numbers them.
-_AXES: dict[Any, int] = {"like": 0, "row": 1, "col": 2}
 
 
 def can_read(streams: RuleStreams, groups: Sequence[Group]) -> bool:
     """Tell whether the groups' lists and the states of the rule are of kinds that can be read."""
-    has_known_axes = all(state.shape in _AXES for state in streams.shaped_states)
-    return has_known_axes and all(type(group["params"]) is list for group in groups)
+    return streams.can_be_read and all(type(group["params"]) is list for group in groups)
 
 
 class GroupReader:
@@ -185,8 +182,6 @@ class StepReader:
         """Fill the reader's request: where the tensors are, and which tensors the rule needs."""
         request, streams, keys = self.request, self._streams, self._streams.keys
         self._keys = array("q", map(id, keys))
-        axes = (_AXES[state.shape] for state in streams.shaped_states)
-        self._axes = array("B", [_AXES["like"]] * 2) + array("B", axes)
         if any(self._views):
             view_addresses = (view.buffer_info()[0] if view else 0 for view in self._views)
             self._view_addresses = array("q", view_addresses)
@@ -197,7 +192,6 @@ class StepReader:
             "needed_streams": self._needed_streams,
             "allowed_dtypes": self._allowed_dtypes,
             "keys": self._keys,
-            "axes": self._axes,
         }
         for name, memory in arrays.items():
             setattr(request, name, memory.buffer_info()[0])

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from optgen.contract.states import Shape
 from optgen.runtime.rule import Group, Rule, State
 
 STREAM_BITS = 15
@@ -22,6 +23,10 @@ MAX_STREAMS = 16
 def shifted_to_stream(bits: int, stream: int) -> int:
     """Shift four bits to their stream's place; the parameter's bits are the lowest."""
     return bits << 4 * stream
+
+
+# The axes of a state by its shape, as tensor_request.h numbers them.
+_AXES: dict[Shape, int] = {"like": 0, "row": 1, "col": 2}
 
 
 class RuleStreams:
@@ -40,6 +45,16 @@ class RuleStreams:
         shaped_keys = (state.key for state in self.shaped_states)
         self.keys = ("", "", *shaped_keys, *unnamed, *self.scalar_keys)
 
+    @property
+    def can_be_read(self) -> bool:
+        """Tell whether the C++ reader knows the shapes of all states."""
+        return all(state.shape in _AXES for state in self.shaped_states)
+
+    def axes(self) -> "array[int]":
+        """Return the axes of the parameter, its gradient and the states, as the reader has them."""
+        shapes = (state.shape for state in self.shaped_states)
+        return array("B", map(_AXES.__getitem__, ("like", "like", *shapes)))
+
     def needed_streams(self, group: Group, param: Tensor | None = None) -> int:
         """Return the streams that parameters of a group must have, as four set bits per stream.
 
@@ -48,7 +63,7 @@ class RuleStreams:
         present_keys = {
             state.key
             for state in self.rule.states
-            if state.is_present(group) and (param is None or state.suits(param))
+            if state.is_present(group) and (param is None or state.suits(param, group))
         }
         # "" stands for the parameter and its gradient; locals are left out.
         present_keys |= {"", *self.scalar_keys}

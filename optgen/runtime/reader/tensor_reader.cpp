@@ -251,22 +251,27 @@ struct Reader : Streams {
         });
     }
 
-    // Reads the lists of a function, which has no optimizer: one list for each stream.
+    // Reads the lists of a function, which has no optimizer: one for each stream and scalar cell.
     bool read_lists() const {
-        for (i64 stream = 0; stream < request.stream_count; ++stream)
+        const i64 count = request.stream_count + request.scalar_count;
+        for (i64 stream = 0; stream < count; ++stream)
             if (layout.list_size(request.lists[stream]) != request.tensor_count) return false;
         for (i64 t = 0; t < request.tensor_count; ++t) {
             request.dtypes[t] = 0;
             Tensor first_tensor, tensor;
-            for (i64 stream = 0; stream < request.stream_count; ++stream) {
+            for (i64 stream = 0; stream < count; ++stream) {
                 const Object object = layout.list_item(request.lists[stream], t);
                 if (!is_tensor(object)) return false;
-                if (!read(layout, object + layout.implementation, tensor)) return false;
+                const u64 dtypes =
+                    stream < request.stream_count ? layout.stream_dtypes : layout.scalar_dtypes;
+                if (!read(layout, object + layout.implementation, tensor, dtypes)) return false;
                 if (stream == 0) first_tensor = tensor;
-                if (stream == 0 && !is_dense(first_tensor)) return false;
-                if (!same_strides(tensor, first_tensor)) return false;
+                if (stream == 0 && !is_dense(tensor)) return false;
+                if (stream == 0 && request.by_matrix && !tensor.contiguous) return false;
+                if (!fits_parameter(stream, t, tensor, first_tensor)) return false;
                 put(stream, t, tensor);
             }
+            if (request.shape) put_shape(first_tensor, request.shape + SHAPE_SIZE * t);
             request.params[t] = layout.list_item(request.lists[0], t);
             request.elements[t] = first_tensor.elements;
         }

@@ -1,7 +1,7 @@
 """Load the C++ reader, which reads a step's tensors without Python, and fill its requests.
 
 The reader needs offsets in torch's objects, which object_layout.py measures, if
-trial.py allows it. Without a reader, steps gather their tensors in Python.
+trusted_torch.py allows it. Without a reader, steps gather their tensors in Python.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ from optgen.runtime.reader.object_layout import (
     with_dtensor_fields,
 )
 from optgen.runtime.reader.streams import RuleStreams, TableArrays
-from optgen.runtime.reader.trial import check_reader_allowed
+from optgen.runtime.reader.trusted_torch import check_reader_allowed
 from optgen.runtime.toolchain import library_cache
 from optgen.runtime.toolchain.library_cache import inline_includes
 
@@ -84,7 +84,10 @@ class Planned(ctypes.Structure):
 class RequestBuffers:
     """Request to fill the arrays of a table, and the memory that this request points to."""
 
-    def __init__(self, target: TableArrays, **fields: Any) -> None:
+    def __init__(
+        self, target: TableArrays, axes: "array[int] | None" = None, **fields: Any
+    ) -> None:
+        self._axes = axes or array("B")
         self.params = array("q", bytes(8 * len(target.elements)))
         self._handles = array("q", bytes(8 * len(target.address)))
         arrays = {
@@ -94,6 +97,7 @@ class RequestBuffers:
             "elements": target.elements,
             "dtypes": target.dtypes,
             "group": target.group,
+            "axes": self._axes,
         }
         addresses = {name: memory.buffer_info()[0] for name, memory in arrays.items()}
         addresses["shape"] = target.shape.buffer_info()[0] if target.shape else 0
@@ -160,6 +164,8 @@ class Reader:
     ) -> RequestBuffers:
         """Return a request to fill a table's columns; the caller adds where the tensors are.
 
+        The table has streams of tensors, then scalar cells.
+
         `dtype_bits` has a bit for each dtype that a stream may have. Step counts and scalar states
         may have any dtype.
 
@@ -170,6 +176,8 @@ class Reader:
             columns,
             layout=ctypes.pointer(self._layout_for(dtype_bits, device)),
             stream_count=streams.stream_count,
+            scalar_count=len(streams.scalar_keys),
+            axes=streams.axes(),
         )
 
     def _layout_for(self, dtype_bits: int, device: torch.device) -> Layout:

@@ -112,7 +112,7 @@ def _create_state(
 ) -> list[dict[str, Any]]:
     """Create one state where it is missing; return the dicts that lacked it."""
     missing_indices = []
-    suits = state.suits_each(views)
+    suits = state.suits_each(views, group)
     for index, values in enumerate(dicts):
         value = values.get(state.key)
         if value is None:

@@ -55,8 +55,10 @@ def bits_of_batches(rule: Rule, batches: Iterable[Batch]) -> int:
     dtypes = set(map(_dtype, chain.from_iterable(_streams(rule, batch) for batch in batches)))
     shaped_states = [state for state in rule.states if state.shape != "scalar"]
     declared = (dtype_of(state, dtype) for state in shaped_states for dtype in dtypes)
-    unquantized = {*dtypes, *filter(None, declared)} - {QUANTIZED_DTYPE}
-    return bits_of_dtypes(dtype.to_real() for dtype in unquantized)
+    all_dtypes = {*dtypes, *filter(None, declared)}
+    if QUANTIZED_DTYPE in all_dtypes and rule.why_codes_are_not_read("fused_cpu"):
+        all_dtypes.add(torch.float32)  # of the copies with the numbers of the codes
+    return bits_of_dtypes(dtype.to_real() for dtype in all_dtypes - {QUANTIZED_DTYPE})
 
 
 def _streams(rule: Rule, batch: Batch) -> Iterator[Tensor]:
@@ -83,14 +85,13 @@ def _with_compute_dtype(dtype_bits: int) -> int:
 
 _FLOAT32 = 1 << DTYPE_CODES[torch.float32]
 _SIXTEEN_BITS = 1 << DTYPE_CODES[torch.float16] | 1 << DTYPE_CODES[torch.bfloat16]
-# Matrix ops return bfloat16 for operands of any dtype.
-_MATRIX_OP_RESULT = 1 << DTYPE_CODES[torch.bfloat16]
 ALL_DTYPE_BITS = bits_of_dtypes(DTYPE_CODES)
 
 
-def matrix_op_dtypes(has_matrix_ops: bool) -> int:
-    """Return the bits of the dtypes of matrix ops' results, if a rule has such ops."""
-    return _MATRIX_OP_RESULT if has_matrix_ops else 0
+def matrix_op_dtypes(options_of_calls: Iterable[tuple[str, ...]]) -> int:
+    """Return the bits of the dtypes of matrix ops' results, for operands of any dtype."""
+    names = {options[1] if options else "bfloat16" for options in options_of_calls}
+    return sum(1 << DTYPE_CODES[getattr(torch, name)] for name in names - {"parameter"})
 
 
 def library(name: str, source: str, dtype_bits: int, extra_bits: int = 0) -> tuple[Path, int]:

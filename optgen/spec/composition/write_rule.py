@@ -11,7 +11,7 @@ from textwrap import indent
 
 from optgen.contract.states import Condition
 from optgen.spec.composition.find_parts import WRAPPING_STAGE, Part, reads, rest_after
-from optgen.spec.composition.names import NamedParts, unused_name
+from optgen.spec.composition.rename_parts import NamedParts, unused_name
 from optgen.spec.composition.update_form import UpdateForm, replace_fresh, replace_name
 from optgen.spec.source import nodes_of
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from optgen.ir.nodes import Place
 from optgen.ir.ops import CALLABLE_OPS
 from optgen.spec.composition.find_parts import Part, declared_key, option
-from optgen.spec.composition.names import NamedParts
+from optgen.spec.composition.rename_parts import NamedParts
 from optgen.spec.composition.write_rule import Block, indented, write_rule
 from optgen.spec.errors import SpecError
 from optgen.spec.reserved_names import DECLARATIONS

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from optgen.runtime.newton_schulz import Iterations
 from optgen.verification.case import MATRICES, Case, Problem, State, by_parameter
 
 POLAR_EXPRESS_COEFFICIENTS = (
@@ -120,22 +121,20 @@ def largest_logits(problem: Problem, params: list[Tensor], step: int) -> dict[st
     return {"max_logits": [60 + 30 * size for size in sizes]}
 
 
-def orthogonalize_in_own_dtype(
-    tensors: Sequence[Tensor], coefficients: Sequence[float], steps: float, eps: float
-) -> list[Tensor]:
+def iterate_in_own_dtype(tensors: Sequence[Tensor], iterations: Iterations) -> list[Tensor]:
     """Make matrices orthogonal by the iteration that an optimizer chooses, but not in bfloat16.
 
     Each tensor is a matrix, or a stack of matrices.
     """
     if any(x.ndim > 2 for x in tensors):
-        options = (coefficients, steps, eps)
-        stacks = (orthogonalize_in_own_dtype(x.flatten(0, -3).unbind(), *options) for x in tensors)
+        stacks = (iterate_in_own_dtype(x.flatten(0, -3).unbind(), iterations) for x in tensors)
         pairs = zip(stacks, tensors, strict=True)
         return [torch.stack(matrices).reshape(x.shape) for matrices, x in pairs]
-    iteration = [*coefficients, steps, eps]
-    if iteration[:-1] == [2.0, -1.5, 0.5, 12]:
+    coefficients, steps, eps, *_ = iterations
+    iteration = [*coefficients, steps]
+    if iteration == [2.0, -1.5, 0.5, 12]:
         return [newton_schulz(x / x.norm().clamp(min=eps)) for x in tensors]
-    if iteration[:-1] == [3.4445, -4.7750, 2.0315, 5]:
+    if iteration == [3.4445, -4.7750, 2.0315, 5]:
         return [quintic_iteration(x, eps) for x in tensors]
     polar_steps = len(POLAR_EXPRESS_COEFFICIENTS)
     if len(coefficients) == 3 * polar_steps and steps == polar_steps:
@@ -151,35 +150,35 @@ CASES = (
         by_parameter(polar_muon),
         {"eps": 1e-6},
         shapes=MATRICES,
-        orthogonalize=orthogonalize_in_own_dtype,
+        iterate=iterate_in_own_dtype,
     ),
     Case(
         "normuon",
         by_parameter(normuon),
         {},
         shapes=MATRICES,
-        orthogonalize=orthogonalize_in_own_dtype,
+        iterate=iterate_in_own_dtype,
     ),
     Case(
         "muon_h",
         by_parameter(muon_h),
         {},
         shapes=MATRICES,
-        orthogonalize=orthogonalize_in_own_dtype,
+        iterate=iterate_in_own_dtype,
     ),
     Case(
         "adamuon",
         by_parameter(adamuon),
         {},
         shapes=MATRICES,
-        orthogonalize=orthogonalize_in_own_dtype,
+        iterate=iterate_in_own_dtype,
     ),
     Case(
         "muon_clip",
         by_parameter(muon_clip),
         {"lr": 0.02},
         shapes=MATRICES,
-        orthogonalize=orthogonalize_in_own_dtype,
+        iterate=iterate_in_own_dtype,
         inputs=largest_logits,
     ),
     Case(
@@ -187,7 +186,7 @@ CASES = (
         by_parameter(scion),
         SPECTRAL_OPTIONS,
         shapes=(*MATRICES, (6,)),
-        orthogonalize=orthogonalize_in_own_dtype,
+        iterate=iterate_in_own_dtype,
     ),
     Case("scion", by_parameter(scion_by_signs), SIGN_OPTIONS, label="signs", shapes=MATRICES),
 )

@@ -25,23 +25,23 @@ def by_matrix(rule: Rule, p: Tensor, g: Tensor, state: State) -> Tensor:
     return torch.stack([rule(*matrix) for matrix in zip(p, g, matrix_states, strict=True)])
 
 
-def soap(p: Tensor, g: Tensor, state: State) -> Tensor:
+def soap(p: Tensor, g: Tensor, state: State, largest: int = 10000) -> Tensor:
     """Take a step of SOAP; a tensor of more than two axes is a stack of matrices."""
     if p.ndim > 2:
-        return by_matrix(soap, p, g, state)
-    k, sides = state["step"] - 1, (0, 1) if p.ndim == 2 else ()
-    grams = [g @ g.T, g.T @ g] if sides else []
+        return by_matrix(partial(soap, largest=largest), p, g, state)
+    k, sides = state["step"] - 1, [s for s in (0, 1) if p.ndim == 2 and p.shape[s] <= largest]
+    grams = {side: g @ g.T if side == 0 else g.T @ g for side in sides}
     if k == 0:
-        state |= {"m": 0 * g, "v": 0 * g, "grams": [0.05 * x for x in grams]}
-        state["bases"] = [torch.linalg.eigh(x)[1].flip(1) for x in state["grams"]]
+        state |= {"m": 0 * g, "v": 0 * g, "grams": {s: 0.05 * x for s, x in grams.items()}}
+        state["bases"] = {s: torch.linalg.eigh(x)[1].flip(1) for s, x in state["grams"].items()}
         return p
 
     def rotate(x: Tensor, back: bool) -> Tensor:
         """Rotate a matrix into the bases, or back."""
-        if not sides:
-            return x
-        left, right = (b.T if back else b for b in state["bases"])
-        return left.T @ x @ right
+        for side in sides:
+            basis = state["bases"][side].T if back else state["bases"][side]
+            x = basis.T @ x if side == 0 else x @ basis
+        return x
 
     state["m"] = 0.95 * state["m"] + 0.05 * g
     state["v"] = 0.95 * state["v"] + 0.05 * rotate(g, back=False) ** 2
@@ -168,6 +168,13 @@ SQUARE_SHAPES = ((4, 4), (3, 3), (2, 3, 3), (4, 4))
 """Shapes whose first covariances have full rank, so that rounding does not choose eigenvectors."""
 CASES = (
     Case("soap", by_parameter(soap), {}, shapes=(*SQUARE_SHAPES, (6,))),
+    Case(
+        "soap",
+        by_parameter(partial(soap, largest=3)),
+        {"max_precond_dim": 3},
+        label="large sides without a basis",
+        shapes=((5, 3), (3, 5), (3, 3), (2, 5, 4), (6,)),
+    ),
     Case("shampoo", by_parameter(shampoo), {}, shapes=MIXED_SHAPES),
     Case(
         "shampoo",

@@ -19,7 +19,7 @@ from parity.cases import LOWERINGS
 
 from optgen.ir.ops import RANDOM_OPS
 from optgen.spec import Spec
-from optgen.verification.evaluator import orthogonalize_exactly
+from optgen.verification.compare_with_evaluator import iterate_exactly
 
 FORMS = LOWERINGS if INTERPRETED else (*LOWERINGS, "differentiable", "capturable")
 NARROW_DTYPES = (torch.bfloat16, torch.float16)
@@ -82,7 +82,7 @@ def test_a_rule_that_draws_may_have_rows_and_matrices(
 ) -> None:
     if (name, form) in SKIP_REASONS:
         pytest.skip(SKIP_REASONS[name, form])
-    monkeypatch.setattr("optgen.runtime.matrix_ops.orthogonalize", orthogonalize_exactly)
+    monkeypatch.setattr("optgen.runtime.newton_schulz.iterate", iterate_exactly)
     spec, eps = Spec(name, RULES_WITH_MATRICES[name], f"{name}.py", 1), torch.finfo(dtype).eps
     for step in steps_beside_the_oracle(spec, form, dtype, num_steps=3, shape=(21, 34)):
         assert torch.equal(step.state["a"].float(), step.expected_state["a"].float())

@@ -20,7 +20,7 @@ from optgen.runtime.eager import random_numbers
 from optgen.runtime.eager.call import buckets
 from optgen.runtime.eager.tensor_lists import TensorList
 from optgen.spec import Spec
-from optgen.verification.evaluator import orthogonalize_exactly
+from optgen.verification.compare_with_evaluator import iterate_exactly
 
 FORMS = LOWERINGS if INTERPRETED else (*LOWERINGS, "differentiable", "capturable")
 
@@ -75,7 +75,7 @@ def test_a_parameter_beside_others_steps_as_the_oracle(
         pytest.skip("no Triton kernel has whole matrices")
     if form == "capturable" and name in NOT_CAPTURABLE:
         pytest.skip("the exact matrix op reads a tensor on the host")
-    monkeypatch.setattr("optgen.runtime.matrix_ops.orthogonalize", orthogonalize_exactly)
+    monkeypatch.setattr("optgen.runtime.newton_schulz.iterate", iterate_exactly)
     steps = steps_beside_the_oracle(
         SPECS[name], form, torch.float64, num_steps=2, shape=(21, 34), num_others=2
     )

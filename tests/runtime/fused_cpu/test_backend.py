@@ -9,7 +9,7 @@ import torch
 from runtime.changes import give_gradients, parameters
 
 from optgen.optim import SGD, Adam
-from optgen.runtime.fused_cpu import kernel_loader, uncached_step
+from optgen.runtime.fused_cpu import gathered_step, kernel_loader
 from optgen.runtime.fused_cpu.fill_table import fill_table
 
 
@@ -19,7 +19,7 @@ def test_a_step_like_the_last_fills_no_new_table(monkeypatch: pytest.MonkeyPatch
     for step in range(2):
         give_gradients(params, step)
         optimizer.step()
-    monkeypatch.setattr(uncached_step, "fill_table", None)
+    monkeypatch.setattr(gathered_step, "fill_table", None)
 
     for step in range(2, 5):
         give_gradients(params, step)

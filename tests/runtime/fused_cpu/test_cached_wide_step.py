@@ -12,7 +12,7 @@ from torch import Tensor
 
 import optgen
 from optgen import compose, modifiers, optim
-from optgen.runtime import dispatch
+from optgen.runtime import take_step
 
 SHAPES = ((3, 4), (7,), (), (2, 3, 5), (0, 4), (1, 9))
 
@@ -81,7 +81,7 @@ def twins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Twins]:
 
     def make(*arguments: Any, **options: Any) -> Twins:
         pair = Twins(*arguments, **options)
-        take_fast_path = dispatch._take_fast_path
+        take_fast_path = take_step._take_fast_path
 
         def count_cached_steps(optimizer: Any) -> bool:
             if optimizer is pair.optimizers[1]:
@@ -90,7 +90,7 @@ def twins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Twins]:
             pair.cached_steps += is_cached
             return is_cached
 
-        monkeypatch.setattr(dispatch, "_take_fast_path", count_cached_steps)
+        monkeypatch.setattr(take_step, "_take_fast_path", count_cached_steps)
         return pair
 
     return make

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from optgen.optim import SGD, Adafactor, Adam
-from optgen.runtime.fused_cpu import uncached_step
+from optgen.runtime.fused_cpu import gathered_step
 from optgen.runtime.fused_cpu.fill_table import fill_table
 
 Copies = list[list[int]]
@@ -30,8 +30,8 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
             sizes.append([param.numel() for batch in batches for param in batch.params])
         return fill_table(kernel, batches, unscales, make_copies)
 
-    monkeypatch.setattr(uncached_step, "_COPIED_ELEMENTS", 10)
-    monkeypatch.setattr(uncached_step, "fill_table", record_and_fill)
+    monkeypatch.setattr(gathered_step, "_COPIED_ELEMENTS", 10)
+    monkeypatch.setattr(gathered_step, "fill_table", record_and_fill)
     return sizes
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from optgen import use_lowering
 from optgen.optim import SGD, Adagrad, SparseAdam
 from optgen.runtime.batch import sparse_rows
-from optgen.runtime.fused_cpu import kernel_loader, sparse_gradients, uncached_step
+from optgen.runtime.fused_cpu import gathered_step, kernel_loader, sparse_gradients
 from optgen.runtime.toolchain import library_cache
 
 Size = tuple[int, ...]
@@ -26,7 +26,7 @@ def no_rows_gathered_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object) -> None:
         raise AssertionError("gathered in Python")
 
-    monkeypatch.setattr(uncached_step, "gather_rows", refuse)
+    monkeypatch.setattr(gathered_step, "gather_rows", refuse)
 
 
 def gradient(size: Size, count: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -172,7 +172,7 @@ def test_without_the_library_that_sorts_rows_python_gathers_them(
 
     assert not isinstance(kernel_loader.kernel_or_reason(SparseAdam), str)
     monkeypatch.setattr(library_cache, "library", fail_to_build)
-    monkeypatch.setattr(uncached_step, "gather_rows", gather_and_record)
+    monkeypatch.setattr(gathered_step, "gather_rows", gather_and_record)
     monkeypatch.setattr(sparse_gradients, "_functions", {})
     found = tensors_after_steps((30, 3), "fused_cpu")
 

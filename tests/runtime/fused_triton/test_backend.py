@@ -141,7 +141,7 @@ def test_each_dtype_of_an_optimizer_has_one_bucket() -> None:
     bounds = dict(zip(dtypes, (1e-14, 1e-6, 2e-3), strict=True))
     for param, expected in zip(ours, theirs, strict=True):
         assert error(param, expected) < bounds[param.dtype]
-    plan = backend("fused_triton")._plans[optimizer][None]._plans[0]
+    plan = backend("fused_triton")._kept[optimizer][None]._kept[0]
     assert len(plan.buckets) == 3  # a bucket is one launch, for any number of tensors
 
 

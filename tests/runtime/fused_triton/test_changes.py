@@ -157,11 +157,11 @@ def test_a_repeated_step_keeps_its_buckets() -> None:
     with use_lowering("fused_triton"):
         give_gradients(params, 0)
         optimizer.step()
-        plan = backend("fused_triton")._plans[optimizer][None]._plans[0]
+        plan = backend("fused_triton")._kept[optimizer][None]._kept[0]
         give_gradients(params, 1)
         optimizer.step()
 
-    assert backend("fused_triton")._plans[optimizer][None]._plans[0] is plan
+    assert backend("fused_triton")._kept[optimizer][None]._kept[0] is plan
 
 
 @inside_interpreter

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 import optgen.optim
-from optgen.runtime.batch.context import Refusal
 from optgen.runtime.batch.gather import gather_batches
+from optgen.runtime.batch.step_context import Refusal
 from optgen.runtime.fused_triton.compilation import compile_kernels
-from optgen.runtime.fused_triton.launch_plan import LaunchPlan
+from optgen.runtime.fused_triton.sort_into_buckets import StepBuckets
 
 jit = pytest.importorskip("triton.runtime.jit")
 
@@ -63,7 +63,7 @@ def _compile(name: str) -> list[torch.Tensor]:
     optimizer = cls([param])
     with torch.no_grad():
         batches = gather_batches(optimizer)
-        (bucket,) = LaunchPlan(optimizer, batches).buckets
+        (bucket,) = StepBuckets(optimizer, batches).buckets
         update = import_module(f"{cls.lowerings}.fused_triton").update
         compile_kernels(update, bucket, [batches[0].group])
     return [param, *filter(torch.is_tensor, optimizer.state[param].values())]

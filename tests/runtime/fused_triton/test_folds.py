@@ -15,8 +15,8 @@ from torch import Tensor
 from optgen import use_lowering
 from optgen.runtime.fused_triton import folds
 from optgen.runtime.fused_triton.folds import FOLD, PROGRAMS_AT_ONCE, WORTH_A_LAUNCH, chunk_count
+from optgen.runtime.fused_triton.launch_kernel import Launcher
 from optgen.runtime.fused_triton.launch_options import Shape
-from optgen.runtime.fused_triton.launcher import Launcher
 from optgen.runtime.fused_triton.workspace import Layout, Workspace, WorkspaceSpec
 
 pytest.importorskip("triton")

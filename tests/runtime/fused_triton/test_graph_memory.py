@@ -14,7 +14,7 @@ from torch import Tensor
 
 import optgen.optim
 from optgen import use_lowering
-from optgen.runtime.fused_triton import backend, cached_launches, graph_memory
+from optgen.runtime.fused_triton import backend, cached_step, graph_memory
 from optgen.runtime.fused_triton.graph_memory import GraphMemory
 from optgen.runtime.fused_triton.table import allocate, upload
 
@@ -111,7 +111,7 @@ def test_a_captured_step_has_one_copy(
         for param in params:
             param.grad = torch.ones_like(param)
         monkeypatch.setattr(backend, "_is_capturing", lambda batches: True)
-        monkeypatch.setattr(cached_launches, "capturing", lambda: True)
+        monkeypatch.setattr(cached_step, "capturing", lambda: True)
         optimizer.step()
 
     assert len(copies.nodes) == 1
@@ -131,7 +131,7 @@ def capturing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let steps make the plans of a capture."""
     monkeypatch.setattr(backend, "_is_capturing", lambda batches: True)
     monkeypatch.setattr(backend, "capturing", lambda: True)
-    monkeypatch.setattr(cached_launches, "capturing", lambda: True)
+    monkeypatch.setattr(cached_step, "capturing", lambda: True)
     with use_lowering("fused_triton"):
         yield
 

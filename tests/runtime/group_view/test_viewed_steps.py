@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,8 +22,8 @@ from torch.nn import Parameter
 
 from optgen import use_lowering
 from optgen.optim import Adafactor, AdamW, optimizer_class
-from optgen.runtime import matrix_ops
-from optgen.verification.evaluator import orthogonalize_exactly
+from optgen.runtime import newton_schulz
+from optgen.verification.compare_with_evaluator import iterate_exactly
 
 
 @outside_interpreter
@@ -34,18 +32,9 @@ def test_fused_triton_in_its_interpreter() -> None:
 
 
 @pytest.fixture
-def float64_matrix_ops() -> Iterator[None]:
-    """Keep matrix ops in float64, also in modules of generated code, which import them by name."""
-    original = matrix_ops.orthogonalize
-    _replace_orthogonalize(original, orthogonalize_exactly)
-    yield
-    _replace_orthogonalize(orthogonalize_exactly, original)
-
-
-def _replace_orthogonalize(old: Any, new: Any) -> None:
-    for module in list(sys.modules.values()):
-        if vars(module).get("orthogonalize") is old:
-            vars(module)["orthogonalize"] = new
+def float64_matrix_ops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep matrix ops in float64."""
+    monkeypatch.setattr(newton_schulz, "iterate", iterate_exactly)
 
 
 VIEWS = [  # a parameter's shape, and its view

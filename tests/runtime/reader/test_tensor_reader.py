@@ -10,7 +10,7 @@ import torch
 
 from optgen.optim import SGD, Adam
 from optgen.runtime.fused_cpu import kernel_loader
-from optgen.runtime.reader import object_layout, tensor_reader, trial
+from optgen.runtime.reader import object_layout, tensor_reader, trusted_torch
 from optgen.runtime.reader.object_layout import UnknownLayoutError, measure_layout
 from optgen.runtime.reader.tensor_reader import reader
 from optgen.runtime.toolchain import library_cache
@@ -32,7 +32,7 @@ def switch_reader_off(patch: pytest.MonkeyPatch) -> None:
 
 def change_torch_version(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(torch, "__version__", "2.130.0")
-    patch.setattr(trial, "passes", lambda source: False)
+    patch.setattr(trusted_torch, "passes", lambda source: False)
 
 
 def change_python(patch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.sharded import all_to_all
-from optgen.runtime.sharded.all_to_all import Gather, Scatter, gather, scatter
+from optgen.runtime.sharded.all_to_all import Gather, Scatter, start_gather, start_scatter
+from optgen.runtime.sharded.owners import Owners
 from optgen.runtime.tensors.sharding import ShardedAxis, Sharding
 
 GRID = (2, 3)
@@ -45,6 +46,25 @@ class _ProcessGroup:
         self.shared, self.rank = shared, rank
 
 
+class _Work:
+    """A collective of a thread group, which has ended when it begins."""
+
+    def wait(self) -> None:
+        pass
+
+
+def _gather(requests: list[Gather]) -> list[list[Tensor]]:
+    Owners().choose(requests)
+    return start_gather(requests).matrices()
+
+
+def _scatter(requests: list[Scatter]) -> list[list[Tensor]]:
+    transfer = start_scatter(requests)
+    shards = transfer.matrices()
+    assert not transfer.failed
+    return shards
+
+
 def _all_to_all_single(
     output: Tensor, source: Tensor, counts: list[int], sent_counts: list[int], group: _ProcessGroup
 ) -> None:
@@ -68,9 +88,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[_ProcessGroup]:
 
     class Distributed:
         @staticmethod
-        def all_to_all_single(*args: Any, group: _ProcessGroup) -> None:
+        def all_to_all_single(*args: Any, group: _ProcessGroup, async_op: bool) -> _Work:
+            assert async_op
             groups.append(group)
             _all_to_all_single(*args, group=group)
+            return _Work()
 
     monkeypatch.setattr(all_to_all, "distributed", Distributed)
     return groups
@@ -128,12 +150,12 @@ def test_owners_get_whole_matrices_and_ranks_get_shards_back(calls: list[_Proces
             (name, shape): Gather([_shard_of(t, cuts[name]) for t in tensors], shape, cuts[name])
             for (name, shape), tensors in whole.items()
         }
-        gathered = dict(zip(requests, gather(list(requests.values())), strict=True))
+        gathered = dict(zip(requests, _gather(list(requests.values())), strict=True))
         for key, tensors in gathered.items():
             expected = [whole[key][index] for index in requests[key].owned_indices]
             assert all(map(torch.equal, tensors, expected))
         scatters = [Scatter([-2 * t for t in gathered[key]], requests[key]) for key in requests]
-        for (name, shape), shards in zip(requests, scatter(scatters), strict=True):
+        for (name, shape), shards in zip(requests, _scatter(scatters), strict=True):
             expected = [-2 * _shard_of(t, cuts[name]) for t in whole[name, shape]]
             assert all(map(torch.equal, shards, expected))
         return {key: len(tensors) for key, tensors in gathered.items()}
@@ -162,14 +184,14 @@ def test_a_request_takes_the_owners_of_its_leader(
         request = Gather(
             [_shard_of(t, follower_cuts) for t in states], (5, 5), follower_cuts, leader
         )
-        whole_params, whole_states = gather([leader, request])
+        whole_params, whole_states = _gather([leader, request])
         assert all(
             map(torch.equal, whole_params, [params[index] for index in leader.owned_indices])
         )
         assert all(
             map(torch.equal, whole_states, [states[index] for index in leader.owned_indices])
         )
-        (shards,) = scatter([Scatter([-t for t in whole_states], request)])
+        (shards,) = _scatter([Scatter([-t for t in whole_states], request)])
         assert all(map(torch.equal, shards, [-_shard_of(t, follower_cuts) for t in states]))
         return leader.owned_indices, request.owned_indices
 
@@ -186,7 +208,7 @@ def test_matrices_are_assigned_to_ranks_by_size(calls: list[_ProcessGroup]) -> N
             Gather([_shard_of(torch.zeros(shape), cuts)] * count, shape, cuts)
             for shape, count in (((9, 9), 2), ((3, 3), 4))
         ]
-        gather(requests)
+        _gather(requests)
         return [request.owned_indices for request in requests]
 
     owned = _call_on_all_ranks(on_rank)[: GRID[1]]
@@ -198,8 +220,8 @@ def test_matrices_that_are_not_cut_are_not_sent(calls: list[_ProcessGroup]) -> N
     tensors = [torch.randn(2, 3, 4) for _ in range(2)]
     request = Gather(tensors, (6, 3, 4), ())
 
-    assert all(map(torch.equal, gather([request])[0], tensors))
-    assert all(map(torch.equal, scatter([Scatter(tensors, request)])[0], tensors))
+    assert all(map(torch.equal, _gather([request])[0], tensors))
+    assert all(map(torch.equal, _scatter([Scatter(tensors, request)])[0], tensors))
     assert not calls
 
 

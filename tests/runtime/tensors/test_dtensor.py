@@ -13,7 +13,7 @@ from torch import distributed, nn
 
 from optgen import use_lowering
 from optgen.optim import Adam
-from optgen.runtime import dispatch
+from optgen.runtime import take_step
 from optgen.runtime.reader.tensor_reader import reader
 from optgen.runtime.tensors.sharding import sharding_of
 
@@ -113,7 +113,7 @@ class TestACachedStep:
     ) -> None:
         optimizer, step = optimizer_and_step
         monkeypatch.setattr(
-            dispatch, "gather_batches", lambda *_: pytest.fail("gathered in Python")
+            take_step, "gather_batches", lambda *_: pytest.fail("gathered in Python")
         )
         versions = [p._version for p in self.params_and_shard(optimizer)]
         step()

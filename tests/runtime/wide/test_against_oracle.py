@@ -54,7 +54,7 @@ def test_fused_triton_in_its_interpreter() -> None:
 
 @inside_interpreter
 def test_triton_steps_as_the_oracle_after_changes_of_groups_and_gradients() -> None:
-    """A group is added, and gradients come and go: the launch plan of a step no longer fits."""
+    """A group is added, and gradients come and go: the buckets of a step no longer fit."""
     params = parameters()
     optimizer: Any = optgen.load(SPECS_IN_TEXTS["together"])(params[:3])
     oracle = Oracle(SPECS_IN_TEXTS["together"], optimizer)
