@@ -13,7 +13,7 @@ from optgen.runtime.eager.random_numbers import gaussian
 from optgen.runtime.eager.reductions import max_abs
 from optgen.runtime.eager.scalars import advance, floor, keys_of, minimum, remainder, sqrt, where
 from optgen.runtime.eager.tensor_lists import sweep_function
-from optgen.runtime.eager.working_copies import empty_like, in_compute_dtype, write_back
+from optgen.runtime.eager.working_copies import empty_like, in_compute_dtype, in_rows, write_back
 from optgen.runtime.matrix_ops import cols, rows
 
 sweep1 = sweep_function(__package__, "sweep1")

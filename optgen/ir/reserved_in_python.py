@@ -53,7 +53,7 @@ RUNTIME_NAMES: dict[str, tuple[str, ...]] = {
     ),
     "eager.tensor_lists": ("TensorList", "sweep_function"),
     "eager.working_copies": (
-        *("WideCopies", "copy_in_compute_dtype", "empty_like", "in_compute_dtype"),
+        *("WideCopies", "copy_in_compute_dtype", "empty_like", "in_compute_dtype", "in_rows"),
         *("number_in_float64", "widened", "wider", "write_back", "write_number"),
     ),
     "matrix_ops": ("cols", "orthogonalize", "rows"),

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.execution import is_wide, why_uncut, widens_in_python
-from optgen.ir.nodes import Assign, Call, names_read
+from optgen.ir.nodes import Assign, Call, names_assigned, names_read
 from optgen.ir.ops import MATRIX_OPS
 from optgen.ir.plan import Plan
 from optgen.ir.reserved_in_python import plural
@@ -83,7 +83,8 @@ def _loop(plan: Plan) -> Body:
         with_listed_streams(plan, TENSOR_LISTS.stream, TENSOR_LISTS.stream_key)
     )
     (sweep,) = plan.sweeps
-    stream_names = [stream.name for stream in sweep.streams]
+    used = names_read(sweep.body) | names_assigned(sweep.body)
+    stream_names = [stream.name for stream in sweep.streams if stream.name in used]
     names = [*stream_names, *draws]
     instructions = select_torch_ops(plan, sweep)
     slices, lines = loop_in_wide_dtype(

@@ -28,27 +28,6 @@ SCALARS = tl.constexpr(0)
 WORKSPACE = WorkspaceSpec(scalars=SCALARS.value, in_phases=True, sums=2)
 
 
-@triton.jit(do_not_specialize=["num_tensors"])
-def sweep3_scalars(
-    table,
-    hypers,
-    scalars,
-    found_inf,
-    num_tensors,
-    Y_SQ_SUM_T: tl.constexpr,
-    X_SQ_SUM_T: tl.constexpr,
-):
-    """Advance one tensor's scalar states, and compute its scalars in float64."""
-    if found_inf is not None:
-        if tl.load(found_inf) != 0.0:
-            return
-    entry = table + tl.program_id(0)
-    y_sq_sums = tl.load(entry + (STREAMS + 2) * num_tensors).to(tl.pointer_type(Y_SQ_SUM_T))
-    y_sq_sum = tl.load(y_sq_sums).to(tl.float64)
-    x_sq_sums = tl.load(entry + (STREAMS + 3) * num_tensors).to(tl.pointer_type(X_SQ_SUM_T))
-    x_sq_sum = tl.load(x_sq_sums).to(tl.float64)
-
-
 @triton.jit
 def sweep3_step_on_elements(ys, xs, lanes, mask, dtype: tl.constexpr):
     """Reduce the elements `lanes` of one tensor."""
@@ -149,20 +128,9 @@ def sweep3_finish1(
 
 
 def update(bucket: Bucket) -> None:
-    """Launch the scalar program, the sweep and the finishes, each for all tensors at once."""
+    """Launch the sweep and the finishes, each for all tensors at once."""
     work = bucket.workspace
     whole = bucket.whole_workspace
-    bucket.launch(
-        sweep3_scalars,
-        bucket.num_tensors,
-        bucket.table,
-        bucket.hypers,
-        bucket.scalars,
-        bucket.found_inf,
-        bucket.num_tensors,
-        *bucket.scalar_types,
-        **bucket.prologue_options,
-    )
     bucket.launch(
         sweep3_step,
         bucket.blocks,

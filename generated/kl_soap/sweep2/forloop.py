@@ -15,6 +15,6 @@ def update(
     inverse_init_factor_sqrt: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for whitening_left, whitening_left_again in zip_slices(whitening_lefts, whitening_left_agains):
+    for (whitening_left,) in zip_slices(whitening_lefts):
         # a, b = a + 1 / sqrt(init_factor), b + 1 / sqrt(init_factor)
         whitening_left.add_(inverse_init_factor_sqrt)

@@ -28,21 +28,6 @@ SCALARS = tl.constexpr(0)
 WORKSPACE = WorkspaceSpec(scalars=SCALARS.value, in_phases=True, sums=1)
 
 
-@triton.jit(do_not_specialize=["num_tensors"])
-def sweep11_scalars(
-    table, hypers, scalars, found_inf, num_tensors, Q_RIGHT_MAX_ABS_T: tl.constexpr
-):
-    """Advance one tensor's scalar states, and compute its scalars in float64."""
-    if found_inf is not None:
-        if tl.load(found_inf) != 0.0:
-            return
-    entry = table + tl.program_id(0)
-    Q_right_max_abs_list = tl.load(entry + (STREAMS + 2) * num_tensors).to(
-        tl.pointer_type(Q_RIGHT_MAX_ABS_T)
-    )
-    Q_right_max_abs = tl.load(Q_right_max_abs_list).to(tl.float64)
-
-
 @triton.jit
 def sweep11_step_on_elements(Q_rights, lanes, mask, dtype: tl.constexpr):
     """Reduce the elements `lanes` of one tensor."""
@@ -127,20 +112,9 @@ def sweep11_finish1(
 
 
 def update(bucket: Bucket) -> None:
-    """Launch the scalar program, the sweep and the finishes, each for all tensors at once."""
+    """Launch the sweep and the finishes, each for all tensors at once."""
     work = bucket.workspace
     whole = bucket.whole_workspace
-    bucket.launch(
-        sweep11_scalars,
-        bucket.num_tensors,
-        bucket.table,
-        bucket.hypers,
-        bucket.scalars,
-        bucket.found_inf,
-        bucket.num_tensors,
-        *bucket.scalar_types,
-        **bucket.prologue_options,
-    )
     bucket.launch(
         sweep11_step,
         bucket.blocks,

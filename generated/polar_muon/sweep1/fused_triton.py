@@ -47,10 +47,6 @@ def sweep1_scalars(
     momentum = tl.load(hyper)
     one_minus_momentum = tl.load(hyper + 1)
     eps = tl.load(hyper + 2)
-    scales = tl.load(entry + (STREAMS + 5) * num_tensors).to(tl.pointer_type(SCALE_T))
-    scale = tl.load(scales).to(tl.float64)
-    x_sq_sums = tl.load(entry + (STREAMS + 6) * num_tensors).to(tl.pointer_type(X_SQ_SUM_T))
-    x_sq_sum = tl.load(x_sq_sums).to(tl.float64)
 
     tl.store(scalars, momentum)
     tl.store(scalars + 1, one_minus_momentum)

@@ -15,6 +15,6 @@ def update(
     one_minus_lr: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, param_again in zip_slices(params, param_agains):
+    for (param,) in zip_slices(params):
         # p = p - lr * p
         param.mul_(one_minus_lr)

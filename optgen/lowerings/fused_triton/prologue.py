@@ -238,7 +238,11 @@ class Prologue:
         for hyper in (h for h in numbers if h.name in self._read_names()):
             lines += map(comment, filter(None, [legend_of_choices(hyper)]))
             lines.append(f"{variable(hyper.name)} = tl.load({self._hyper(hyper.name)})")
+        assigned = {a.target.name for a in assigns(self._plan.scalars)}
+        used = {"step"} | self._read_names() | assigned
         for row, name in enumerate(self._step_and_states()):
+            if name not in used:  # a finish stores it
+                continue
             address = f"tl.load({self._table_entry(self._stream_count + row)})"
             pointer_type = f"tl.pointer_type({name.upper()}_T)"
             advance = " + 1" if name == "step" else ""
