@@ -49,7 +49,7 @@ FIRST = ("AdamW", "RAdam", "Adafactor")
 FUSED_IN_TORCH = ("SGD", "Adam", "AdamW", "Adagrad")
 LOWERINGS = ("forloop", "foreach", "fused_cpu")
 INTERPRETED_STEPS = 5  # of each optimizer, in Triton's interpreter
-COLUMNS = 4  # of the plot
+COLUMNS = 4  # of the plot, at most
 BATCH = 128
 
 
@@ -251,10 +251,11 @@ def draw(runs: list[Run], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    rows = -(-len(OPTIMIZERS) // COLUMNS)
+    columns = min(COLUMNS, len(OPTIMIZERS))
+    rows = -(-len(OPTIMIZERS) // columns)
     figure = pyplot.figure(figsize=(12, 5 + 5 * rows / 3), layout="constrained")
     above, below = figure.subfigures(2, 1, height_ratios=(5 * rows, 9))
-    panels = above.subplots(rows, COLUMNS, sharex=True, sharey=True, squeeze=False)
+    panels = above.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     draw_losses(runs, panels)
     handles, labels = panels[0][0].get_legend_handles_labels()
     above.suptitle("Training loss on digits, by epoch: optgen's curves lie on torch's")

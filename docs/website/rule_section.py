@@ -24,11 +24,9 @@ def typewriter(algorithm: Algorithm, formula: str) -> str:
     """Return a formula in which hyperparameters without a letter have the names of arguments."""
     formula = formula.replace(r"\textit{", r"\texttt{")  # flags
     for hyper in algorithm.hypers:
-        name = hyper.name.replace("_", r"\_")
         shown = re.escape(hyper.name).replace("_", r"\s+")
-        formula = re.sub(
-            rf"\\text\{{{shown}\}}", lambda _, name=name: rf"\texttt{{{name}}}", formula
-        )
+        name = hyper.name.replace("_", r"\\_")  # the pattern's own escape
+        formula = re.sub(rf"\\text\{{{shown}\}}", rf"\\texttt{{{name}}}", formula)
     return formula
 
 
