@@ -211,8 +211,9 @@ class Algorithm:
         """Tell whether the update of an element depends on no other element, and on no shape.
 
         A rule with a state of the group is not elementwise, because its parameters step together.
+        Neither is one with a number on the device, which lists of one shape share.
         """
-        other_states = (*self.factor_states(), *self.matrix_states(), *self.group_states())
+        other_states = (*self.factor_states(), *self.matrix_states(), *self.device_scalars())
         return not self._whole_tensor_ops() and not other_states
 
     @property

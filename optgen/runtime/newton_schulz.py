@@ -63,7 +63,7 @@ def force_way(way: str | None) -> Iterator[None]:
 
 
 class Iterations(NamedTuple):
-    """What to compute: the arguments of `orthogonalize` beside its matrices."""
+    """The arguments of `orthogonalize` beside its matrices."""
 
     coefficients: Sequence[float]  # a, b, c; or three numbers for each iteration in turn
     steps: int

@@ -75,14 +75,16 @@ def state(
     return DeclarationToken("state", (key,), (*options.items(), ("role", role), ("rows", rows)))
 
 
-def given(name: Any) -> Any:
+def given(name: Any, *, shape: str | tuple[str, ...] = "like") -> Any:
     """Declare an extra input, `h=given("hessian")`; in a rule, tell whether a step gets it.
 
     Args:
         name: the argument of `step` that hands it over: `optimizer.step(hessian=[…])`, one tensor
             or None per parameter in the order of the groups. In a rule: the input.
+        shape: "like" the parameter, or another shape that a `state` may have: "row", "col",
+            ("cols", "cols") and the other matrices; or () for one number.
     """
-    return DeclarationToken("given", (name,), ())
+    return DeclarationToken("given", (name,), (("shape", shape),))
 
 
 def hyper(

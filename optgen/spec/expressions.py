@@ -356,6 +356,9 @@ class Expressions:
             value = "the result of a reduction"
             if read:
                 value = f"`{read[0]}`, a state of {owners[read[0]]}"
+            inputs = {state.symbol for state in self.scope.algorithm.extra_inputs()}
+            if read_inputs := [ref.name for ref in refs(condition) if ref.name in inputs]:
+                value = f"`{read_inputs[0]}`, a number on the device"
             message = f"`if` on {value}, which is known too late"
             self.source.error(node, message, "write where(condition, a, b)")
 

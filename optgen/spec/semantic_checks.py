@@ -105,7 +105,8 @@ def check_shapes(source: Source, algorithm: Algorithm, known_true: Collection[Co
     for state in algorithm.states:
         if state.shape == "scalar" and state.when is not None:
             message = f"`{state.symbol}` is one number, and exists for every parameter"
-            source.error_at(state.place, message, "leave when= out")
+            hint = f"leave given({state.symbol}) out" if state.step_argument else "leave when= out"
+            source.error_at(state.place, message, hint)
         if state.condition in known_true:
             message = f"every parameter of this rule is {state.condition}"
             source.error_at(state.place, message, "leave when= out")
@@ -116,7 +117,11 @@ def check_shapes(source: Source, algorithm: Algorithm, known_true: Collection[Co
             message = f"`{state.symbol}` is {_SHAPES[state.shape]}, which not every parameter has"
             hint = 'add when="factored"'
             is_limited = state.condition is not None and state.condition.limit is not None
-            if is_limited or state.condition == Condition("tall", holds=False):
+            if (
+                state.step_argument
+                or is_limited
+                or state.condition == Condition("tall", holds=False)
+            ):
                 hint = f'say so: require(ndim({algorithm.param}) >= 2, "…")'
             source.error_at(state.place, message, hint)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import keyword
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from optgen.contract.states import AT_LEAST_FLOAT32, MATRIX_SHAPES, QUANTIZED, SIDES
+from optgen.contract.states import AT_LEAST_FLOAT32, MATRIX_SHAPES, QUANTIZED, SIDES, Shape
 from optgen.ir.algorithm import (
     NARROW_DTYPES,
     QUANTIZED_BLOCKS,
@@ -359,7 +360,7 @@ def extra_inputs(
     for name in names:
         declaration = defaults[name]
         assert isinstance(declaration, ast.Call)
-        key = _key(source, name, declaration, constants)
+        key, shape = _key_and_shape(source, name, declaration, constants)
         equal_key = next(
             (s.step_argument for s in states if s.step_argument.upper() == key.upper()), None
         )
@@ -369,10 +370,10 @@ def extra_inputs(
                 message = f'the inputs "{equal_key}" and "{key}" differ in case only'
             source.error(declaration, message, "choose another name")
         when = f"given_{key}" if name in tested_names else None
-        place = source.place(declaration)
-        states.append(
-            State(name, f"{key}_input", when=when, written=False, step_argument=key, place=place)
-        )
+        is_number = shape == "scalar"
+        number: dict[str, Any] = {"dtype": "float64", "on_device": True} if is_number else {}
+        state = State(name, f"{key}_input", shape=shape, when=when, written=False, **number)
+        states.append(replace(state, step_argument=key, place=source.place(declaration)))
     flags = [s.when for s in states if s.when]
     return tuple(states), tuple(
         Hyper(f, "flag", False, fixed=True, set_by_step=True) for f in flags
@@ -392,11 +393,17 @@ def _tested_inputs(source: Source, node: ast.FunctionDef, names: Iterable[str]) 
     return tested
 
 
-def _key(source: Source, name: str, node: ast.Call, constants: Mapping[str, Any]) -> str:
-    """Return the argument of `step` for an input."""
+_INPUT_OPTIONS = {"shape": one_of("like", "row", "col", (), *MATRIX_SHAPES)}
+
+
+def _key_and_shape(
+    source: Source, name: str, node: ast.Call, constants: Mapping[str, Any]
+) -> tuple[str, Shape]:
+    """Return the argument of `step` for an input, and the shape of the input."""
     example = f'{name}={GIVEN}("hessian"): optimizer.step(hessian=[…])'
     values = [literal(each, source, constants) for each in node.args]
-    if node.keywords or len(values) != 1 or not isinstance(values[0], str):
+    shape = options(node.keywords, _INPUT_OPTIONS, source, constants).get("shape", "like")
+    if len(values) != 1 or not isinstance(values[0], str):
         source.error(node, f"`{GIVEN}` takes the name of an argument of `step`", example)
     key = values[0]
     if not key.isidentifier() or keyword.iskeyword(key) or key in _ARGUMENTS_OF_STEP:
@@ -404,7 +411,7 @@ def _key(source: Source, name: str, node: ast.Call, constants: Mapping[str, Any]
     why = why_taken_verbatim(key)
     if why:
         source.error(node, f'"{key}" {why}', "choose another name")
-    return key
+    return key, shape or "scalar"
 
 
 def check_inputs(source: Source, algorithm: Algorithm, node: ast.FunctionDef) -> None:

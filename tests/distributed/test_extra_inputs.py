@@ -143,3 +143,48 @@ def test_inputs_on_one_rank_only_are_refused(default_dtype: torch.dtype) -> None
     """A rule that sums over an input needs all shards of it, so all ranks must have it."""
     messages = pair.run(_error_if_only_rank_1_has_inputs, default_dtype)
     assert all("about to take different steps" in each for each in messages)
+
+
+WITH_A_NUMBER = ELEMENTWISE_RULE.replace("Elements", "Numbers").replace(
+    'h=given("hessian")', 'h=given("hessian"), loss=given("loss", shape=())'
+)
+WITH_ROWS = WITH_A_NUMBER.replace("Numbers", "Rows").replace(
+    'given("hessian")', 'given("hessian", shape="row")'
+)
+WITH_A_NUMBER = WITH_A_NUMBER.replace("/ t", "/ t * loss")
+WITH_ROWS = WITH_ROWS.replace("    if given", '    require(ndim(p) >= 2, "{shape}")\n    if given')
+WITH_ROWS = WITH_ROWS.replace("/ t", "/ t * loss")
+
+
+def _difference_with_a_number(rank: int) -> float:
+    (sharded, alone), (ours, reference) = _optimizers(WITH_A_NUMBER)
+    for step in range(3):
+        for param in alone:
+            param.grad = torch.cos(param.detach() * (step + 1))
+        for param, grad in zip(sharded, _shard_all([p.grad for p in alone]), strict=True):
+            param.grad = grad
+        ours.step(loss=0.5 + step)
+        reference.step(loss=torch.tensor(0.5 + step))
+    pairs = zip(sharded, alone, strict=True)
+    return max(difference(own.detach(), whole.detach()) for own, whole in pairs)
+
+
+def _error_of_rows(rank: int) -> str:
+    mesh = distributed.init_device_mesh("cpu", (2,))
+    param = nn.Parameter(shard(torch.ones(4, 3), distributed.tensor.Shard(0), mesh))
+    param.grad = torch.ones_like(param)
+    optimizer = optgen.load(Spec("Rows", WITH_ROWS, "Rows.py", 1))([param])
+    try:
+        optimizer.step(hessian=[torch.ones(4, 1)], loss=1.0)
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
+def test_shards_take_a_number() -> None:
+    assert max(pair.run(_difference_with_a_number)) < 1e-12
+
+
+def test_shards_refuse_inputs_of_another_shape() -> None:
+    for message in pair.run(_error_of_rows):
+        assert "hessian[0] has another shape than its parameter, which is a DTensor" in message

@@ -10,7 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from fuzz.expressions import ExpressionGenerator, Known
-from optgen.ir.algorithm import Algorithm
+from optgen.ir.algorithm import Algorithm, State
+from optgen.runtime.rule import State as Entry
 
 NAME, KEY = "hz", "extra"
 _FIRST_STATEMENT = re.compile(r"^    _?beta1, _?beta2 = betas\n", re.M)
@@ -42,13 +43,40 @@ def add_extra_input(seed: str | int, text: str) -> str:
     draw_without_input = ExpressionGenerator(
         rng, Known(numbers=numbers, tensors=["g", "p"]), conditions=draw_with_input.conditions
     )
-    form = rng.choice(_FORMS).format(
+    shape, forms = _shape_and_forms(Random(f"shapes {seed}"), text)
+    form = rng.choice(_FORMS)
+    if shape:
+        form = Random(f"forms {seed}").choice(forms)
+    form = form.format(
         a=draw_with_input.tensor(2),
         b=draw_without_input.tensor(2),
         c=draw_with_input.pick(*draw_with_input.conditions),
     )
     text = _FIRST_STATEMENT.sub(lambda first: f"{first[0]}{form}\n", text, count=1)
-    return _SIGNATURE.sub(rf'    p, g, \g<1>{NAME}=given("{KEY}"), /,', text)
+    return _SIGNATURE.sub(rf'    p, g, \g<1>{NAME}=given("{KEY}"{shape}), /,', text)
+
+
+def _shape_and_forms(rng: Random, text: str) -> tuple[str, Sequence[str]]:
+    """Return the option for another shape than the parameter's, and statements for it."""
+    if rng.random() < 0.6:
+        return "", ()
+    if not re.search(r"require\((factored|ndim|tall)", text) or rng.random() < 0.3:
+        return ", shape=()", (
+            "    g = {b} + 0.25 * hz",
+            "    p = p - hz * {b}",
+            "    g = g / (2 + hz)",
+        )
+    forms = ("    g = {b} {op} hz", "    if given(hz):\n        g = {b} {op} hz")
+    shape = rng.choice(('"row"', '"col"', '("cols", "cols")', '("rows", "rows")'))
+    by_shape = {
+        '("cols", "cols")': ("    g = {b} @ hz", "    if given(hz):\n        g = g @ hz"),
+        '("rows", "rows")': (
+            "    g = hz @ {b}",
+            "    if not given(hz):\n        g = {b}\n    else:\n        g = hz @ g",
+        ),
+    }
+    lines = by_shape.get(shape) or tuple(form.replace("{op}", "*") for form in forms)
+    return f", shape={shape}", lines
 
 
 ExtraInputs = dict[str, list[Tensor | None]]
@@ -60,12 +88,20 @@ def draw_inputs(
     """Return a step's inputs: for all parameters, or only for some if the rule calls `given`."""
     inputs: ExtraInputs = {}
     for state in algorithm.extra_inputs():
-        column = [draw(param.shape) for param in params]
+        column = [draw(_shape(state, param)) for param in params]
         are_given = [state.when is None or (step_number + i) % 3 > 0 for i in range(len(params))]
+        if state.shape == "scalar":
+            column = [column[0]] * len(params)
         inputs[state.step_argument] = [
             x if is_given else None for x, is_given in zip(column, are_given, strict=True)
         ]
     return inputs
+
+
+def _shape(state: State, param: Tensor) -> Sequence[int]:
+    if state.shape == "like":
+        return param.shape
+    return [] if state.shape == "scalar" else Entry(state.key, shape=state.shape).shape_for(param)
 
 
 def flags_and_states(

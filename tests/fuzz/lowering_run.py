@@ -70,7 +70,7 @@ class LoweringRun:
             use_lowering(self.forced_lowering),
         ):
             self.optimizer.step(
-                **{key: self._in_param_shapes(given) for key, given in inputs.items()}
+                **{key: self._argument(key, given) for key, given in inputs.items()}
             )
 
     def on_two_ranks(self) -> contextlib.AbstractContextManager[None]:
@@ -79,8 +79,11 @@ class LoweringRun:
             return two_ranks_as_owners(self.rule, self.axis, self.optimizer.param_groups[0])
         return two_ranks_with_shards(self.rule, self.axis)
 
-    def _in_param_shapes(self, given: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Return extra inputs in the shapes of the parameters instead of the views' shapes."""
+    def _argument(self, key: str, given: Sequence[Tensor | None]) -> Any:
+        """Return extra inputs as `step` takes them: in the shapes of parameters, not of views."""
+        (shape,) = (s.shape for s in self.rule.cls.rule.inputs if s.step_argument == key)
+        if shape != "like":
+            return given[0] if shape == "scalar" else given
         pairs = zip(given, self.params, strict=True)
         return [None if each is None else each.view(param.shape) for each, param in pairs]
 

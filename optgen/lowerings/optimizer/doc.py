@@ -199,10 +199,15 @@ def _states(algorithm: Algorithm) -> Iterator[str]:
 def _inputs(algorithm: Algorithm) -> Iterator[str]:
     symbols = Symbols(algorithm)
     for state in algorithm.extra_inputs():
+        symbol, name = f":math:`{symbols.at(state.symbol)}`", state.step_argument
+        if state.shape == "scalar":
+            yield from _item(f"{name} (float or Tensor): {symbol}, one number for all parameters.")
+            continue
         value = "a tensor or None" if state.when else "a tensor"
+        shape = "" if state.shape == "like" else f": {_SHAPES[state.shape]}"
         yield from _item(
-            f"{state.step_argument} (sequence of Tensor): :math:`{symbols.at(state.symbol)}`, "
-            f"{value} for each parameter, in the order of the groups."
+            f"{name} (sequence of Tensor): {symbol}, {value} for each parameter, in the order of "
+            f"the groups{shape}."
         )
 
 

@@ -81,7 +81,9 @@ def gather_batches(
     }
     states = States(optimizer.state)
     inputs = (
-        checked_inputs(optimizer.param_groups, context.extra_inputs) if context.extra_inputs else {}
+        checked_inputs(optimizer.rule, optimizer.param_groups, context.extra_inputs)
+        if context.extra_inputs
+        else {}
     )
     create_group_states(optimizer)
     batches = []

@@ -370,6 +370,6 @@ def _scalars(rule: Rule, batch: Batch) -> Iterator[tuple[str, list[Any]]]:
     if rule.step is not None:
         yield "step", batch.step_counts
     for state, tensors in zip(rule.states, batch.states, strict=True):
-        # Copies of a group's state are on the parameters' devices already.
-        if state.shape == "scalar" and not state.of_group:
+        # Copies of a group's state, and given numbers, are on the parameters' devices already.
+        if state.shape == "scalar" and not (state.of_group or state.step_argument):
             yield state.key, tensors
