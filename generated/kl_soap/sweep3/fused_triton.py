@@ -9,136 +9,293 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
-    NUMEL,
-    PARAM_GROUP,
     STREAMS,
     at,
-    div,
-    lerp,
-    sqrt,
+)
+from optgen.runtime.fused_triton.device_reductions import (
+    TILE_SHAPE_INDEX,
+    VALUES,
+    elements,
+    extents,
+    inside,
+    is_whole,
+    lines,
+    lines_inside,
+    tile_at,
+    tile_extent,
+    whole_elements,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(3)
+SCALARS = tl.constexpr(0)
 WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(scalars=SCALARS.value),
+    (): WorkspaceSpec(scalars=SCALARS.value, in_phases=True, by_matrix=True, column_values=1),
 }
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def sweep3_scalars(table, hypers, scalars, num_tensors):
-    """Store the hyperparameters of one tensor's group as its scalars."""
-    entry = table + tl.program_id(0)
-    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 3
-    scalars += tl.program_id(0) * SCALARS
-    one_minus_beta1 = tl.load(hyper)
-    one_minus_beta2 = tl.load(hyper + 1)
-    eps = tl.load(hyper + 2)
+def sweep3_scalars(table, hypers, scalars, found_inf, num_tensors):
+    """Compute no scalars: the rule needs none."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
 
-    tl.store(scalars, one_minus_beta1)
-    tl.store(scalars + 1, one_minus_beta2)
-    tl.store(scalars + 2, eps)
+
+@triton.jit
+def sweep3_matrices1(
+    tensor,
+    matrix_group,
+    table,
+    shapes,
+    values,
+    num_tensors,
+    WHITENING_RIGHT_BEFORE_T: tl.constexpr,
+    DEPTH: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Compute, for some matrices of a tensor, the values that the next phase reads."""
+    entry = table + tensor
+    shape = shapes + tensor
+    depth, _height, width = extents(shape, num_tensors)
+    matrix = matrix_group * DEPTH
+    remaining_matrices = depth - matrix
+    values += tl.load(shape + VALUES * num_tensors)
+    column_values = values + matrix * width
+    whitening_right_befores = (
+        tl.load(entry + (STREAMS + 2) * num_tensors).to(tl.pointer_type(WHITENING_RIGHT_BEFORE_T))
+        + matrix * width
+    )
+    for first in range(0, width, WIDTH):
+        lanes = first + lines(width, DEPTH, WIDTH)
+        mask = lines_inside(remaining_matrices, width - first, DEPTH, WIDTH)
+        whitening_right_before = tl.load(whitening_right_befores + lanes, mask, 0.0).to(tl.float64)
+        whitening_right_before_before = whitening_right_before
+        tl.store(column_values + lanes, whitening_right_before_before, mask)
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep3_finish1(
+    first_programs,
+    tensor_indices,
+    table,
+    shapes,
+    values,
+    found_inf,
+    num_tensors,
+    WHITENING_RIGHT_BEFORE_T: tl.constexpr,
+    TILES: tl.constexpr,
+    FINISH_TILES: tl.constexpr,
+):
+    """Finish some matrices of a tensor."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
+    tensor = tl.load(tensor_indices + tl.program_id(0))
+    program = tl.program_id(0) - tl.load(first_programs + tensor)
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
+    for k in tl.static_range(len(TILES)):
+        if tile_shape_index == k:
+            sweep3_matrices1(
+                tensor,
+                program,
+                table,
+                shapes,
+                values,
+                num_tensors,
+                WHITENING_RIGHT_BEFORE_T,
+                FINISH_TILES[k][0],
+                FINISH_TILES[k][1],
+                FINISH_TILES[k][2],
+            )
 
 
 @triton.jit
 def sweep3_step_on_elements(
-    exp_avgs, xs, exp_avg_sqs, exp_avg_quotients, lanes, mask, scalars, dtype: tl.constexpr
+    ys,
+    grad_product_2s,
+    lanes,
+    mask,
+    whitening_right_before_befores,
+    in_columns,
+    scalars,
+    dtype: tl.constexpr,
 ):
     """Update the elements `lanes` of one tensor."""
-    exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
-    x = tl.load(xs + lanes, mask).to(dtype)
-    exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)
-    exp_avg_quotient = tl.load(exp_avg_quotients + lanes, mask).to(dtype)
-    one_minus_beta1 = tl.load(scalars)
-    one_minus_beta2 = tl.load(scalars + 1)
-    eps = tl.load(scalars + 2)
+    y = tl.load(ys + lanes, mask).to(dtype)
+    grad_product_2 = tl.load(grad_product_2s + lanes, mask).to(dtype)
+    whitening_right_before_before = tl.load(whitening_right_before_befores, in_columns)[:, None, :]
 
-    # m = lerp(m, x, 1 - beta1)
-    exp_avg = lerp(exp_avg, x, one_minus_beta1)
-    # v = lerp(v, x**2, 1 - beta2)
-    exp_avg_sq = lerp(exp_avg_sq, x * x, one_minus_beta2)
-    # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
-    exp_avg_quotient = div(exp_avg, sqrt(exp_avg_sq) + eps)
+    # y, z = g @ W * b, transpose(U) @ g * a
+    y = grad_product_2 * whitening_right_before_before
 
-    tl.store(exp_avgs + lanes, exp_avg.to(exp_avgs.dtype.element_ty), mask)
-    tl.store(exp_avg_sqs + lanes, exp_avg_sq.to(exp_avg_sqs.dtype.element_ty), mask)
-    tl.store(
-        exp_avg_quotients + lanes, exp_avg_quotient.to(exp_avg_quotients.dtype.element_ty), mask
+    tl.store(ys + lanes, y.to(ys.dtype.element_ty), mask)
+
+
+@triton.jit
+def sweep3_step_on_tile(
+    tensor,
+    depth,
+    height,
+    width,
+    table,
+    shapes,
+    scalars,
+    values,
+    found_inf,
+    num_tensors,
+    COMPUTE_T: tl.constexpr,
+    Y_T: tl.constexpr,
+    GRAD_PRODUCT_2_T: tl.constexpr,
+    VECTOR: tl.constexpr,
+    DEPTH: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Run the sweep on one tile."""
+    entry = table + tensor
+    shape = shapes + tensor
+    scalars += tensor * SCALARS
+    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
+    matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
+    remaining_matrices = tile_extent(depth, matrix, DEPTH)
+    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
+    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            remaining_matrices = 0
+    first_row = matrix * height + tile_row * HEIGHT
+    first_column = matrix * width + tile_column * WIDTH
+    start = first_row * width + tile_column * WIDTH
+    in_columns = lines_inside(remaining_matrices, remaining_columns, DEPTH, WIDTH)
+    column_lanes = first_column + lines(width.to(tl.int32), DEPTH, WIDTH)
+    values += tl.load(shape + VALUES * num_tensors)
+    column_values = values + column_lanes
+    whitening_right_before_befores = column_values
+    ys = tl.load(entry + STREAMS * num_tensors)
+    grad_product_2s = tl.load(entry + (STREAMS + 1) * num_tensors)
+    full = is_whole(
+        remaining_matrices,
+        remaining_rows,
+        remaining_columns,
+        height,
+        width,
+        VECTOR,
+        DEPTH,
+        HEIGHT,
+        WIDTH,
     )
+    height, width = height.to(tl.int32), width.to(tl.int32)
+    if full & ((ys | grad_product_2s) & 15 == 0):
+        lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+        sweep3_step_on_elements(
+            at(ys, start, Y_T, VECTOR),
+            at(grad_product_2s, start, GRAD_PRODUCT_2_T, VECTOR),
+            lanes,
+            None,
+            whitening_right_before_befores,
+            None,
+            scalars,
+            COMPUTE_T,
+        )
+    else:
+        lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
+        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
+        sweep3_step_on_elements(
+            at(ys, start, Y_T, 1),
+            at(grad_product_2s, start, GRAD_PRODUCT_2_T, 1),
+            lanes,
+            mask,
+            whitening_right_before_befores,
+            in_columns,
+            scalars,
+            COMPUTE_T,
+        )
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
 def sweep3_step(
     table,
     tensor_of_block,
+    shapes,
     scalars,
+    values,
+    found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    EXP_AVG_T: tl.constexpr,
-    X_T: tl.constexpr,
-    EXP_AVG_SQ_T: tl.constexpr,
-    EXP_AVG_QUOTIENT_T: tl.constexpr,
+    Y_T: tl.constexpr,
+    GRAD_PRODUCT_2_T: tl.constexpr,
     VECTOR: tl.constexpr,
-    BLOCK: tl.constexpr,
-    TAIL: tl.constexpr,
+    TILES: tl.constexpr,
 ):
-    """Run the sweep on one block of one tensor."""
+    """Run the sweep on one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
-    entry = table + tensor
-    scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
-    start = block * BLOCK
-    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    exp_avgs = tl.load(entry + STREAMS * num_tensors)
-    xs = tl.load(entry + (STREAMS + 1) * num_tensors)
-    exp_avg_sqs = tl.load(entry + (STREAMS + 2) * num_tensors)
-    exp_avg_quotients = tl.load(entry + (STREAMS + 3) * num_tensors)
-    if (count == BLOCK) & ((exp_avgs | xs | exp_avg_sqs | exp_avg_quotients) & 15 == 0):
-        sweep3_step_on_elements(
-            at(exp_avgs, start, EXP_AVG_T, VECTOR),
-            at(xs, start, X_T, VECTOR),
-            at(exp_avg_sqs, start, EXP_AVG_SQ_T, VECTOR),
-            at(exp_avg_quotients, start, EXP_AVG_QUOTIENT_T, VECTOR),
-            tl.arange(0, BLOCK),
-            None,
-            scalars,
-            COMPUTE_T,
-        )
-    else:
-        for first in range(0, count, TAIL):
-            lanes = first + tl.arange(0, TAIL)
-            sweep3_step_on_elements(
-                at(exp_avgs, start, EXP_AVG_T, 1),
-                at(xs, start, X_T, 1),
-                at(exp_avg_sqs, start, EXP_AVG_SQ_T, 1),
-                at(exp_avg_quotients, start, EXP_AVG_QUOTIENT_T, 1),
-                lanes,
-                lanes < count,
+    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
+    for k in tl.static_range(len(TILES)):
+        if tile_shape_index == k:
+            sweep3_step_on_tile(
+                tensor,
+                depth,
+                height,
+                width,
+                table,
+                shapes,
                 scalars,
+                values,
+                found_inf,
+                num_tensors,
                 COMPUTE_T,
+                Y_T,
+                GRAD_PRODUCT_2_T,
+                VECTOR,
+                TILES[k][0],
+                TILES[k][1],
+                TILES[k][2],
             )
 
 
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
+    work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         sweep3_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         bucket.scalars,
+        bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
+    )
+    programs = bucket.finish_programs()
+    bucket.launch(
+        sweep3_finish1,
+        programs.total,
+        programs.first_programs,
+        programs.tensor_indices,
+        bucket.table,
+        whole.shapes,
+        whole.values,
+        bucket.found_inf,
+        bucket.num_tensors,
+        bucket.types[2],
+        **whole.line_options,
     )
     bucket.launch(
         sweep3_step,
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
+        work.shapes,
         bucket.scalars,
+        work.values,
+        bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,
-        *bucket.types,
+        bucket.types[0],
+        bucket.types[1],
         **bucket.options,
     )

@@ -12,142 +12,100 @@ from optgen.runtime.fused_triton.device_functions import (
     NUMEL,
     STREAMS,
     at,
-    maximum,
-)
-from optgen.runtime.fused_triton.device_reductions import (
-    PARTIALS,
-    SUM_COUNT,
-    SUMS,
-    fold_chunk,
-    largest,
-    pick_largest,
+    rounded,
+    sqrt,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(0)
+SCALARS = tl.constexpr(1)
 WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(scalars=SCALARS.value, in_phases=True, sums=1),
+    (): WorkspaceSpec(scalars=SCALARS.value),
 }
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
 def sweep11_scalars(
-    table, hypers, scalars, found_inf, num_tensors, Q_RIGHT_MAX_ABS_T: tl.constexpr
+    table,
+    hypers,
+    scalars,
+    num_tensors,
+    BALANCE_T: tl.constexpr,
+    Q_RIGHT_MAX_ABS_T: tl.constexpr,
+    Q_LEFT_MAX_ABS_T: tl.constexpr,
 ):
     """Advance one tensor's scalar states, and compute its scalars in float64."""
-    if found_inf is not None:
-        if tl.load(found_inf) != 0.0:
-            return
     entry = table + tl.program_id(0)
-    Q_right_max_abs_list = tl.load(entry + (STREAMS + 2) * num_tensors).to(
+    scalars += tl.program_id(0) * SCALARS
+    balances = tl.load(entry + (STREAMS + 2) * num_tensors).to(tl.pointer_type(BALANCE_T))
+    balance = tl.load(balances).to(tl.float64)
+    Q_right_max_abs_list = tl.load(entry + (STREAMS + 3) * num_tensors).to(
         tl.pointer_type(Q_RIGHT_MAX_ABS_T)
     )
     Q_right_max_abs = tl.load(Q_right_max_abs_list).to(tl.float64)
+    Q_left_max_abs_list = tl.load(entry + (STREAMS + 4) * num_tensors).to(
+        tl.pointer_type(Q_LEFT_MAX_ABS_T)
+    )
+    Q_left_max_abs = tl.load(Q_left_max_abs_list).to(tl.float64)
+
+    # balance = sqrt(max_abs(W) / max_abs(U))
+    balance = rounded(sqrt(Q_right_max_abs / Q_left_max_abs), BALANCE_T)
+
+    tl.store(balances, balance.to(BALANCE_T))
+    tl.store(scalars, balance)
 
 
 @triton.jit
-def sweep11_step_on_elements(Q_rights, lanes, mask, scalars, dtype: tl.constexpr):
-    """Reduce the elements `lanes` of one tensor."""
-    Q_right = tl.load(Q_rights + lanes, mask).to(dtype)
+def sweep11_step_on_elements(Q_lefts, lanes, mask, scalars, dtype: tl.constexpr):
+    """Update the elements `lanes` of one tensor."""
+    Q_left = tl.load(Q_lefts + lanes, mask).to(dtype)
+    balance = tl.load(scalars)
 
-    # balance = sqrt(max_abs(W) / max_abs(U))
-    Q_right_max_abs_2 = largest(Q_right, mask)
+    # U, W = U * balance, W / balance
+    Q_left = balance * Q_left
 
-    return Q_right_max_abs_2
+    tl.store(Q_lefts + lanes, Q_left.to(Q_lefts.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
 def sweep11_step(
     table,
     tensor_of_block,
-    shapes,
     scalars,
-    partials,
-    found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    Q_RIGHT_T: tl.constexpr,
+    Q_LEFT_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """Run the sweep on one block of one tensor, and store its partial sums."""
+    """Run the sweep on one block of one tensor."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
-    shape = shapes + tensor
     scalars += tensor * SCALARS
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    if found_inf is not None:
-        if tl.load(found_inf) != 0.0:
-            count = 0
-    Q_rights = tl.load(entry + STREAMS * num_tensors)
-    Q_right_max_abs_2 = tl.zeros((), tl.float64)
-    if (count == BLOCK) & ((Q_rights) & 15 == 0):
-        Q_right_max_abs_2 = sweep11_step_on_elements(
-            at(Q_rights, start, Q_RIGHT_T, VECTOR), tl.arange(0, BLOCK), None, scalars, COMPUTE_T
+    Q_lefts = tl.load(entry + STREAMS * num_tensors)
+    if (count == BLOCK) & ((Q_lefts) & 15 == 0):
+        sweep11_step_on_elements(
+            at(Q_lefts, start, Q_LEFT_T, VECTOR), tl.arange(0, BLOCK), None, scalars, COMPUTE_T
         )
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            more_Q_right_max_abs_2 = sweep11_step_on_elements(
-                at(Q_rights, start, Q_RIGHT_T, 1), lanes, lanes < count, scalars, COMPUTE_T
+            sweep11_step_on_elements(
+                at(Q_lefts, start, Q_LEFT_T, 1), lanes, lanes < count, scalars, COMPUTE_T
             )
-            Q_right_max_abs_2 = maximum(Q_right_max_abs_2, more_Q_right_max_abs_2)
-    partials += tl.load(shape + PARTIALS * num_tensors)
-    tl.store(partials + block, Q_right_max_abs_2)
-
-
-@triton.jit(do_not_specialize=["num_tensors"])
-def sweep11_fold1(
-    first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr
-):
-    """Combine the partial sums of large tensors, chunk by chunk."""
-    fold_chunk(
-        first_programs,
-        tensor_indices,
-        shapes,
-        partials,
-        num_tensors,
-        FOLD,
-        RESULTS=1,
-        MAXIMA=1,
-    )
-
-
-@triton.jit(do_not_specialize=["num_tensors"])
-def sweep11_finish1(
-    table, shapes, partials, found_inf, num_tensors, Q_RIGHT_MAX_ABS_T: tl.constexpr
-):
-    """Compute, for one tensor, the numbers that the next phase reads."""
-    if found_inf is not None:
-        if tl.load(found_inf) != 0.0:
-            return
-    entry = table + tl.program_id(0)
-    shape = shapes + tl.program_id(0)
-    sums = partials + tl.load(shape + SUMS * num_tensors)
-    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
-    Q_right_max_abs_2 = pick_largest(sums, sum_count)
-    # balance = sqrt(max_abs(W) / max_abs(U))
-    Q_right_max_abs = Q_right_max_abs_2
-    Q_right_max_abs_list = tl.load(entry + (STREAMS + 2) * num_tensors).to(
-        tl.pointer_type(Q_RIGHT_MAX_ABS_T)
-    )
-    tl.store(Q_right_max_abs_list, Q_right_max_abs.to(Q_RIGHT_MAX_ABS_T))
 
 
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
-    work = bucket.workspace
-    whole = bucket.whole_workspace
     bucket.launch(
         sweep11_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         bucket.scalars,
-        bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
@@ -157,24 +115,9 @@ def update(bucket: Bucket) -> None:
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
-        work.shapes,
         bucket.scalars,
-        work.partials,
-        bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
         **bucket.options,
-    )
-    bucket.fold(sweep11_fold1, results=1, maxima=1)
-    bucket.launch(
-        sweep11_finish1,
-        bucket.num_tensors,
-        bucket.table,
-        whole.shapes,
-        whole.partials,
-        bucket.found_inf,
-        bucket.num_tensors,
-        bucket.scalar_types[0],
-        **whole.number_options,
     )

@@ -10,50 +10,165 @@ from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     NUMEL,
+    PARAM_GROUP,
     STREAMS,
     at,
+    maximum,
+    minimum,
+    neg,
+    sqrt,
+)
+from optgen.runtime.fused_triton.device_reductions import (
+    PARTIALS,
+    SUM_COUNT,
+    SUMS,
+    add_up,
+    fold_chunk,
+    total,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(1)
+SCALARS = tl.constexpr(5)
 WORKSPACES = {  # by the facts of a plan
-    (): WorkspaceSpec(scalars=SCALARS.value),
+    (): WorkspaceSpec(scalars=SCALARS.value, in_phases=True, sums=1),
 }
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def sweep13_scalars(table, hypers, scalars, num_tensors, BALANCE_T: tl.constexpr):
-    """Advance one tensor's scalar states, and compute its scalars in float64."""
+def sweep13_scalars(table, hypers, scalars, found_inf, num_tensors):
+    """Store the hyperparameters of one tensor's group as its scalars."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
     entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 4
     scalars += tl.program_id(0) * SCALARS
-    balances = tl.load(entry + (STREAMS + 2) * num_tensors).to(tl.pointer_type(BALANCE_T))
-    balance = tl.load(balances).to(tl.float64)
+    lr = tl.load(hyper)
+    max_average = tl.load(hyper + 1)
+    param_numel = tl.load(hyper + 2)
+    max_element = tl.load(hyper + 3)
 
-    inverse_balance = 1 / balance
-
-    tl.store(scalars, inverse_balance)
+    tl.store(scalars, max_average)
+    tl.store(scalars + 1, param_numel)
+    tl.store(scalars + 2, lr)
+    tl.store(scalars + 3, max_element)
 
 
 @triton.jit
-def sweep13_step_on_elements(Q_rights, lanes, mask, scalars, dtype: tl.constexpr):
-    """Update the elements `lanes` of one tensor."""
-    Q_right = tl.load(Q_rights + lanes, mask).to(dtype)
-    inverse_balance = tl.load(scalars)
+def sweep13_step1_on_elements(us, lanes, mask, scalars, dtype: tl.constexpr):
+    """Reduce the elements `lanes` of one tensor."""
+    u = tl.load(us + lanes, mask).to(dtype)
 
-    # U, W = U * balance, W / balance
-    Q_right = inverse_balance * Q_right
+    # u = u * minimum(max_average / rms(u), 1)
+    u_sq_sum = total(u * u, mask)
 
-    tl.store(Q_rights + lanes, Q_right.to(Q_rights.dtype.element_ty), mask)
+    return u_sq_sum
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def sweep13_step(
+def sweep13_step1(
+    table,
+    tensor_of_block,
+    shapes,
+    scalars,
+    partials,
+    found_inf,
+    num_tensors,
+    COMPUTE_T: tl.constexpr,
+    U_T: tl.constexpr,
+    VECTOR: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TAIL: tl.constexpr,
+):
+    """Run the sweep on one block of one tensor, and store its partial sums."""
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
+    entry = table + tensor
+    shape = shapes + tensor
+    scalars += tensor * SCALARS
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
+    start = block * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            count = 0
+    us = tl.load(entry + (STREAMS + 1) * num_tensors)
+    u_sq_sum = tl.zeros((), tl.float64)
+    if (count == BLOCK) & ((us) & 15 == 0):
+        u_sq_sum = sweep13_step1_on_elements(
+            at(us, start, U_T, VECTOR), tl.arange(0, BLOCK), None, scalars, COMPUTE_T
+        )
+    else:
+        for first in range(0, count, TAIL):
+            lanes = first + tl.arange(0, TAIL)
+            more_u_sq_sum = sweep13_step1_on_elements(
+                at(us, start, U_T, 1), lanes, lanes < count, scalars, COMPUTE_T
+            )
+            u_sq_sum = u_sq_sum + more_u_sq_sum
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    tl.store(partials + block, u_sq_sum)
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep13_fold1(
+    first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr
+):
+    """Combine the partial sums of large tensors, chunk by chunk."""
+    fold_chunk(
+        first_programs,
+        tensor_indices,
+        shapes,
+        partials,
+        num_tensors,
+        FOLD,
+        RESULTS=1,
+    )
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep13_finish1(shapes, scalars, partials, found_inf, num_tensors):
+    """Compute, for one tensor, the numbers that the next phase reads."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
+    shape = shapes + tl.program_id(0)
+    scalars += tl.program_id(0) * SCALARS
+    sums = partials + tl.load(shape + SUMS * num_tensors)
+    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
+    u_sq_sum = add_up(sums, sum_count)
+    max_average = tl.load(scalars)
+    param_numel = tl.load(scalars + 1)
+    # u = u * minimum(max_average / rms(u), 1)
+    # p = p - lr * clamp(u, -max_element, max_element)
+    param_scale = minimum(max_average / sqrt(u_sq_sum / param_numel), tl.full((), 1, tl.float64))
+    tl.store(scalars + 4, param_scale)
+
+
+@triton.jit
+def sweep13_step2_on_elements(params, us, lanes, mask, scalars, dtype: tl.constexpr):
+    """Update the elements `lanes` of one tensor."""
+    param = tl.load(params + lanes, mask).to(dtype)
+    u = tl.load(us + lanes, mask).to(dtype)
+    lr = tl.load(scalars + 2).to(dtype)
+    param_scale = tl.load(scalars + 4).to(dtype)
+    max_element = tl.load(scalars + 3).to(dtype)
+
+    # u = u * minimum(max_average / rms(u), 1)
+    # p = p - lr * clamp(u, -max_element, max_element)
+    param = param - lr * minimum(maximum(param_scale * u, neg(max_element)), max_element)
+
+    tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep13_step2(
     table,
     tensor_of_block,
     scalars,
+    found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    Q_RIGHT_T: tl.constexpr,
+    PARAM_T: tl.constexpr,
+    U_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -65,39 +180,82 @@ def sweep13_step(
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    Q_rights = tl.load(entry + STREAMS * num_tensors)
-    if (count == BLOCK) & ((Q_rights) & 15 == 0):
-        sweep13_step_on_elements(
-            at(Q_rights, start, Q_RIGHT_T, VECTOR), tl.arange(0, BLOCK), None, scalars, COMPUTE_T
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            count = 0
+    params = tl.load(entry + STREAMS * num_tensors)
+    us = tl.load(entry + (STREAMS + 1) * num_tensors)
+    if (count == BLOCK) & ((params | us) & 15 == 0):
+        sweep13_step2_on_elements(
+            at(params, start, PARAM_T, VECTOR),
+            at(us, start, U_T, VECTOR),
+            tl.arange(0, BLOCK),
+            None,
+            scalars,
+            COMPUTE_T,
         )
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            sweep13_step_on_elements(
-                at(Q_rights, start, Q_RIGHT_T, 1), lanes, lanes < count, scalars, COMPUTE_T
+            sweep13_step2_on_elements(
+                at(params, start, PARAM_T, 1),
+                at(us, start, U_T, 1),
+                lanes,
+                lanes < count,
+                scalars,
+                COMPUTE_T,
             )
 
 
 def update(bucket: Bucket) -> None:
     """Launch the kernels in order, each for all tensors at once."""
+    work = bucket.workspace
+    whole = bucket.whole_workspace
     bucket.launch(
         sweep13_scalars,
         bucket.num_tensors,
         bucket.table,
         bucket.hypers,
         bucket.scalars,
+        bucket.found_inf,
         bucket.num_tensors,
         *bucket.scalar_types,
         **bucket.prologue_options,
     )
     bucket.launch(
-        sweep13_step,
+        sweep13_step1,
+        bucket.blocks,
+        bucket.table,
+        bucket.tensor_of_block,
+        work.shapes,
+        bucket.scalars,
+        work.partials,
+        bucket.found_inf,
+        bucket.num_tensors,
+        bucket.compute_type,
+        bucket.types[1],
+        **bucket.options,
+    )
+    bucket.fold(sweep13_fold1, results=1)
+    bucket.launch(
+        sweep13_finish1,
+        bucket.num_tensors,
+        whole.shapes,
+        bucket.scalars,
+        whole.partials,
+        bucket.found_inf,
+        bucket.num_tensors,
+        **whole.number_options,
+    )
+    bucket.launch(
+        sweep13_step2,
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         bucket.scalars,
+        bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,
-        bucket.types[0],
+        *bucket.types,
         **bucket.options,
     )

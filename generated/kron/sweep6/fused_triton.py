@@ -12,31 +12,50 @@ from optgen.runtime.fused_triton.device_functions import (
     NUMEL,
     STREAMS,
     at,
+    sqrt,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(0)
+SCALARS = tl.constexpr(1)
 WORKSPACES = {  # by the facts of a plan
     (): WorkspaceSpec(scalars=SCALARS.value),
 }
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def sweep6_scalars(table, hypers, scalars, num_tensors):
-    """Compute no scalars: the rule needs none."""
+def sweep6_scalars(table, hypers, scalars, num_tensors, EIGENVALUES_MAX_ABS_2_T: tl.constexpr):
+    """Advance one tensor's scalar states, and compute its scalars in float64."""
+    entry = table + tl.program_id(0)
+    scalars += tl.program_id(0) * SCALARS
+    eigenvalues_max_abs_2s = tl.load(entry + (STREAMS + 2) * num_tensors).to(
+        tl.pointer_type(EIGENVALUES_MAX_ABS_2_T)
+    )
+    eigenvalues_max_abs_2 = tl.load(eigenvalues_max_abs_2s).to(tl.float64)
+
+    eigenvalues_max_abs_2_sqrt = sqrt(eigenvalues_max_abs_2)
+    r_weight = 1 / (eigenvalues_max_abs_2_sqrt + 1.1754943508222875e-38)
+
+    tl.store(scalars, r_weight)
 
 
 @triton.jit
-def sweep6_step_on_elements(rs, q_transposes, qs, lanes, mask, scalars, dtype: tl.constexpr):
+def sweep6_step_on_elements(
+    eigenvalues_max_abs_2_scaleds, rs, lanes, mask, scalars, dtype: tl.constexpr
+):
     """Update the elements `lanes` of one tensor."""
+    eigenvalues_max_abs_2_scaled = tl.load(eigenvalues_max_abs_2_scaleds + lanes, mask).to(dtype)
     r = tl.load(rs + lanes, mask).to(dtype)
-    q_transpose = tl.load(q_transposes + lanes, mask).to(dtype)
-    q = tl.load(qs + lanes, mask).to(dtype)
+    r_weight = tl.load(scalars)
 
-    # r = transpose(q) - q
-    r = q_transpose - q
+    # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
+    # first, second = trace(r @ q), trace(r @ r @ q)
+    eigenvalues_max_abs_2_scaled = r_weight * r
 
-    tl.store(rs + lanes, r.to(rs.dtype.element_ty), mask)
+    tl.store(
+        eigenvalues_max_abs_2_scaleds + lanes,
+        eigenvalues_max_abs_2_scaled.to(eigenvalues_max_abs_2_scaleds.dtype.element_ty),
+        mask,
+    )
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -46,9 +65,8 @@ def sweep6_step(
     scalars,
     num_tensors,
     COMPUTE_T: tl.constexpr,
+    EIGENVALUES_MAX_ABS_2_SCALED_T: tl.constexpr,
     R_T: tl.constexpr,
-    Q_TRANSPOSE_T: tl.constexpr,
-    Q_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -60,14 +78,12 @@ def sweep6_step(
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    rs = tl.load(entry + STREAMS * num_tensors)
-    q_transposes = tl.load(entry + (STREAMS + 1) * num_tensors)
-    qs = tl.load(entry + (STREAMS + 2) * num_tensors)
-    if (count == BLOCK) & ((rs | q_transposes | qs) & 15 == 0):
+    eigenvalues_max_abs_2_scaleds = tl.load(entry + STREAMS * num_tensors)
+    rs = tl.load(entry + (STREAMS + 1) * num_tensors)
+    if (count == BLOCK) & ((eigenvalues_max_abs_2_scaleds | rs) & 15 == 0):
         sweep6_step_on_elements(
+            at(eigenvalues_max_abs_2_scaleds, start, EIGENVALUES_MAX_ABS_2_SCALED_T, VECTOR),
             at(rs, start, R_T, VECTOR),
-            at(q_transposes, start, Q_TRANSPOSE_T, VECTOR),
-            at(qs, start, Q_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -77,9 +93,8 @@ def sweep6_step(
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             sweep6_step_on_elements(
+                at(eigenvalues_max_abs_2_scaleds, start, EIGENVALUES_MAX_ABS_2_SCALED_T, 1),
                 at(rs, start, R_T, 1),
-                at(q_transposes, start, Q_TRANSPOSE_T, 1),
-                at(qs, start, Q_T, 1),
                 lanes,
                 lanes < count,
                 scalars,
