@@ -142,7 +142,7 @@ class KLSOAP(GeneratedOptimizer):
         widens=True,
         why_uncut="the state gram_left is a square matrix",
         by_matrix=True,
-        sweeps=("sweep1", "sweep2", "sweep3", "sweep4", "sweep5", "sweep6"),
+        sweeps=("sweep1", "sweep2", "sweep3", "sweep4", "sweep5"),
         upper_bounds=(("betas", 1), ("shampoo_beta", 1)),
     )
     lowerings = __name__

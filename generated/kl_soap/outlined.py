@@ -25,7 +25,6 @@ sweep2 = sweep_function(__package__, "sweep2")
 sweep3 = sweep_function(__package__, "sweep3")
 sweep4 = sweep_function(__package__, "sweep4")
 sweep5 = sweep_function(__package__, "sweep5")
-sweep6 = sweep_function(__package__, "sweep6")
 
 
 def update(
@@ -145,12 +144,8 @@ def update(
                 gram_right_eigenvectors, descending_order(gram_right_eigenvalues)
             )
             # a, b = a + 1 / sqrt(init_factor), b + 1 / sqrt(init_factor)
-            sweep2(
-                whitening_left, whitening_left, inverse_init_factor_sqrt=inverse_init_factor_sqrt
-            )
-            sweep2(
-                whitening_right, whitening_right, inverse_init_factor_sqrt=inverse_init_factor_sqrt
-            )
+            whitening_left = whitening_left + inverse_init_factor_sqrt
+            whitening_right = whitening_right + inverse_init_factor_sqrt
         else:
             # x = transpose(U) @ g @ W
             grad_product = transpose(basis_left) @ grad
@@ -159,7 +154,7 @@ def update(
             # v = lerp(v, x**2, 1 - beta2)
             # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
             exp_avg_quotient = empty_like(exp_avg, "like")
-            sweep3(
+            sweep2(
                 exp_avg,
                 x,
                 exp_avg_sq,
@@ -172,12 +167,12 @@ def update(
             # y, z = g @ W * b, transpose(U) @ g * a
             grad_product_2 = grad @ basis_right
             y = empty_like(grad_product_2, "like")
-            sweep4(y, grad_product_2, whitening_right_before)
+            sweep3(y, grad_product_2, whitening_right_before)
             # L = lerp(L, y @ transpose(y) / cols(p), 1 - decay)
             y_row_gram = y @ transpose(y)
             # y, z = g @ W * b, transpose(U) @ g * a
             z = empty_like(grad_product, "like")
-            sweep5(z, grad_product, whitening_left_before)
+            sweep4(z, grad_product, whitening_left_before)
             # R = lerp(R, transpose(z) @ z / rows(p), 1 - decay)
             z_col_gram = transpose(z) @ z
             # L = lerp(L, y @ transpose(y) / cols(p), 1 - decay)
@@ -201,7 +196,7 @@ def update(
             # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
             # a = whitening(lerp(1 / a**2, left, 1 - decay), rows(p), max_clamp_value)
             # b = whitening(lerp(1 / b**2, right, 1 - decay), cols(p), max_clamp_value)
-            sweep6(
+            sweep5(
                 param,
                 exp_avg_product,
                 whitening_left,

@@ -162,7 +162,6 @@ class Kron(GeneratedOptimizer):
             "sweep11",
             "sweep12",
             "sweep13",
-            "sweep14",
         ),
         upper_bounds=(("lr_preconditioner", 1),),
     )

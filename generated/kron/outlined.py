@@ -11,7 +11,17 @@ from optgen.runtime.eager.linear_algebra import eigenvalues, identity, trace, tr
 from optgen.runtime.eager.parts import same_shape_sublists
 from optgen.runtime.eager.random_numbers import gaussian
 from optgen.runtime.eager.reductions import max_abs
-from optgen.runtime.eager.scalars import advance, floor, keys_of, minimum, remainder, sqrt, where
+from optgen.runtime.eager.scalars import (
+    advance,
+    floor,
+    keys_of,
+    lerp,
+    maximum,
+    minimum,
+    remainder,
+    sqrt,
+    where,
+)
 from optgen.runtime.eager.tensor_lists import sweep_function
 from optgen.runtime.eager.working_copies import empty_like, in_compute_dtype, in_rows, write_back
 from optgen.runtime.matrix_ops import cols, rows
@@ -29,7 +39,6 @@ sweep10 = sweep_function(__package__, "sweep10")
 sweep11 = sweep_function(__package__, "sweep11")
 sweep12 = sweep_function(__package__, "sweep12")
 sweep13 = sweep_function(__package__, "sweep13")
-sweep14 = sweep_function(__package__, "sweep14")
 
 
 def update(
@@ -114,29 +123,33 @@ def update(
             y = x @ transpose(x)
             z = transpose(x) @ x
             # bound = max_abs(eigenvalues(y)) + cols(p)
-            eigenvalues_max_abs = max_abs(eigenvalues(y))
-            bound = eigenvalues_max_abs + cols(params[0])
+            y_eigenvalues = eigenvalues(y)
+            param_cols = cols(params[0])
             y_product = y @ Q_left
+            # bound = max_abs(eigenvalues(y)) + cols(p)
+            eigenvalues_max_abs = max_abs(y_eigenvalues)
+            bound = eigenvalues_max_abs + param_cols
             # a = maximum(lerp(a, bound, 1 - betaL), bound)
-            sweep4(L_left, L_left, bound, one_minus_betaL=one_minus_betaL)
-            # sweep5 reads y_product by the name q, and then overwrites it
+            L_left = maximum(lerp(L_left, bound, one_minus_betaL), bound)
+            # sweep4 reads y_product by the name q, and then overwrites it
             q = y_product
-            sweep5(
+            sweep4(
                 q, Q_left, L_left, lr_preconditioner=lr_preconditioner, Q_left_weight=Q_left_weight
             )
             # r = transpose(q) - q
             q_transpose = transpose(q)
             r = empty_like(q_transpose, "like")
-            sweep6(r, q_transpose, q)
+            sweep5(r, q_transpose, q)
             # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
-            eigenvalues_max_abs_2 = max_abs(eigenvalues(transpose(r) @ r))
+            r_eigenvalues = eigenvalues(transpose(r) @ r)
+            eigenvalues_max_abs_2 = max_abs(r_eigenvalues)
             # first, second = trace(r @ q), trace(r @ r @ q)
             eigenvalues_max_abs_2_scaled = empty_like(r, "like")
-            sweep7(eigenvalues_max_abs_2_scaled, r, eigenvalues_max_abs_2)
+            sweep6(eigenvalues_max_abs_2_scaled, r, eigenvalues_max_abs_2)
             r2_product = eigenvalues_max_abs_2_scaled @ q
             eigenvalues_max_abs_2_scaled_2 = empty_like(r, "like")
             eigenvalues_max_abs_2_scaled_3 = empty_like(r, "like")
-            sweep8(
+            sweep7(
                 eigenvalues_max_abs_2_scaled_2,
                 r,
                 eigenvalues_max_abs_2_scaled_3,
@@ -145,16 +158,19 @@ def update(
             r2_product_2 = eigenvalues_max_abs_2_scaled_2 @ eigenvalues_max_abs_2_scaled_3 @ q
             second = trace(r2_product_2)
             # a = where(second < 0, minimum(-first / second, 1 / 8), 1 / 8)
-            a2 = where(second < 0, minimum(-trace(r2_product) / second, 0.125), 0.125)
+            r2_product_trace = trace(r2_product)
             # bound = max_abs(eigenvalues(z)) + rows(p)
-            eigenvalues_max_abs_3 = max_abs(eigenvalues(z))
-            bound_2 = eigenvalues_max_abs_3 + rows(params[0])
+            z_eigenvalues = eigenvalues(z)
+            param_rows = rows(params[0])
             z_product = z @ Q_right
+            # bound = max_abs(eigenvalues(z)) + rows(p)
+            eigenvalues_max_abs_3 = max_abs(z_eigenvalues)
+            bound_2 = eigenvalues_max_abs_3 + param_rows
             # b = maximum(lerp(b, bound, 1 - betaL), bound)
-            sweep4(L_right, L_right, bound_2, one_minus_betaL=one_minus_betaL)
-            # sweep9 reads z_product by the name q2, and then overwrites it
+            L_right = maximum(lerp(L_right, bound_2, one_minus_betaL), bound_2)
+            # sweep8 reads z_product by the name q2, and then overwrites it
             q2 = z_product
-            sweep9(
+            sweep8(
                 q2,
                 Q_right,
                 L_right,
@@ -164,16 +180,17 @@ def update(
             # r = transpose(q) - q
             q2_transpose = transpose(q2)
             r3 = empty_like(q2_transpose, "like")
-            sweep6(r3, q2_transpose, q2)
+            sweep5(r3, q2_transpose, q2)
             # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
-            eigenvalues_max_abs_4 = max_abs(eigenvalues(transpose(r3) @ r3))
+            r3_eigenvalues = eigenvalues(transpose(r3) @ r3)
+            eigenvalues_max_abs_4 = max_abs(r3_eigenvalues)
             # first, second = trace(r @ q), trace(r @ r @ q)
             eigenvalues_max_abs_4_scaled = empty_like(r3, "like")
-            sweep7(eigenvalues_max_abs_4_scaled, r3, eigenvalues_max_abs_4)
+            sweep6(eigenvalues_max_abs_4_scaled, r3, eigenvalues_max_abs_4)
             r4_product = eigenvalues_max_abs_4_scaled @ q2
             eigenvalues_max_abs_4_scaled_2 = empty_like(r3, "like")
             eigenvalues_max_abs_4_scaled_3 = empty_like(r3, "like")
-            sweep8(
+            sweep7(
                 eigenvalues_max_abs_4_scaled_2,
                 r3,
                 eigenvalues_max_abs_4_scaled_3,
@@ -182,13 +199,15 @@ def update(
             r4_product_2 = eigenvalues_max_abs_4_scaled_2 @ eigenvalues_max_abs_4_scaled_3 @ q2
             second2 = trace(r4_product_2)
             # a = where(second < 0, minimum(-first / second, 1 / 8), 1 / 8)
-            a3 = where(second2 < 0, minimum(-trace(r4_product) / second2, 0.125), 0.125)
+            r4_product_trace = trace(r4_product)
+            a2 = where(second < 0, minimum(-r2_product_trace / second, 0.125), 0.125)
+            a3 = where(second2 < 0, minimum(-r4_product_trace / second2, 0.125), 0.125)
             a2_rows = in_rows(a2, Q_left)
             # U = rotate(U - lr_preconditioner * (y @ U - cols(p) * U) / a)
-            sweep10(Q_left, q, a2_rows, r2_product, r2_product_2)
+            sweep9(Q_left, q, a2_rows, r2_product, r2_product_2)
             a3_rows = in_rows(a3, Q_right)
             # W = rotate(W - lr_preconditioner * (z @ W - rows(p) * W) / b)
-            sweep10(Q_right, q2, a3_rows, r4_product, r4_product_2)
+            sweep9(Q_right, q2, a3_rows, r4_product, r4_product_2)
         # u = transpose(U) @ U @ m @ transpose(W) @ W
         u = transpose(Q_left) @ Q_left @ ema @ transpose(Q_right) @ Q_right
         # u = u * minimum(max_average / rms(u), 1)
@@ -197,16 +216,16 @@ def update(
         if remainder(step - 1, 100 * update_every) == 0 and step > 1:
             # balance = sqrt(max_abs(W) / max_abs(U))
             Q_right_max_abs = empty_like(Q_right, "scalar")
-            sweep11(Q_right, Q_right, Q_right_max_abs)
+            sweep10(Q_right, Q_right, Q_right_max_abs)
             Q_left_max_abs = empty_like(Q_left, "scalar")
-            sweep11(Q_left, Q_left, Q_left_max_abs)
+            sweep10(Q_left, Q_left, Q_left_max_abs)
             # U, W = U * balance, W / balance
             balance = empty_like(Q_left, "scalar")
-            sweep12(Q_left, Q_left, balance, Q_right_max_abs, Q_left_max_abs)
-            sweep13(Q_right, Q_right, balance)
+            sweep11(Q_left, Q_left, balance, Q_right_max_abs, Q_left_max_abs)
+            sweep12(Q_right, Q_right, balance)
         # u = u * minimum(max_average / rms(u), 1)
         # p = p - lr * clamp(u, -max_element, max_element)
-        sweep14(
+        sweep13(
             param,
             u,
             lr=lr,

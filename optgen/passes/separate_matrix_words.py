@@ -64,7 +64,7 @@ class MatrixWordSeparator:
             self._with_named_operands(value) if _is_word(value) else self._with_named_words(value)
         )
         parts = [*self.new_statements, replace(stmt, value=value)]
-        if any(has_rows_and_columns(sweep_axes(part, self.kinds)) for part in parts):
+        if any(sweep_axes(part, self.kinds) is not None for part in parts):
             return tuple(replace(part, quote=stmt.quote, place=stmt.place) for part in parts)
         self.kinds.clear()
         self.kinds |= kinds
@@ -143,7 +143,7 @@ def sweep_axes(stmt: Assign, kinds: dict[Ref, Kind]) -> Axes | None:
         return None
 
 
-def has_rows_and_columns(axes: Axes | None) -> bool:
+def has_rows_and_columns(axes: Axes) -> bool:
     """Tell whether values with these axes have both rows and columns."""
     return axes in _MATRIX_AXES
 

@@ -19,6 +19,8 @@ _update = Elementwise(
         hypers=(),
         step=None,
         tensor_hypers=(),
+        elementwise=False,
+        by_matrix=True,
     ),
     lowerings=__name__,
 )

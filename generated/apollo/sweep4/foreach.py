@@ -17,7 +17,7 @@ def update(
     y_sq_sums: list[Tensor],
     x_sq_sums: list[Tensor],
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     for sublist in sublists(us, grads, y_sq_sums, x_sq_sums):
         us, grads, y_sq_sums, x_sq_sums = sublist
         y_sq_sum = stacked_numbers(us[0], y_sq_sums)

@@ -16,7 +16,7 @@ def update(
     y_sq_sums: list[Tensor],
     x_sq_sums: list[Tensor],
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     for index in range(len(us)):
         y_sq_sum = number(us[index], y_sq_sums[index])
         x_sq_sum = number(us[index], x_sq_sums[index])

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from optgen.runtime.elementwise import Elementwise
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import Rule, State
 
 _update = Elementwise(
     Rule(
         name="sweep2",
-        states=(),
-        hypers=("inverse_init_factor_sqrt",),
+        states=(State("exp_avg_sq"), State("exp_avg_quotient")),
+        hypers=("one_minus_beta1", "one_minus_beta2", "eps"),
         step=None,
         tensor_hypers=(),
     ),
@@ -22,12 +22,22 @@ _update = Elementwise(
 
 
 def sweep2(
-    whitening_lefts: Sequence[Tensor],
-    whitening_left_agains: Sequence[Tensor],
+    exp_avgs: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    exp_avg_sqs: Sequence[Tensor],
+    exp_avg_quotients: Sequence[Tensor],
     *,
-    inverse_init_factor_sqrt: float = 0.0,
+    one_minus_beta1: float = 0.0,
+    one_minus_beta2: float = 0.0,
+    eps: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of KLSOAP, which outlined.py calls."""
     _update(
-        whitening_lefts, whitening_left_agains, inverse_init_factor_sqrt=inverse_init_factor_sqrt
+        exp_avgs,
+        xs,
+        exp_avg_sqs,
+        exp_avg_quotients,
+        one_minus_beta1=one_minus_beta1,
+        one_minus_beta2=one_minus_beta2,
+        eps=eps,
     )

@@ -10,13 +10,25 @@ from optgen.runtime.eager.parts import chunks
 
 
 def update(
-    whitening_lefts: list[Tensor],
-    whitening_left_agains: list[Tensor],
+    exp_avgs: list[Tensor],
+    xs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    exp_avg_quotients: list[Tensor],
     *,
-    inverse_init_factor_sqrt: float,
+    one_minus_beta1: float,
+    one_minus_beta2: float,
+    eps: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(whitening_lefts, whitening_left_agains):
-        whitening_lefts, whitening_left_agains = chunk
-        # a, b = a + 1 / sqrt(init_factor), b + 1 / sqrt(init_factor)
-        torch._foreach_add_(whitening_lefts, inverse_init_factor_sqrt)
+    for chunk in chunks(exp_avgs, xs, exp_avg_sqs, exp_avg_quotients):
+        exp_avgs, xs, exp_avg_sqs, exp_avg_quotients = chunk
+        # m = lerp(m, x, 1 - beta1)
+        torch._foreach_lerp_(exp_avgs, xs, one_minus_beta1)
+        # v = lerp(v, x**2, 1 - beta2)
+        x_sqs = torch._foreach_mul(xs, xs)
+        torch._foreach_lerp_(exp_avg_sqs, x_sqs, one_minus_beta2)
+        # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
+        denoms = torch._foreach_sqrt(exp_avg_sqs)
+        torch._foreach_add_(denoms, eps)
+        updates = torch._foreach_div(exp_avgs, denoms)
+        torch._foreach_copy_(exp_avg_quotients, updates)

@@ -9,12 +9,25 @@ from optgen.runtime.eager.parts import zip_slices
 
 
 def update(
-    whitening_lefts: list[Tensor],
-    whitening_left_agains: list[Tensor],
+    exp_avgs: list[Tensor],
+    xs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    exp_avg_quotients: list[Tensor],
     *,
-    inverse_init_factor_sqrt: float,
+    one_minus_beta1: float,
+    one_minus_beta2: float,
+    eps: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for (whitening_left,) in zip_slices(whitening_lefts):
-        # a, b = a + 1 / sqrt(init_factor), b + 1 / sqrt(init_factor)
-        whitening_left.add_(inverse_init_factor_sqrt)
+    for exp_avg, x, exp_avg_sq, exp_avg_quotient in zip_slices(
+        exp_avgs, xs, exp_avg_sqs, exp_avg_quotients
+    ):
+        # m = lerp(m, x, 1 - beta1)
+        exp_avg.lerp_(x, one_minus_beta1)
+        # v = lerp(v, x**2, 1 - beta2)
+        x_sq = x.mul(x)
+        exp_avg_sq.lerp_(x_sq, one_minus_beta2)
+        # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
+        denom = exp_avg_sq.sqrt().add_(eps)
+        update = exp_avg.div(denom)
+        exp_avg_quotient.copy_(update)

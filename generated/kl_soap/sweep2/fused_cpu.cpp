@@ -9,13 +9,13 @@ namespace {
 // Elementwise part of a step of KLSOAP, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { WHITENING_LEFT, WHITENING_LEFT_AGAIN, STREAMS };
+    enum { EXP_AVG, X, EXP_AVG_SQ, EXP_AVG_QUOTIENT, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
     struct Hypers {
-        double inverse_init_factor_sqrt;
+        double one_minus_beta1, one_minus_beta2, eps;
     };
 
     static bool applies(const Sizes&) { return true; }
@@ -33,26 +33,39 @@ struct Rule : RuleDefaults {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, i64 n, Stream<S> whitening_lefts,
-        Stream<const S> whitening_left_agains) {
+        const Hypers& hypers, i64 n, Stream<S> exp_avgs, Stream<const S> xs, Stream<S> exp_avg_sqs,
+        Stream<S> exp_avg_quotients) {
         using C = ComputeType<S>;
-        const C inverse_init_factor_sqrt = C(hypers.inverse_init_factor_sqrt);
+        const C one_minus_beta1 = C(hypers.one_minus_beta1);
+        const C one_minus_beta2 = C(hypers.one_minus_beta2);
+        const C eps = C(hypers.eps);
         const i64 ahead = prefetch_distance<S>(n);
+        struct { DelayedStore<S> exp_avg, exp_avg_sq, exp_avg_quotient; } delayed;
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C whitening_left = load(whitening_lefts + i, ahead);
-            C whitening_left_again = load(whitening_left_agains + i, ahead);
+            C exp_avg = load(exp_avgs + i, ahead);
+            C x = load(xs + i, ahead);
+            C exp_avg_sq = load(exp_avg_sqs + i, ahead);
+            C exp_avg_quotient = load(exp_avg_quotients + i, ahead);
 
-            // a, b = a + 1 / sqrt(init_factor), b + 1 / sqrt(init_factor)
-            whitening_left = whitening_left + inverse_init_factor_sqrt;
+            // m = lerp(m, x, 1 - beta1)
+            exp_avg = lerp(exp_avg, x, one_minus_beta1);
+            // v = lerp(v, x**2, 1 - beta2)
+            exp_avg_sq = lerp(exp_avg_sq, x * x, one_minus_beta2);
+            // p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
+            exp_avg_quotient = exp_avg / (sqrt(exp_avg_sq) + eps);
 
-            store(whitening_lefts + i, whitening_left);
+            delayed.exp_avg.store(exp_avgs + i, exp_avg);
+            delayed.exp_avg_sq.store(exp_avg_sqs + i, exp_avg_sq);
+            delayed.exp_avg_quotient.store(exp_avg_quotients + i, exp_avg_quotient);
         }
     }
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
-        return sweep<S>(inputs.hypers, n, streams[WHITENING_LEFT], streams[WHITENING_LEFT_AGAIN]);
+        return sweep<S>(
+            inputs.hypers, n, streams[EXP_AVG], streams[X], streams[EXP_AVG_SQ],
+            streams[EXP_AVG_QUOTIENT]);
     }
 };
 

@@ -13,10 +13,13 @@ from optgen.runtime.fused_triton.device_functions import (
     PARAM_GROUP,
     STREAMS,
     at,
+    div,
+    lerp,
+    sqrt,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(1)
+SCALARS = tl.constexpr(3)
 WORKSPACE = WorkspaceSpec(scalars=SCALARS.value)
 
 
@@ -24,23 +27,42 @@ WORKSPACE = WorkspaceSpec(scalars=SCALARS.value)
 def sweep2_scalars(table, hypers, scalars, num_tensors):
     """Store the hyperparameters of one tensor's group as its scalars."""
     entry = table + tl.program_id(0)
-    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 3
     scalars += tl.program_id(0) * SCALARS
-    inverse_init_factor_sqrt = tl.load(hyper)
+    one_minus_beta1 = tl.load(hyper)
+    one_minus_beta2 = tl.load(hyper + 1)
+    eps = tl.load(hyper + 2)
 
-    tl.store(scalars, inverse_init_factor_sqrt)
+    tl.store(scalars, one_minus_beta1)
+    tl.store(scalars + 1, one_minus_beta2)
+    tl.store(scalars + 2, eps)
 
 
 @triton.jit
-def sweep2_step_on_elements(whitening_lefts, lanes, mask, scalars, dtype: tl.constexpr):
+def sweep2_step_on_elements(
+    exp_avgs, xs, exp_avg_sqs, exp_avg_quotients, lanes, mask, scalars, dtype: tl.constexpr
+):
     """Update the elements `lanes` of one tensor in place."""
-    whitening_left = tl.load(whitening_lefts + lanes, mask).to(dtype)
-    inverse_init_factor_sqrt = tl.load(scalars)
+    exp_avg = tl.load(exp_avgs + lanes, mask).to(dtype)
+    x = tl.load(xs + lanes, mask).to(dtype)
+    exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)
+    exp_avg_quotient = tl.load(exp_avg_quotients + lanes, mask).to(dtype)
+    one_minus_beta1 = tl.load(scalars)
+    one_minus_beta2 = tl.load(scalars + 1)
+    eps = tl.load(scalars + 2)
 
-    # a, b = a + 1 / sqrt(init_factor), b + 1 / sqrt(init_factor)
-    whitening_left = whitening_left + inverse_init_factor_sqrt
+    # m = lerp(m, x, 1 - beta1)
+    exp_avg = lerp(exp_avg, x, one_minus_beta1)
+    # v = lerp(v, x**2, 1 - beta2)
+    exp_avg_sq = lerp(exp_avg_sq, x * x, one_minus_beta2)
+    # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
+    exp_avg_quotient = div(exp_avg, sqrt(exp_avg_sq) + eps)
 
-    tl.store(whitening_lefts + lanes, whitening_left.to(whitening_lefts.dtype.element_ty), mask)
+    tl.store(exp_avgs + lanes, exp_avg.to(exp_avgs.dtype.element_ty), mask)
+    tl.store(exp_avg_sqs + lanes, exp_avg_sq.to(exp_avg_sqs.dtype.element_ty), mask)
+    tl.store(
+        exp_avg_quotients + lanes, exp_avg_quotient.to(exp_avg_quotients.dtype.element_ty), mask
+    )
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -50,7 +72,10 @@ def sweep2_step(
     scalars,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    WHITENING_LEFT_T: tl.constexpr,
+    EXP_AVG_T: tl.constexpr,
+    X_T: tl.constexpr,
+    EXP_AVG_SQ_T: tl.constexpr,
+    EXP_AVG_QUOTIENT_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -62,10 +87,16 @@ def sweep2_step(
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    whitening_lefts = tl.load(entry + STREAMS * num_tensors)
-    if (count == BLOCK) & ((whitening_lefts) & 15 == 0):
+    exp_avgs = tl.load(entry + STREAMS * num_tensors)
+    xs = tl.load(entry + (STREAMS + 1) * num_tensors)
+    exp_avg_sqs = tl.load(entry + (STREAMS + 2) * num_tensors)
+    exp_avg_quotients = tl.load(entry + (STREAMS + 3) * num_tensors)
+    if (count == BLOCK) & ((exp_avgs | xs | exp_avg_sqs | exp_avg_quotients) & 15 == 0):
         sweep2_step_on_elements(
-            at(whitening_lefts, start, WHITENING_LEFT_T, VECTOR),
+            at(exp_avgs, start, EXP_AVG_T, VECTOR),
+            at(xs, start, X_T, VECTOR),
+            at(exp_avg_sqs, start, EXP_AVG_SQ_T, VECTOR),
+            at(exp_avg_quotients, start, EXP_AVG_QUOTIENT_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -75,7 +106,10 @@ def sweep2_step(
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             sweep2_step_on_elements(
-                at(whitening_lefts, start, WHITENING_LEFT_T, 1),
+                at(exp_avgs, start, EXP_AVG_T, 1),
+                at(xs, start, X_T, 1),
+                at(exp_avg_sqs, start, EXP_AVG_SQ_T, 1),
+                at(exp_avg_quotients, start, EXP_AVG_QUOTIENT_T, 1),
                 lanes,
                 lanes < count,
                 scalars,
@@ -103,6 +137,6 @@ def update(bucket: Bucket) -> None:
         bucket.scalars,
         bucket.num_tensors,
         bucket.compute_type,
-        bucket.types[0],
+        *bucket.types,
         **bucket.options,
     )

@@ -12,32 +12,21 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep3",
-        states=(State("exp_avg_sq"), State("exp_avg_quotient")),
-        hypers=("one_minus_beta1", "one_minus_beta2", "eps"),
+        states=(State("whitening_right_before", shape="col", written=False),),
+        hypers=(),
         step=None,
         tensor_hypers=(),
+        elementwise=False,
+        by_matrix=True,
     ),
     lowerings=__name__,
 )
 
 
 def sweep3(
-    exp_avgs: Sequence[Tensor],
-    xs: Sequence[Tensor],
-    exp_avg_sqs: Sequence[Tensor],
-    exp_avg_quotients: Sequence[Tensor],
-    *,
-    one_minus_beta1: float = 0.0,
-    one_minus_beta2: float = 0.0,
-    eps: float = 0.0,
+    ys: Sequence[Tensor],
+    grad_product_2s: Sequence[Tensor],
+    whitening_right_befores: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of KLSOAP, which outlined.py calls."""
-    _update(
-        exp_avgs,
-        xs,
-        exp_avg_sqs,
-        exp_avg_quotients,
-        one_minus_beta1=one_minus_beta1,
-        one_minus_beta2=one_minus_beta2,
-        eps=eps,
-    )
+    _update(ys, grad_product_2s, whitening_right_befores)

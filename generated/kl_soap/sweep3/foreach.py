@@ -6,29 +6,24 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.parts import chunks
+from optgen.runtime.eager.parts import list_blocks, sublists
 
 
 def update(
-    exp_avgs: list[Tensor],
-    xs: list[Tensor],
-    exp_avg_sqs: list[Tensor],
-    exp_avg_quotients: list[Tensor],
-    *,
-    one_minus_beta1: float,
-    one_minus_beta2: float,
-    eps: float,
+    ys: list[Tensor],
+    grad_product_2s: list[Tensor],
+    whitening_right_befores: list[Tensor],
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(exp_avgs, xs, exp_avg_sqs, exp_avg_quotients):
-        exp_avgs, xs, exp_avg_sqs, exp_avg_quotients = chunk
-        # m = lerp(m, x, 1 - beta1)
-        torch._foreach_lerp_(exp_avgs, xs, one_minus_beta1)
-        # v = lerp(v, x**2, 1 - beta2)
-        x_sqs = torch._foreach_mul(xs, xs)
-        torch._foreach_lerp_(exp_avg_sqs, x_sqs, one_minus_beta2)
-        # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
-        denoms = torch._foreach_sqrt(exp_avg_sqs)
-        torch._foreach_add_(denoms, eps)
-        updates = torch._foreach_div(exp_avgs, denoms)
-        torch._foreach_copy_(exp_avg_quotients, updates)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for sublist in sublists(ys, grad_product_2s, whitening_right_befores):
+        ys, grad_product_2s, whitening_right_befores = sublist
+        whitening_right_before = torch.stack(whitening_right_befores)
+        whitening_right_before_before = whitening_right_before.clone()
+        for y_blocks, grad_product_2_blocks, whitening_right_before_before_blocks in list_blocks(
+            ys, grad_product_2s, whitening_right_before_before.unbind()
+        ):
+            # y, z = g @ W * b, transpose(U) @ g * a
+            updates = torch._foreach_mul(
+                grad_product_2_blocks, whitening_right_before_before_blocks
+            )
+            torch._foreach_copy_(y_blocks, updates)

@@ -5,29 +5,21 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.parts import zip_slices
+from optgen.runtime.eager.parts import blocks
 
 
 def update(
-    exp_avgs: list[Tensor],
-    xs: list[Tensor],
-    exp_avg_sqs: list[Tensor],
-    exp_avg_quotients: list[Tensor],
-    *,
-    one_minus_beta1: float,
-    one_minus_beta2: float,
-    eps: float,
+    ys: list[Tensor],
+    grad_product_2s: list[Tensor],
+    whitening_right_befores: list[Tensor],
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for exp_avg, x, exp_avg_sq, exp_avg_quotient in zip_slices(
-        exp_avgs, xs, exp_avg_sqs, exp_avg_quotients
-    ):
-        # m = lerp(m, x, 1 - beta1)
-        exp_avg.lerp_(x, one_minus_beta1)
-        # v = lerp(v, x**2, 1 - beta2)
-        x_sq = x.mul(x)
-        exp_avg_sq.lerp_(x_sq, one_minus_beta2)
-        # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
-        denom = exp_avg_sq.sqrt().add_(eps)
-        update = exp_avg.div(denom)
-        exp_avg_quotient.copy_(update)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for index in range(len(ys)):
+        whitening_right_before = whitening_right_befores[index]
+        whitening_right_before_before = whitening_right_before.clone()
+        for y_block, grad_product_2_block, whitening_right_before_before_block in blocks(
+            ys[index], grad_product_2s[index], whitening_right_before_before
+        ):
+            # y, z = g @ W * b, transpose(U) @ g * a
+            update = grad_product_2_block.mul(whitening_right_before_before_block)
+            y_block.copy_(update)

@@ -12,7 +12,7 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep4",
-        states=(State("whitening_right_before", shape="col", written=False),),
+        states=(State("whitening_left_before", shape="row", written=False),),
         hypers=(),
         step=None,
         tensor_hypers=(),
@@ -24,9 +24,9 @@ _update = Elementwise(
 
 
 def sweep4(
-    ys: Sequence[Tensor],
-    grad_product_2s: Sequence[Tensor],
-    whitening_right_befores: Sequence[Tensor],
+    zs: Sequence[Tensor],
+    grad_products: Sequence[Tensor],
+    whitening_left_befores: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of KLSOAP, which outlined.py calls."""
-    _update(ys, grad_product_2s, whitening_right_befores)
+    _update(zs, grad_products, whitening_left_befores)

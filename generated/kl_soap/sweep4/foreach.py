@@ -10,20 +10,18 @@ from optgen.runtime.eager.parts import list_blocks, sublists
 
 
 def update(
-    ys: list[Tensor],
-    grad_product_2s: list[Tensor],
-    whitening_right_befores: list[Tensor],
+    zs: list[Tensor],
+    grad_products: list[Tensor],
+    whitening_left_befores: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
-    for sublist in sublists(ys, grad_product_2s, whitening_right_befores):
-        ys, grad_product_2s, whitening_right_befores = sublist
-        whitening_right_before = torch.stack(whitening_right_befores)
-        whitening_right_before_before = whitening_right_before.clone()
-        for y_blocks, grad_product_2_blocks, whitening_right_before_before_blocks in list_blocks(
-            ys, grad_product_2s, whitening_right_before_before.unbind()
+    for sublist in sublists(zs, grad_products, whitening_left_befores):
+        zs, grad_products, whitening_left_befores = sublist
+        whitening_left_before = torch.stack(whitening_left_befores)
+        whitening_left_before_before = whitening_left_before.clone()
+        for z_blocks, grad_product_blocks, whitening_left_before_before_blocks in list_blocks(
+            zs, grad_products, whitening_left_before_before.unbind()
         ):
             # y, z = g @ W * b, transpose(U) @ g * a
-            updates = torch._foreach_mul(
-                grad_product_2_blocks, whitening_right_before_before_blocks
-            )
-            torch._foreach_copy_(y_blocks, updates)
+            updates = torch._foreach_mul(grad_product_blocks, whitening_left_before_before_blocks)
+            torch._foreach_copy_(z_blocks, updates)

@@ -9,17 +9,17 @@ from optgen.runtime.eager.parts import blocks
 
 
 def update(
-    ys: list[Tensor],
-    grad_product_2s: list[Tensor],
-    whitening_right_befores: list[Tensor],
+    zs: list[Tensor],
+    grad_products: list[Tensor],
+    whitening_left_befores: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
-    for index in range(len(ys)):
-        whitening_right_before = whitening_right_befores[index]
-        whitening_right_before_before = whitening_right_before.clone()
-        for y_block, grad_product_2_block, whitening_right_before_before_block in blocks(
-            ys[index], grad_product_2s[index], whitening_right_before_before
+    for index in range(len(zs)):
+        whitening_left_before = whitening_left_befores[index]
+        whitening_left_before_before = whitening_left_before.clone()
+        for z_block, grad_product_block, whitening_left_before_before_block in blocks(
+            zs[index], grad_products[index], whitening_left_before_before
         ):
             # y, z = g @ W * b, transpose(U) @ g * a
-            update = grad_product_2_block.mul(whitening_right_before_before_block)
-            y_block.copy_(update)
+            update = grad_product_block.mul(whitening_left_before_before_block)
+            z_block.copy_(update)

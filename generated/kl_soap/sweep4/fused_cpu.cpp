@@ -9,7 +9,7 @@ namespace {
 // Elementwise part of a step of KLSOAP, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { Y, GRAD_PRODUCT_2, WHITENING_RIGHT_BEFORE, STREAMS };
+    enum { Z, GRAD_PRODUCT, WHITENING_LEFT_BEFORE, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -34,81 +34,81 @@ struct sweep4NotOneByOneRule : Rule {
     // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
     // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
     // which run several steps together.
-    enum { WHITENING_RIGHT_BEFORE_BEFORE = STREAMS, VALUES };
-    static constexpr int AXES[] = {TENSOR, TENSOR, COLUMN, COLUMN};
-    enum { RUN_COLUMNS1, RUN_SWEEP1, STEP_COUNT };
+    enum { WHITENING_LEFT_BEFORE_BEFORE = STREAMS, VALUES };
+    static constexpr int AXES[] = {TENSOR, TENSOR, ROW, ROW};
+    enum { RUN_ROWS1, RUN_SWEEP1, STEP_COUNT };
     static constexpr Step STEPS[] = {
-        {Step::LOOP, COLUMN, set(WHITENING_RIGHT_BEFORE), set(WHITENING_RIGHT_BEFORE_BEFORE), 0},
-        {Step::LOOP, TENSOR, set(GRAD_PRODUCT_2, WHITENING_RIGHT_BEFORE_BEFORE), set(Y), 0},
+        {Step::LOOP, ROW, set(WHITENING_LEFT_BEFORE), set(WHITENING_LEFT_BEFORE_BEFORE), 0},
+        {Step::LOOP, TENSOR, set(GRAD_PRODUCT, WHITENING_LEFT_BEFORE_BEFORE), set(Z), 0},
     };
     static constexpr Pass WHOLE_MATRICES[] = {
         {
-            set(RUN_COLUMNS1, RUN_SWEEP1),
+            set(RUN_ROWS1, RUN_SWEEP1),
             set(),
-            set(Y),
+            set(Z),
         },
     };
     static constexpr Pass WHOLE_ROWS[] = {
         {
+            set(RUN_ROWS1, RUN_SWEEP1),
             set(),
-            set(RUN_COLUMNS1),
-            set(),
-        },
-        {
-            set(RUN_SWEEP1),
-            set(),
-            set(Y),
+            set(Z),
         },
     };
     static constexpr Pass WHOLE_COLUMNS[] = {
         {
-            set(RUN_COLUMNS1, RUN_SWEEP1),
             set(),
-            set(Y),
-        },
-    };
-    static constexpr Pass EXACT_MATRICES[] = {
-        {
-            set(RUN_COLUMNS1, RUN_SWEEP1),
-            set(),
-            set(Y),
-        },
-    };
-    static constexpr Pass EXACT_ROWS[] = {
-        {
-            set(),
-            set(RUN_COLUMNS1),
+            set(RUN_ROWS1),
             set(),
         },
         {
             set(RUN_SWEEP1),
             set(),
-            set(Y),
+            set(Z),
+        },
+    };
+    static constexpr Pass EXACT_MATRICES[] = {
+        {
+            set(RUN_ROWS1, RUN_SWEEP1),
+            set(),
+            set(Z),
+        },
+    };
+    static constexpr Pass EXACT_ROWS[] = {
+        {
+            set(RUN_ROWS1, RUN_SWEEP1),
+            set(),
+            set(Z),
         },
     };
     static constexpr Pass EXACT_COLUMNS[] = {
         {
-            set(RUN_COLUMNS1, RUN_SWEEP1),
             set(),
-            set(Y),
+            set(RUN_ROWS1),
+            set(),
+        },
+        {
+            set(RUN_SWEEP1),
+            set(),
+            set(Z),
         },
     };
     static constexpr Pass SPLIT[] = {
         {
             set(),
-            set(RUN_COLUMNS1),
+            set(RUN_ROWS1),
             set(),
         },
         {
             set(RUN_SWEEP1),
             set(),
-            set(Y),
+            set(Z),
         },
     };
     static constexpr const Pass* PASSES[] = {
         WHOLE_MATRICES, WHOLE_ROWS, WHOLE_COLUMNS, EXACT_MATRICES, EXACT_ROWS, EXACT_COLUMNS,
         SPLIT};
-    static constexpr int PASS_COUNTS[] = {1, 2, 1, 1, 2, 1, 2};
+    static constexpr int PASS_COUNTS[] = {1, 1, 2, 1, 1, 2, 2};
     static constexpr bool HAS_AXES = true;
     static constexpr int NUMBERS = 0;
     static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
@@ -120,33 +120,33 @@ struct sweep4NotOneByOneRule : Rule {
     }
 
     template <class C>
-    NOINLINE static void columns1(
-        i64 n, const C* __restrict whitening_right_befores,
-        C* __restrict whitening_right_before_befores) {
+    NOINLINE static void rows1(
+        i64 n, const C* __restrict whitening_left_befores,
+        C* __restrict whitening_left_before_befores) {
         for (i64 i = 0; i < n; ++i) {
-            C whitening_right_before = whitening_right_befores[i];
+            C whitening_left_before = whitening_left_befores[i];
 
-            const C whitening_right_before_before = whitening_right_before;
+            const C whitening_left_before_before = whitening_left_before;
 
-            whitening_right_before_befores[i] = whitening_right_before_before;
+            whitening_left_before_befores[i] = whitening_left_before_before;
         }
     }
 
-    template <class S, class C>
+    template <class S, class C, bool EXPANDED>
     NOINLINE static void sweep1(
-        i64 rows, i64 n, i64 pitch, S* __restrict ys, const S* __restrict grad_product_2s,
-        const ComputeScalar<S>* __restrict whitening_right_before_befores) {
+        i64 rows, i64 n, i64 pitch, S* __restrict zs, const S* __restrict grad_products,
+        const ComputeScalar<S>* __restrict whitening_left_before_befores) {
         for (i64 row = 0; row < rows; ++row) {
             for (i64 i = 0; i < n; i += LANES<C>) {
-                C grad_product_2 = load_as<S, C>(grad_product_2s + i);
-                C whitening_right_before_before = load_as<S, C>(whitening_right_before_befores + i);
+                C grad_product = load_as<S, C>(grad_products + i);
+                const C whitening_left_before_before = broadcast<S, C, EXPANDED>(whitening_left_before_befores, i, row);
 
                 // y, z = g @ W * b, transpose(U) @ g * a
-                const C y = grad_product_2 * whitening_right_before_before;
+                const C z = grad_product * whitening_left_before_before;
 
-                store_as<S>(ys + i, y);
+                store_as<S>(zs + i, z);
             }
-            ys += pitch, grad_product_2s += pitch;
+            zs += pitch, grad_products += pitch;
         }
     }
 
@@ -161,9 +161,8 @@ struct sweep4NotOneByOneRule : Rule {
         int step, const LoopInputs<sweep4NotOneByOneRule>& inputs,
         i64 n, const Pointer* at) {
         switch (step) {
-            case RUN_COLUMNS1:
-                return columns1<C>(
-                    n, at[WHITENING_RIGHT_BEFORE], at[WHITENING_RIGHT_BEFORE_BEFORE]);
+            case RUN_ROWS1:
+                return rows1<C>(n, at[WHITENING_LEFT_BEFORE], at[WHITENING_LEFT_BEFORE_BEFORE]);
         }
     }
 
@@ -176,8 +175,8 @@ struct sweep4NotOneByOneRule : Rule {
         (void)rows, (void)pitch;
         switch (step) {
             case RUN_SWEEP1:
-                return sweep1<S, C>(
-                    rows, n, pitch, at[Y], at[GRAD_PRODUCT_2], at[WHITENING_RIGHT_BEFORE_BEFORE]);
+                return sweep1<S, C, EXPANDED>(
+                    rows, n, pitch, at[Z], at[GRAD_PRODUCT], at[WHITENING_LEFT_BEFORE_BEFORE]);
             default: return run_axes<ComputeScalar<S>, EXPANDED>(step, inputs, n, at);
         }
     }
@@ -203,13 +202,13 @@ struct sweep4OneByOneRule : Rule {
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, STEP_COUNT };
     static constexpr Step STEPS[] = {
-        {Step::LOOP, TENSOR, set(GRAD_PRODUCT_2, WHITENING_RIGHT_BEFORE), set(Y), 0},
+        {Step::LOOP, TENSOR, set(GRAD_PRODUCT, WHITENING_LEFT_BEFORE), set(Z), 0},
     };
     static constexpr Pass WHOLE_MATRICES[] = {
         {
             set(RUN_SWEEP1),
             set(),
-            set(Y),
+            set(Z),
         },
     };
     static constexpr const Pass* PASSES[] = {WHOLE_MATRICES};
@@ -226,16 +225,16 @@ struct sweep4OneByOneRule : Rule {
 
     template <class S, class C>
     NOINLINE static void sweep1(
-        i64 n, S* __restrict ys, const S* __restrict grad_product_2s,
-        const S* __restrict whitening_right_befores) {
+        i64 n, S* __restrict zs, const S* __restrict grad_products,
+        const S* __restrict whitening_left_befores) {
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C grad_product_2 = load_as<S, C>(grad_product_2s + i);
-            C whitening_right_before = load_as<S, C>(whitening_right_befores + i);
+            C grad_product = load_as<S, C>(grad_products + i);
+            C whitening_left_before = load_as<S, C>(whitening_left_befores + i);
 
             // y, z = g @ W * b, transpose(U) @ g * a
-            const C y = grad_product_2 * whitening_right_before;
+            const C z = grad_product * whitening_left_before;
 
-            store_as<S>(ys + i, y);
+            store_as<S>(zs + i, z);
         }
     }
 
@@ -254,7 +253,7 @@ struct sweep4OneByOneRule : Rule {
         (void)rows, (void)pitch;
         switch (step) {
             case RUN_SWEEP1:
-                return sweep1<S, C>(n, at[Y], at[GRAD_PRODUCT_2], at[WHITENING_RIGHT_BEFORE]);
+                return sweep1<S, C>(n, at[Z], at[GRAD_PRODUCT], at[WHITENING_LEFT_BEFORE]);
         }
     }
 };

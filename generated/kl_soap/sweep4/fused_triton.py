@@ -28,7 +28,7 @@ from optgen.runtime.fused_triton.device_reductions import (
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
 SCALARS = tl.constexpr(0)
-WORKSPACE = WorkspaceSpec(scalars=SCALARS.value, in_phases=True, by_matrix=True, column_values=1)
+WORKSPACE = WorkspaceSpec(scalars=SCALARS.value, in_phases=True, by_matrix=True, row_values=1)
 
 
 @triton.jit
@@ -39,7 +39,7 @@ def sweep4_matrices1(
     shapes,
     values,
     num_tensors,
-    WHITENING_RIGHT_BEFORE_T: tl.constexpr,
+    WHITENING_LEFT_BEFORE_T: tl.constexpr,
     DEPTH: tl.constexpr,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -47,21 +47,21 @@ def sweep4_matrices1(
     """Compute, for some matrices of a tensor, the values that the next phase reads."""
     entry = table + tensor
     shape = shapes + tensor
-    depth, _height, width = extents(shape, num_tensors)
+    depth, height, _width = extents(shape, num_tensors)
     matrix = matrix_group * DEPTH
     remaining_matrices = depth - matrix
     values += tl.load(shape + VALUES * num_tensors)
-    column_values = values + matrix * width
-    whitening_right_befores = (
-        tl.load(entry + (STREAMS + 2) * num_tensors).to(tl.pointer_type(WHITENING_RIGHT_BEFORE_T))
-        + matrix * width
+    row_values = values + matrix * height
+    whitening_left_befores = (
+        tl.load(entry + (STREAMS + 2) * num_tensors).to(tl.pointer_type(WHITENING_LEFT_BEFORE_T))
+        + matrix * height
     )
-    for first in range(0, width, WIDTH):
-        lanes = first + lines(width, DEPTH, WIDTH)
-        mask = lines_inside(remaining_matrices, width - first, DEPTH, WIDTH)
-        whitening_right_before = tl.load(whitening_right_befores + lanes, mask, 0.0).to(tl.float64)
-        whitening_right_before_before = whitening_right_before
-        tl.store(column_values + lanes, whitening_right_before_before, mask)
+    for first in range(0, height, HEIGHT):
+        lanes = first + lines(height, DEPTH, HEIGHT)
+        mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
+        whitening_left_before = tl.load(whitening_left_befores + lanes, mask, 0.0).to(tl.float64)
+        whitening_left_before_before = whitening_left_before
+        tl.store(row_values + lanes, whitening_left_before_before, mask)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -73,7 +73,7 @@ def sweep4_finish1(
     values,
     found_inf,
     num_tensors,
-    WHITENING_RIGHT_BEFORE_T: tl.constexpr,
+    WHITENING_LEFT_BEFORE_T: tl.constexpr,
     TILES: tl.constexpr,
     FINISH_TILES: tl.constexpr,
 ):
@@ -93,7 +93,7 @@ def sweep4_finish1(
                 shapes,
                 values,
                 num_tensors,
-                WHITENING_RIGHT_BEFORE_T,
+                WHITENING_LEFT_BEFORE_T,
                 FINISH_TILES[k][0],
                 FINISH_TILES[k][1],
                 FINISH_TILES[k][2],
@@ -102,23 +102,17 @@ def sweep4_finish1(
 
 @triton.jit
 def sweep4_step_on_elements(
-    ys,
-    grad_product_2s,
-    lanes,
-    mask,
-    whitening_right_before_befores,
-    in_columns,
-    dtype: tl.constexpr,
+    zs, grad_products, lanes, mask, whitening_left_before_befores, in_rows, dtype: tl.constexpr
 ):
     """Update the elements `lanes` of one tensor in place."""
-    y = tl.load(ys + lanes, mask).to(dtype)
-    grad_product_2 = tl.load(grad_product_2s + lanes, mask).to(dtype)
-    whitening_right_before_before = tl.load(whitening_right_before_befores, in_columns)[:, None, :]
+    z = tl.load(zs + lanes, mask).to(dtype)
+    grad_product = tl.load(grad_products + lanes, mask).to(dtype)
+    whitening_left_before_before = tl.load(whitening_left_before_befores, in_rows)[:, :, None]
 
     # y, z = g @ W * b, transpose(U) @ g * a
-    y = grad_product_2 * whitening_right_before_before
+    z = grad_product * whitening_left_before_before
 
-    tl.store(ys + lanes, y.to(ys.dtype.element_ty), mask)
+    tl.store(zs + lanes, z.to(zs.dtype.element_ty), mask)
 
 
 @triton.jit
@@ -133,8 +127,8 @@ def sweep4_step_on_tile(
     found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    Y_T: tl.constexpr,
-    GRAD_PRODUCT_2_T: tl.constexpr,
+    Z_T: tl.constexpr,
+    GRAD_PRODUCT_T: tl.constexpr,
     VECTOR: tl.constexpr,
     DEPTH: tl.constexpr,
     HEIGHT: tl.constexpr,
@@ -152,15 +146,14 @@ def sweep4_step_on_tile(
         if tl.load(found_inf) != 0.0:
             remaining_matrices = 0
     first_row = matrix * height + tile_row * HEIGHT
-    first_column = matrix * width + tile_column * WIDTH
     start = first_row * width + tile_column * WIDTH
-    in_columns = lines_inside(remaining_matrices, remaining_columns, DEPTH, WIDTH)
-    column_lanes = first_column + lines(width.to(tl.int32), DEPTH, WIDTH)
+    in_rows = lines_inside(remaining_matrices, remaining_rows, DEPTH, HEIGHT)
+    row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
     values += tl.load(shape + VALUES * num_tensors)
-    column_values = values + column_lanes
-    whitening_right_before_befores = column_values
-    ys = tl.load(entry + STREAMS * num_tensors)
-    grad_product_2s = tl.load(entry + (STREAMS + 1) * num_tensors)
+    row_values = values + row_lanes
+    whitening_left_before_befores = row_values
+    zs = tl.load(entry + STREAMS * num_tensors)
+    grad_products = tl.load(entry + (STREAMS + 1) * num_tensors)
     full = is_whole(
         remaining_matrices,
         remaining_rows,
@@ -173,14 +166,14 @@ def sweep4_step_on_tile(
         WIDTH,
     )
     height, width = height.to(tl.int32), width.to(tl.int32)
-    if full & ((ys | grad_product_2s) & 15 == 0):
+    if full & ((zs | grad_products) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
         sweep4_step_on_elements(
-            at(ys, start, Y_T, VECTOR),
-            at(grad_product_2s, start, GRAD_PRODUCT_2_T, VECTOR),
+            at(zs, start, Z_T, VECTOR),
+            at(grad_products, start, GRAD_PRODUCT_T, VECTOR),
             lanes,
             None,
-            whitening_right_before_befores,
+            whitening_left_before_befores,
             None,
             COMPUTE_T,
         )
@@ -188,12 +181,12 @@ def sweep4_step_on_tile(
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
         mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
         sweep4_step_on_elements(
-            at(ys, start, Y_T, 1),
-            at(grad_product_2s, start, GRAD_PRODUCT_2_T, 1),
+            at(zs, start, Z_T, 1),
+            at(grad_products, start, GRAD_PRODUCT_T, 1),
             lanes,
             mask,
-            whitening_right_before_befores,
-            in_columns,
+            whitening_left_before_befores,
+            in_rows,
             COMPUTE_T,
         )
 
@@ -207,8 +200,8 @@ def sweep4_step(
     found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    Y_T: tl.constexpr,
-    GRAD_PRODUCT_2_T: tl.constexpr,
+    Z_T: tl.constexpr,
+    GRAD_PRODUCT_T: tl.constexpr,
     VECTOR: tl.constexpr,
     TILES: tl.constexpr,
 ):
@@ -229,8 +222,8 @@ def sweep4_step(
                 found_inf,
                 num_tensors,
                 COMPUTE_T,
-                Y_T,
-                GRAD_PRODUCT_2_T,
+                Z_T,
+                GRAD_PRODUCT_T,
                 VECTOR,
                 TILES[k][0],
                 TILES[k][1],

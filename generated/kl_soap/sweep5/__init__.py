@@ -12,8 +12,22 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep5",
-        states=(State("whitening_left_before", shape="row", written=False),),
-        hypers=(),
+        states=(
+            State("whitening_left", shape="row"),
+            State("whitening_right", shape="col"),
+            State("x", written=False),
+            State("whitening_right_before", shape="col", written=False),
+            State("whitening_left_before", shape="row", written=False),
+        ),
+        hypers=(
+            "lr",
+            "decay_factor",
+            "one_over_cols",
+            "one_minus_decay",
+            "scaled_count",
+            "one_over_rows",
+            "scaled_count2",
+        ),
         step=None,
         tensor_hypers=(),
         elementwise=False,
@@ -24,9 +38,36 @@ _update = Elementwise(
 
 
 def sweep5(
-    zs: Sequence[Tensor],
-    grad_products: Sequence[Tensor],
+    params: Sequence[Tensor],
+    exp_avg_products: Sequence[Tensor],
+    whitening_lefts: Sequence[Tensor],
+    whitening_rights: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    whitening_right_befores: Sequence[Tensor],
     whitening_left_befores: Sequence[Tensor],
+    *,
+    lr: float = 0.0,
+    decay_factor: float = 0.0,
+    one_over_cols: float = 0.0,
+    one_minus_decay: float = 0.0,
+    scaled_count: float = 0.0,
+    one_over_rows: float = 0.0,
+    scaled_count2: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of KLSOAP, which outlined.py calls."""
-    _update(zs, grad_products, whitening_left_befores)
+    _update(
+        params,
+        exp_avg_products,
+        whitening_lefts,
+        whitening_rights,
+        xs,
+        whitening_right_befores,
+        whitening_left_befores,
+        lr=lr,
+        decay_factor=decay_factor,
+        one_over_cols=one_over_cols,
+        one_minus_decay=one_minus_decay,
+        scaled_count=scaled_count,
+        one_over_rows=one_over_rows,
+        scaled_count2=scaled_count2,
+    )

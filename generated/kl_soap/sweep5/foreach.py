@@ -7,21 +7,110 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.parts import list_blocks, sublists
+from optgen.runtime.eager.reductions import col_sum, row_sum, write, zero_col_sum, zero_row_sum
+from optgen.runtime.eager.rounding import scale_
+from optgen.runtime.eager.scalars import lerp, minimum, sqrt
 
 
 def update(
-    zs: list[Tensor],
-    grad_products: list[Tensor],
+    params: list[Tensor],
+    exp_avg_products: list[Tensor],
+    whitening_lefts: list[Tensor],
+    whitening_rights: list[Tensor],
+    xs: list[Tensor],
+    whitening_right_befores: list[Tensor],
     whitening_left_befores: list[Tensor],
+    *,
+    lr: float,
+    decay_factor: float,
+    one_over_cols: float,
+    one_minus_decay: float,
+    scaled_count: float,
+    one_over_rows: float,
+    scaled_count2: float,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
-    for sublist in sublists(zs, grad_products, whitening_left_befores):
-        zs, grad_products, whitening_left_befores = sublist
+    for sublist in sublists(
+        params,
+        exp_avg_products,
+        whitening_lefts,
+        whitening_rights,
+        xs,
+        whitening_right_befores,
+        whitening_left_befores,
+    ):
+        (
+            params,
+            exp_avg_products,
+            whitening_lefts,
+            whitening_rights,
+            xs,
+            whitening_right_befores,
+            whitening_left_befores,
+        ) = sublist
+        whitening_left = torch.stack(whitening_lefts)
+        whitening_right = torch.stack(whitening_rights)
+        whitening_right_before = torch.stack(whitening_right_befores)
         whitening_left_before = torch.stack(whitening_left_befores)
+        whitening_right_before_before = whitening_right_before.clone()
         whitening_left_before_before = whitening_left_before.clone()
-        for z_blocks, grad_product_blocks, whitening_left_before_before_blocks in list_blocks(
-            zs, grad_products, whitening_left_before_before.unbind()
+        # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
+        col_factor = whitening_right_before_before * whitening_right_before_before
+        row_factor = whitening_left_before_before * whitening_left_before_before
+        x_sq_row_sum = zero_row_sum(params[0], len(params))
+        x_sq_col_sum = zero_col_sum(params[0], len(params))
+        for (
+            param_blocks,
+            exp_avg_product_blocks,
+            x_blocks,
+            x_sq_row_sum_blocks,
+            x_sq_col_sum_blocks,
+            col_factor_blocks,
+            row_factor_blocks,
+        ) in list_blocks(
+            params,
+            exp_avg_products,
+            xs,
+            x_sq_row_sum.unbind(),
+            x_sq_col_sum.unbind(),
+            col_factor.unbind(),
+            row_factor.unbind(),
         ):
-            # y, z = g @ W * b, transpose(U) @ g * a
-            updates = torch._foreach_mul(grad_product_blocks, whitening_left_before_before_blocks)
-            torch._foreach_copy_(z_blocks, updates)
+            # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
+            torch._foreach_add_(param_blocks, exp_avg_product_blocks, alpha=-lr)
+            # p = p - lr * weight_decay * p
+            scale_(param_blocks, decay_factor)
+            # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
+            operands = torch._foreach_mul(x_blocks, x_blocks)
+            torch._foreach_mul_(operands, col_factor_blocks)
+            torch._foreach_add_(x_sq_row_sum_blocks, [row_sum(operand) for operand in operands])
+            operands = torch._foreach_mul(x_blocks, x_blocks)
+            torch._foreach_mul_(operands, row_factor_blocks)
+            torch._foreach_add_(x_sq_col_sum_blocks, [col_sum(operand) for operand in operands])
+        # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
+        # a = whitening(lerp(1 / a**2, left, 1 - decay), rows(p), max_clamp_value)
+        whitening_left = minimum(
+            1
+            / sqrt(
+                lerp(
+                    1 / (whitening_left * whitening_left),
+                    one_over_cols * x_sq_row_sum,
+                    one_minus_decay,
+                )
+            ),
+            scaled_count,
+        )
+        # b = whitening(lerp(1 / b**2, right, 1 - decay), cols(p), max_clamp_value)
+        whitening_right = minimum(
+            1
+            / sqrt(
+                lerp(
+                    1 / (whitening_right * whitening_right),
+                    one_over_rows * x_sq_col_sum,
+                    one_minus_decay,
+                )
+            ),
+            scaled_count2,
+        )
+        write(whitening_lefts, whitening_left)
+        write(whitening_rights, whitening_right)

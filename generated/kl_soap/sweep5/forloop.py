@@ -6,20 +6,90 @@
 from torch import Tensor
 
 from optgen.runtime.eager.parts import blocks
+from optgen.runtime.eager.reductions import col_sum, row_sum, zero_col_sum, zero_row_sum
+from optgen.runtime.eager.scalars import lerp, minimum, sqrt
 
 
 def update(
-    zs: list[Tensor],
-    grad_products: list[Tensor],
+    params: list[Tensor],
+    exp_avg_products: list[Tensor],
+    whitening_lefts: list[Tensor],
+    whitening_rights: list[Tensor],
+    xs: list[Tensor],
+    whitening_right_befores: list[Tensor],
     whitening_left_befores: list[Tensor],
+    *,
+    lr: float,
+    decay_factor: float,
+    one_over_cols: float,
+    one_minus_decay: float,
+    scaled_count: float,
+    one_over_rows: float,
+    scaled_count2: float,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
-    for index in range(len(zs)):
+    for index in range(len(params)):
+        whitening_left = whitening_lefts[index]
+        whitening_right = whitening_rights[index]
+        whitening_right_before = whitening_right_befores[index]
         whitening_left_before = whitening_left_befores[index]
+        whitening_right_before_before = whitening_right_before.clone()
         whitening_left_before_before = whitening_left_before.clone()
-        for z_block, grad_product_block, whitening_left_before_before_block in blocks(
-            zs[index], grad_products[index], whitening_left_before_before
+        # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
+        col_factor = whitening_right_before_before * whitening_right_before_before
+        row_factor = whitening_left_before_before * whitening_left_before_before
+        x_sq_row_sum = zero_row_sum(params[index])
+        x_sq_col_sum = zero_col_sum(params[index])
+        for (
+            param_block,
+            exp_avg_product_block,
+            x_block,
+            x_sq_row_sum_block,
+            x_sq_col_sum_block,
+            col_factor_block,
+            row_factor_block,
+        ) in blocks(
+            params[index],
+            exp_avg_products[index],
+            xs[index],
+            x_sq_row_sum,
+            x_sq_col_sum,
+            col_factor,
+            row_factor,
         ):
-            # y, z = g @ W * b, transpose(U) @ g * a
-            update = grad_product_block.mul(whitening_left_before_before_block)
-            z_block.copy_(update)
+            # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
+            param_block.add_(exp_avg_product_block, alpha=-lr)
+            # p = p - lr * weight_decay * p
+            param_block.mul_(decay_factor)
+            # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
+            operand = x_block.mul(x_block).mul_(col_factor_block)
+            x_sq_row_sum_block.add_(row_sum(operand))
+            operand = x_block.mul(x_block).mul_(row_factor_block)
+            x_sq_col_sum_block.add_(col_sum(operand))
+        # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
+        # a = whitening(lerp(1 / a**2, left, 1 - decay), rows(p), max_clamp_value)
+        whitening_left = minimum(
+            1
+            / sqrt(
+                lerp(
+                    1 / (whitening_left * whitening_left),
+                    one_over_cols * x_sq_row_sum,
+                    one_minus_decay,
+                )
+            ),
+            scaled_count,
+        )
+        # b = whitening(lerp(1 / b**2, right, 1 - decay), cols(p), max_clamp_value)
+        whitening_right = minimum(
+            1
+            / sqrt(
+                lerp(
+                    1 / (whitening_right * whitening_right),
+                    one_over_rows * x_sq_col_sum,
+                    one_minus_decay,
+                )
+            ),
+            scaled_count2,
+        )
+        whitening_lefts[index].copy_(whitening_left)
+        whitening_rights[index].copy_(whitening_right)

@@ -9,12 +9,17 @@ namespace {
 // Elementwise part of a step of KLSOAP, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { Z, GRAD_PRODUCT, WHITENING_LEFT_BEFORE, STREAMS };
+    enum {
+        PARAM, EXP_AVG_PRODUCT, WHITENING_LEFT, WHITENING_RIGHT, X, WHITENING_RIGHT_BEFORE,
+        WHITENING_LEFT_BEFORE, STREAMS };
+    static constexpr u32 READ_ONLY = 1 << EXP_AVG_PRODUCT | 1 << X;
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
     struct Hypers {
+        double lr, decay_factor, one_over_cols, one_minus_decay, scaled_count, one_over_rows;
+        double scaled_count2;
     };
 };
 
@@ -34,89 +39,139 @@ struct sweep5NotOneByOneRule : Rule {
     // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
     // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
     // which run several steps together.
-    enum { WHITENING_LEFT_BEFORE_BEFORE = STREAMS, VALUES };
-    static constexpr int AXES[] = {TENSOR, TENSOR, ROW, ROW};
-    enum { RUN_ROWS1, RUN_SWEEP1, STEP_COUNT };
+    enum {
+        WHITENING_RIGHT_BEFORE_BEFORE = STREAMS, WHITENING_LEFT_BEFORE_BEFORE, COL_FACTOR,
+        ROW_FACTOR, X_SQ, X_SQ_VALUE, X_SQ_ROW_SUM, X_SQ_COL_SUM, VALUES };
+    static constexpr int AXES[] = {
+        TENSOR, TENSOR, ROW, COLUMN, TENSOR, COLUMN, ROW, COLUMN, ROW, COLUMN, ROW, TENSOR, TENSOR,
+        ROW, COLUMN};
+    enum {
+        RUN_COLUMNS1, RUN_ROWS1, RUN_COLUMNS2, RUN_ROWS2, RUN_SWEEP1, MAKE_X_SQ_ROW_SUM,
+        MAKE_X_SQ_COL_SUM, RUN_ROWS3, RUN_COLUMNS3, STEP_COUNT };
     static constexpr Step STEPS[] = {
+        {Step::LOOP, COLUMN, set(WHITENING_RIGHT_BEFORE), set(WHITENING_RIGHT_BEFORE_BEFORE), 0},
         {Step::LOOP, ROW, set(WHITENING_LEFT_BEFORE), set(WHITENING_LEFT_BEFORE_BEFORE), 0},
-        {Step::LOOP, TENSOR, set(GRAD_PRODUCT, WHITENING_LEFT_BEFORE_BEFORE), set(Z), 0},
+        {Step::LOOP, COLUMN, set(WHITENING_RIGHT_BEFORE_BEFORE), set(COL_FACTOR), 0},
+        {Step::LOOP, ROW, set(WHITENING_LEFT_BEFORE_BEFORE), set(ROW_FACTOR), 0},
+        {
+            Step::LOOP, TENSOR, set(PARAM, EXP_AVG_PRODUCT, X, COL_FACTOR, ROW_FACTOR),
+            set(PARAM, X_SQ, X_SQ_VALUE), 0},
+        {Step::SUM, ROW, set(X_SQ), set(X_SQ_ROW_SUM), 0},
+        {Step::SUM, COLUMN, set(X_SQ_VALUE), set(X_SQ_COL_SUM), 0},
+        {Step::LOOP, ROW, set(WHITENING_LEFT, X_SQ_ROW_SUM), set(WHITENING_LEFT), 0},
+        {Step::LOOP, COLUMN, set(WHITENING_RIGHT, X_SQ_COL_SUM), set(WHITENING_RIGHT), 0},
     };
     static constexpr Pass WHOLE_MATRICES[] = {
         {
-            set(RUN_ROWS1, RUN_SWEEP1),
+            set(
+                RUN_COLUMNS1, RUN_ROWS1, RUN_COLUMNS2, RUN_ROWS2, RUN_SWEEP1, MAKE_X_SQ_ROW_SUM,
+                MAKE_X_SQ_COL_SUM, RUN_ROWS3, RUN_COLUMNS3),
             set(),
-            set(Z),
+            set(PARAM, WHITENING_LEFT, WHITENING_RIGHT),
         },
     };
     static constexpr Pass WHOLE_ROWS[] = {
         {
-            set(RUN_ROWS1, RUN_SWEEP1),
+            set(RUN_ROWS1, RUN_ROWS2),
+            set(RUN_COLUMNS1, RUN_COLUMNS2),
             set(),
-            set(Z),
+        },
+        {
+            set(
+                RUN_ROWS1, RUN_ROWS2, RUN_SWEEP1, MAKE_X_SQ_ROW_SUM, MAKE_X_SQ_COL_SUM,
+                RUN_ROWS3),
+            set(RUN_COLUMNS3),
+            set(PARAM, WHITENING_LEFT, WHITENING_RIGHT),
         },
     };
     static constexpr Pass WHOLE_COLUMNS[] = {
         {
-            set(),
-            set(RUN_ROWS1),
+            set(RUN_COLUMNS1, RUN_COLUMNS2),
+            set(RUN_ROWS1, RUN_ROWS2),
             set(),
         },
         {
-            set(RUN_SWEEP1),
-            set(),
-            set(Z),
+            set(
+                RUN_COLUMNS1, RUN_COLUMNS2, RUN_SWEEP1, MAKE_X_SQ_ROW_SUM, MAKE_X_SQ_COL_SUM,
+                RUN_COLUMNS3),
+            set(RUN_ROWS3),
+            set(PARAM, WHITENING_LEFT, WHITENING_RIGHT),
         },
     };
     static constexpr Pass EXACT_MATRICES[] = {
         {
-            set(RUN_ROWS1, RUN_SWEEP1),
+            set(
+                RUN_COLUMNS1, RUN_ROWS1, RUN_COLUMNS2, RUN_ROWS2, RUN_SWEEP1, MAKE_X_SQ_ROW_SUM,
+                MAKE_X_SQ_COL_SUM, RUN_ROWS3, RUN_COLUMNS3),
             set(),
-            set(Z),
+            set(PARAM, WHITENING_LEFT, WHITENING_RIGHT),
         },
     };
     static constexpr Pass EXACT_ROWS[] = {
         {
-            set(RUN_ROWS1, RUN_SWEEP1),
+            set(RUN_ROWS1, RUN_ROWS2),
+            set(RUN_COLUMNS1, RUN_COLUMNS2),
             set(),
-            set(Z),
+        },
+        {
+            set(
+                RUN_ROWS1, RUN_ROWS2, RUN_SWEEP1, MAKE_X_SQ_ROW_SUM, MAKE_X_SQ_COL_SUM,
+                RUN_ROWS3),
+            set(RUN_COLUMNS3),
+            set(PARAM, WHITENING_LEFT, WHITENING_RIGHT),
         },
     };
     static constexpr Pass EXACT_COLUMNS[] = {
         {
-            set(),
-            set(RUN_ROWS1),
+            set(RUN_COLUMNS1, RUN_COLUMNS2),
+            set(RUN_ROWS1, RUN_ROWS2),
             set(),
         },
         {
-            set(RUN_SWEEP1),
-            set(),
-            set(Z),
+            set(
+                RUN_COLUMNS1, RUN_COLUMNS2, RUN_SWEEP1, MAKE_X_SQ_ROW_SUM, MAKE_X_SQ_COL_SUM,
+                RUN_COLUMNS3),
+            set(RUN_ROWS3),
+            set(PARAM, WHITENING_LEFT, WHITENING_RIGHT),
         },
     };
     static constexpr Pass SPLIT[] = {
         {
             set(),
-            set(RUN_ROWS1),
+            set(RUN_COLUMNS1, RUN_ROWS1, RUN_COLUMNS2, RUN_ROWS2),
             set(),
         },
         {
-            set(RUN_SWEEP1),
-            set(),
-            set(Z),
+            set(RUN_SWEEP1, MAKE_X_SQ_ROW_SUM, MAKE_X_SQ_COL_SUM),
+            set(RUN_ROWS3, RUN_COLUMNS3),
+            set(PARAM, WHITENING_LEFT, WHITENING_RIGHT),
         },
     };
     static constexpr const Pass* PASSES[] = {
         WHOLE_MATRICES, WHOLE_ROWS, WHOLE_COLUMNS, EXACT_MATRICES, EXACT_ROWS, EXACT_COLUMNS,
         SPLIT};
-    static constexpr int PASS_COUNTS[] = {1, 1, 2, 1, 1, 2, 2};
+    static constexpr int PASS_COUNTS[] = {1, 2, 2, 1, 2, 2, 2};
     static constexpr bool HAS_AXES = true;
     static constexpr int NUMBERS = 0;
-    static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
+    static constexpr int ROW_REDUCTIONS = 1, COLUMN_REDUCTIONS = 1;
     static constexpr int MATRIX_REDUCTIONS = 0;
 
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers&, Scalar*, unsigned, const Sizes&) {
         return {};
+    }
+
+    template <class C>
+    NOINLINE static void columns1(
+        i64 n, const C* __restrict whitening_right_befores,
+        C* __restrict whitening_right_before_befores) {
+        for (i64 i = 0; i < n; ++i) {
+            C whitening_right_before = whitening_right_befores[i];
+
+            const C whitening_right_before_before = whitening_right_before;
+
+            whitening_right_before_befores[i] = whitening_right_before_before;
+        }
     }
 
     template <class C>
@@ -132,21 +187,122 @@ struct sweep5NotOneByOneRule : Rule {
         }
     }
 
+    template <class C>
+    NOINLINE static void columns2(
+        i64 n, const C* __restrict whitening_right_before_befores, C* __restrict col_factors) {
+        for (i64 i = 0; i < n; ++i) {
+            C whitening_right_before_before = whitening_right_before_befores[i];
+
+            // left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
+            const C col_factor = whitening_right_before_before * whitening_right_before_before;
+
+            col_factors[i] = col_factor;
+        }
+    }
+
+    template <class C>
+    NOINLINE static void rows2(
+        i64 n, const C* __restrict whitening_left_before_befores, C* __restrict row_factors) {
+        for (i64 i = 0; i < n; ++i) {
+            C whitening_left_before_before = whitening_left_before_befores[i];
+
+            // left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
+            const C row_factor = whitening_left_before_before * whitening_left_before_before;
+
+            row_factors[i] = row_factor;
+        }
+    }
+
     template <class S, class C, bool EXPANDED>
     NOINLINE static void sweep1(
-        i64 rows, i64 n, i64 pitch, S* __restrict zs, const S* __restrict grad_products,
-        const ComputeScalar<S>* __restrict whitening_left_before_befores) {
+        const Hypers& hypers, i64 rows, i64 n, i64 pitch, S* __restrict params,
+        const S* __restrict exp_avg_products, const S* __restrict xs,
+        const ComputeScalar<S>* __restrict col_factors,
+        const ComputeScalar<S>* __restrict row_factors, ComputeScalar<S>* __restrict x_sqs,
+        ComputeScalar<S>* __restrict x_sq_values, ComputeScalar<S>* __restrict x_sq_row_sums,
+        ComputeScalar<S>* __restrict x_sq_col_sums) {
+        const C lr = C(hypers.lr);
+        const C decay_factor = C(hypers.decay_factor);
+
         for (i64 row = 0; row < rows; ++row) {
+            C x_sq_row_sum = 0;
+
+            #pragma omp simd if(LANES<C> == 1) reduction(+ : x_sq_row_sum)
             for (i64 i = 0; i < n; i += LANES<C>) {
-                C grad_product = load_as<S, C>(grad_products + i);
-                const C whitening_left_before_before = broadcast<S, C, EXPANDED>(whitening_left_before_befores, i, row);
+                C param = load_as<S, C>(params + i);
+                C exp_avg_product = load_as<S, C>(exp_avg_products + i);
+                C x = load_as<S, C>(xs + i);
+                C col_factor = load_as<S, C>(col_factors + i);
+                const C row_factor = broadcast<S, C, EXPANDED>(row_factors, i, row);
 
-                // y, z = g @ W * b, transpose(U) @ g * a
-                const C z = grad_product * whitening_left_before_before;
+                // p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
+                param = param - lr * exp_avg_product;
+                // p = p - lr * weight_decay * p
+                param = decay_factor * param;
+                // left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
+                const C x_sq = x * x * col_factor;
+                const C x_sq_value = x * x * row_factor;
 
-                store_as<S>(zs + i, z);
+                store_as<S>(params + i, param);
+                if constexpr (EXPANDED) {
+                    store_as<S>(x_sqs + i, x_sq);
+                    store_as<S>(x_sq_values + i, x_sq_value);
+                } else {
+                    x_sq_row_sum += x_sq;
+                    add_to<S>(x_sq_col_sums + i, x_sq_value);
+                }
             }
-            zs += pitch, grad_products += pitch;
+
+            if constexpr (!EXPANDED) {
+                x_sq_row_sums[row] += lane_sum(x_sq_row_sum);
+            }
+
+                params += pitch, exp_avg_products += pitch, xs += pitch, x_sqs += pitch,
+                x_sq_values += pitch;
+        }
+    }
+
+    template <class C>
+    NOINLINE static void rows3(
+        const Hypers& hypers, i64 n, C* __restrict whitening_lefts,
+        const C* __restrict x_sq_row_sums) {
+        const C one_over_cols = C(hypers.one_over_cols);
+        const C one_minus_decay = C(hypers.one_minus_decay);
+        const C scaled_count = C(hypers.scaled_count);
+
+        for (i64 i = 0; i < n; ++i) {
+            C whitening_left = whitening_lefts[i];
+            C x_sq_row_sum = x_sq_row_sums[i];
+
+            // left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
+            // a = whitening(lerp(1 / a**2, left, 1 - decay), rows(p), max_clamp_value)
+            whitening_left = minimum(1
+                / sqrt(lerp(1 / (whitening_left * whitening_left), one_over_cols
+                * x_sq_row_sum, one_minus_decay)), scaled_count);
+
+            whitening_lefts[i] = whitening_left;
+        }
+    }
+
+    template <class C>
+    NOINLINE static void columns3(
+        const Hypers& hypers, i64 n, C* __restrict whitening_rights,
+        const C* __restrict x_sq_col_sums) {
+        const C one_minus_decay = C(hypers.one_minus_decay);
+        const C one_over_rows = C(hypers.one_over_rows);
+        const C scaled_count2 = C(hypers.scaled_count2);
+
+        for (i64 i = 0; i < n; ++i) {
+            C whitening_right = whitening_rights[i];
+            C x_sq_col_sum = x_sq_col_sums[i];
+
+            // left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
+            // b = whitening(lerp(1 / b**2, right, 1 - decay), cols(p), max_clamp_value)
+            whitening_right = minimum(1
+                / sqrt(lerp(1 / (whitening_right * whitening_right), one_over_rows
+                * x_sq_col_sum, one_minus_decay)), scaled_count2);
+
+            whitening_rights[i] = whitening_right;
         }
     }
 
@@ -161,8 +317,17 @@ struct sweep5NotOneByOneRule : Rule {
         int step, const LoopInputs<sweep5NotOneByOneRule>& inputs,
         i64 n, const Pointer* at) {
         switch (step) {
+            case RUN_COLUMNS1:
+                return columns1<C>(
+                    n, at[WHITENING_RIGHT_BEFORE], at[WHITENING_RIGHT_BEFORE_BEFORE]);
             case RUN_ROWS1:
                 return rows1<C>(n, at[WHITENING_LEFT_BEFORE], at[WHITENING_LEFT_BEFORE_BEFORE]);
+            case RUN_COLUMNS2:
+                return columns2<C>(n, at[WHITENING_RIGHT_BEFORE_BEFORE], at[COL_FACTOR]);
+            case RUN_ROWS2: return rows2<C>(n, at[WHITENING_LEFT_BEFORE_BEFORE], at[ROW_FACTOR]);
+            case RUN_ROWS3: return rows3<C>(inputs.hypers, n, at[WHITENING_LEFT], at[X_SQ_ROW_SUM]);
+            case RUN_COLUMNS3:
+                return columns3<C>(inputs.hypers, n, at[WHITENING_RIGHT], at[X_SQ_COL_SUM]);
         }
     }
 
@@ -176,7 +341,9 @@ struct sweep5NotOneByOneRule : Rule {
         switch (step) {
             case RUN_SWEEP1:
                 return sweep1<S, C, EXPANDED>(
-                    rows, n, pitch, at[Z], at[GRAD_PRODUCT], at[WHITENING_LEFT_BEFORE_BEFORE]);
+                    inputs.hypers, rows, n, pitch, at[PARAM], at[EXP_AVG_PRODUCT], at[X],
+                    at[COL_FACTOR], at[ROW_FACTOR], at[X_SQ], at[X_SQ_VALUE], at[X_SQ_ROW_SUM],
+                    at[X_SQ_COL_SUM]);
             default: return run_axes<ComputeScalar<S>, EXPANDED>(step, inputs, n, at);
         }
     }
@@ -199,16 +366,19 @@ struct sweep5OneByOneRule : Rule {
     // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
     // which run several steps together.
     enum { VALUES = STREAMS };
-    static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR};
+    static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, STEP_COUNT };
     static constexpr Step STEPS[] = {
-        {Step::LOOP, TENSOR, set(GRAD_PRODUCT, WHITENING_LEFT_BEFORE), set(Z), 0},
+        {
+            Step::LOOP, TENSOR,
+            set(PARAM, EXP_AVG_PRODUCT, WHITENING_LEFT, X, WHITENING_RIGHT_BEFORE, WHITENING_RIGHT, WHITENING_LEFT_BEFORE),
+            set(PARAM, WHITENING_LEFT, WHITENING_RIGHT), 0},
     };
     static constexpr Pass WHOLE_MATRICES[] = {
         {
             set(RUN_SWEEP1),
             set(),
-            set(Z),
+            set(PARAM, WHITENING_LEFT, WHITENING_RIGHT),
         },
     };
     static constexpr const Pass* PASSES[] = {WHOLE_MATRICES};
@@ -225,16 +395,45 @@ struct sweep5OneByOneRule : Rule {
 
     template <class S, class C>
     NOINLINE static void sweep1(
-        i64 n, S* __restrict zs, const S* __restrict grad_products,
-        const S* __restrict whitening_left_befores) {
+        const Hypers& hypers, i64 n, S* __restrict params, const S* __restrict exp_avg_products,
+        S* __restrict whitening_lefts, S* __restrict whitening_rights, const S* __restrict xs,
+        const S* __restrict whitening_right_befores, const S* __restrict whitening_left_befores) {
+        const C lr = C(hypers.lr);
+        const C decay_factor = C(hypers.decay_factor);
+        const C one_over_cols = C(hypers.one_over_cols);
+        const C one_minus_decay = C(hypers.one_minus_decay);
+        const C scaled_count = C(hypers.scaled_count);
+        const C one_over_rows = C(hypers.one_over_rows);
+        const C scaled_count2 = C(hypers.scaled_count2);
+
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C grad_product = load_as<S, C>(grad_products + i);
+            C param = load_as<S, C>(params + i);
+            C exp_avg_product = load_as<S, C>(exp_avg_products + i);
+            C whitening_left = load_as<S, C>(whitening_lefts + i);
+            C whitening_right = load_as<S, C>(whitening_rights + i);
+            C x = load_as<S, C>(xs + i);
+            C whitening_right_before = load_as<S, C>(whitening_right_befores + i);
             C whitening_left_before = load_as<S, C>(whitening_left_befores + i);
 
-            // y, z = g @ W * b, transpose(U) @ g * a
-            const C z = grad_product * whitening_left_before;
+            // p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
+            param = param - lr * exp_avg_product;
+            // p = p - lr * weight_decay * p
+            param = decay_factor * param;
+            // left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
+            // a = whitening(lerp(1 / a**2, left, 1 - decay), rows(p), max_clamp_value)
+            whitening_left = minimum(1
+                / sqrt(lerp(1 / (whitening_left * whitening_left), one_over_cols * x
+                * whitening_right_before * x
+                * whitening_right_before, one_minus_decay)), scaled_count);
+            // b = whitening(lerp(1 / b**2, right, 1 - decay), cols(p), max_clamp_value)
+            whitening_right = minimum(1
+                / sqrt(lerp(1 / (whitening_right * whitening_right), one_over_rows * x
+                * whitening_left_before * x
+                * whitening_left_before, one_minus_decay)), scaled_count2);
 
-            store_as<S>(zs + i, z);
+            store_as<S>(params + i, param);
+            store_as<S>(whitening_lefts + i, whitening_left);
+            store_as<S>(whitening_rights + i, whitening_right);
         }
     }
 
@@ -253,7 +452,10 @@ struct sweep5OneByOneRule : Rule {
         (void)rows, (void)pitch;
         switch (step) {
             case RUN_SWEEP1:
-                return sweep1<S, C>(n, at[Z], at[GRAD_PRODUCT], at[WHITENING_LEFT_BEFORE]);
+                return sweep1<S, C>(
+                    inputs.hypers, n, at[PARAM], at[EXP_AVG_PRODUCT], at[WHITENING_LEFT],
+                    at[WHITENING_RIGHT], at[X], at[WHITENING_RIGHT_BEFORE],
+                    at[WHITENING_LEFT_BEFORE]);
         }
     }
 };

@@ -9,26 +9,69 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
+    PARAM_GROUP,
     STREAMS,
     at,
+    lerp,
+    minimum,
+    sqrt,
 )
 from optgen.runtime.fused_triton.device_reductions import (
+    PARTIALS,
     TILE_SHAPE_INDEX,
     VALUES,
+    column_total,
+    combine,
     elements,
     extents,
     inside,
+    is_last,
     is_whole,
     lines,
     lines_inside,
+    row_total,
     tile_at,
     tile_extent,
     whole_elements,
 )
-from optgen.runtime.fused_triton.workspace import WorkspaceSpec
+from optgen.runtime.fused_triton.workspace import LineSums, WorkspaceSpec
 
-SCALARS = tl.constexpr(0)
-WORKSPACE = WorkspaceSpec(scalars=SCALARS.value, in_phases=True, by_matrix=True, row_values=1)
+SCALARS = tl.constexpr(7)
+WORKSPACE = WorkspaceSpec(
+    scalars=SCALARS.value,
+    in_phases=True,
+    by_matrix=True,
+    row_values=2,
+    column_values=2,
+    row_sums=1,
+    column_sums=1,
+)
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep5_scalars(table, hypers, scalars, found_inf, num_tensors):
+    """Store the hyperparameters of one tensor's group as its scalars."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
+    entry = table + tl.program_id(0)
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 7
+    scalars += tl.program_id(0) * SCALARS
+    lr = tl.load(hyper)
+    decay_factor = tl.load(hyper + 1)
+    one_over_cols = tl.load(hyper + 2)
+    one_minus_decay = tl.load(hyper + 3)
+    scaled_count = tl.load(hyper + 4)
+    one_over_rows = tl.load(hyper + 5)
+    scaled_count2 = tl.load(hyper + 6)
+
+    tl.store(scalars, lr)
+    tl.store(scalars + 1, decay_factor)
+    tl.store(scalars + 2, one_over_cols)
+    tl.store(scalars + 3, one_minus_decay)
+    tl.store(scalars + 4, scaled_count)
+    tl.store(scalars + 5, one_over_rows)
+    tl.store(scalars + 6, scaled_count2)
 
 
 @triton.jit
@@ -39,6 +82,7 @@ def sweep5_matrices1(
     shapes,
     values,
     num_tensors,
+    WHITENING_RIGHT_BEFORE_T: tl.constexpr,
     WHITENING_LEFT_BEFORE_T: tl.constexpr,
     DEPTH: tl.constexpr,
     HEIGHT: tl.constexpr,
@@ -47,13 +91,20 @@ def sweep5_matrices1(
     """Compute, for some matrices of a tensor, the values that the next phase reads."""
     entry = table + tensor
     shape = shapes + tensor
-    depth, height, _width = extents(shape, num_tensors)
+    depth, height, width = extents(shape, num_tensors)
     matrix = matrix_group * DEPTH
     remaining_matrices = depth - matrix
+    all_rows = depth * height
+    all_columns = depth * width
     values += tl.load(shape + VALUES * num_tensors)
     row_values = values + matrix * height
+    column_values = values + 2 * all_rows + matrix * width
+    whitening_right_befores = (
+        tl.load(entry + (STREAMS + 5) * num_tensors).to(tl.pointer_type(WHITENING_RIGHT_BEFORE_T))
+        + matrix * width
+    )
     whitening_left_befores = (
-        tl.load(entry + (STREAMS + 2) * num_tensors).to(tl.pointer_type(WHITENING_LEFT_BEFORE_T))
+        tl.load(entry + (STREAMS + 6) * num_tensors).to(tl.pointer_type(WHITENING_LEFT_BEFORE_T))
         + matrix * height
     )
     for first in range(0, height, HEIGHT):
@@ -61,7 +112,17 @@ def sweep5_matrices1(
         mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
         whitening_left_before = tl.load(whitening_left_befores + lanes, mask, 0.0).to(tl.float64)
         whitening_left_before_before = whitening_left_before
-        tl.store(row_values + lanes, whitening_left_before_before, mask)
+        # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
+        row_factor = whitening_left_before_before * whitening_left_before_before
+        tl.store(row_values + all_rows + lanes, row_factor, mask)
+    for first in range(0, width, WIDTH):
+        lanes = first + lines(width, DEPTH, WIDTH)
+        mask = lines_inside(remaining_matrices, width - first, DEPTH, WIDTH)
+        whitening_right_before = tl.load(whitening_right_befores + lanes, mask, 0.0).to(tl.float64)
+        whitening_right_before_before = whitening_right_before
+        # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
+        col_factor = whitening_right_before_before * whitening_right_before_before
+        tl.store(column_values + all_columns + lanes, col_factor, mask)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -73,6 +134,7 @@ def sweep5_finish1(
     values,
     found_inf,
     num_tensors,
+    WHITENING_RIGHT_BEFORE_T: tl.constexpr,
     WHITENING_LEFT_BEFORE_T: tl.constexpr,
     TILES: tl.constexpr,
     FINISH_TILES: tl.constexpr,
@@ -93,6 +155,7 @@ def sweep5_finish1(
                 shapes,
                 values,
                 num_tensors,
+                WHITENING_RIGHT_BEFORE_T,
                 WHITENING_LEFT_BEFORE_T,
                 FINISH_TILES[k][0],
                 FINISH_TILES[k][1],
@@ -102,17 +165,37 @@ def sweep5_finish1(
 
 @triton.jit
 def sweep5_step_on_elements(
-    zs, grad_products, lanes, mask, whitening_left_before_befores, in_rows, dtype: tl.constexpr
+    params,
+    exp_avg_products,
+    xs,
+    lanes,
+    mask,
+    col_factors,
+    row_factors,
+    in_columns,
+    in_rows,
+    scalars,
+    dtype: tl.constexpr,
 ):
-    """Update the elements `lanes` of one tensor in place."""
-    z = tl.load(zs + lanes, mask).to(dtype)
-    grad_product = tl.load(grad_products + lanes, mask).to(dtype)
-    whitening_left_before_before = tl.load(whitening_left_before_befores, in_rows)[:, :, None]
+    """Update and reduce the elements `lanes` of one tensor in place."""
+    param = tl.load(params + lanes, mask).to(dtype)
+    exp_avg_product = tl.load(exp_avg_products + lanes, mask).to(dtype)
+    x = tl.load(xs + lanes, mask).to(dtype)
+    col_factor = tl.load(col_factors, in_columns)[:, None, :]
+    row_factor = tl.load(row_factors, in_rows)[:, :, None]
+    lr = tl.load(scalars).to(dtype)
+    decay_factor = tl.load(scalars + 1).to(dtype)
 
-    # y, z = g @ W * b, transpose(U) @ g * a
-    z = grad_product * whitening_left_before_before
+    # p = p - lr * U @ (m / (sqrt(v) + eps)) @ transpose(W)
+    param = param - lr * exp_avg_product
+    # p = p - lr * weight_decay * p
+    param = decay_factor * param
+    # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
+    x_sq_row_sum = row_total(x * x * col_factor, mask)
+    x_sq_col_sum = column_total(x * x * row_factor, mask)
 
-    tl.store(zs + lanes, z.to(zs.dtype.element_ty), mask)
+    tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
+    return x_sq_row_sum, x_sq_col_sum
 
 
 @triton.jit
@@ -123,20 +206,24 @@ def sweep5_step_on_tile(
     width,
     table,
     shapes,
+    scalars,
     values,
+    partials,
     found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    Z_T: tl.constexpr,
-    GRAD_PRODUCT_T: tl.constexpr,
+    PARAM_T: tl.constexpr,
+    EXP_AVG_PRODUCT_T: tl.constexpr,
+    X_T: tl.constexpr,
     VECTOR: tl.constexpr,
     DEPTH: tl.constexpr,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Update one tile of one tensor: without masks if full and aligned, else with masks."""
+    """Update and reduce one tile of one tensor: without masks if full and aligned, else with masks."""
     entry = table + tensor
     shape = shapes + tensor
+    scalars += tensor * SCALARS
     block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
     matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
     remaining_matrices = tile_extent(depth, matrix, DEPTH)
@@ -146,14 +233,23 @@ def sweep5_step_on_tile(
         if tl.load(found_inf) != 0.0:
             remaining_matrices = 0
     first_row = matrix * height + tile_row * HEIGHT
+    first_column = matrix * width + tile_column * WIDTH
     start = first_row * width + tile_column * WIDTH
     in_rows = lines_inside(remaining_matrices, remaining_rows, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
+    in_columns = lines_inside(remaining_matrices, remaining_columns, DEPTH, WIDTH)
+    column_lanes = first_column + lines(width.to(tl.int32), DEPTH, WIDTH)
+    across = tl.cdiv(width, WIDTH)
+    all_rows = depth * height
+    all_columns = depth * width
     values += tl.load(shape + VALUES * num_tensors)
     row_values = values + row_lanes
-    whitening_left_before_befores = row_values
-    zs = tl.load(entry + STREAMS * num_tensors)
-    grad_products = tl.load(entry + (STREAMS + 1) * num_tensors)
+    column_values = values + 2 * all_rows + column_lanes
+    col_factors = column_values + all_columns
+    row_factors = row_values + all_rows
+    params = tl.load(entry + STREAMS * num_tensors)
+    exp_avg_products = tl.load(entry + (STREAMS + 1) * num_tensors)
+    xs = tl.load(entry + (STREAMS + 4) * num_tensors)
     full = is_whole(
         remaining_matrices,
         remaining_rows,
@@ -166,28 +262,47 @@ def sweep5_step_on_tile(
         WIDTH,
     )
     height, width = height.to(tl.int32), width.to(tl.int32)
-    if full & ((zs | grad_products) & 15 == 0):
+    if full & ((params | exp_avg_products | xs) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
-        sweep5_step_on_elements(
-            at(zs, start, Z_T, VECTOR),
-            at(grad_products, start, GRAD_PRODUCT_T, VECTOR),
+        x_sq_row_sum, x_sq_col_sum = sweep5_step_on_elements(
+            at(params, start, PARAM_T, VECTOR),
+            at(exp_avg_products, start, EXP_AVG_PRODUCT_T, VECTOR),
+            at(xs, start, X_T, VECTOR),
             lanes,
             None,
-            whitening_left_before_befores,
+            col_factors,
+            row_factors,
             None,
+            None,
+            scalars,
             COMPUTE_T,
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
         mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
-        sweep5_step_on_elements(
-            at(zs, start, Z_T, 1),
-            at(grad_products, start, GRAD_PRODUCT_T, 1),
+        x_sq_row_sum, x_sq_col_sum = sweep5_step_on_elements(
+            at(params, start, PARAM_T, 1),
+            at(exp_avg_products, start, EXP_AVG_PRODUCT_T, 1),
+            at(xs, start, X_T, 1),
             lanes,
             mask,
-            whitening_left_before_befores,
+            col_factors,
+            row_factors,
+            in_columns,
             in_rows,
+            scalars,
             COMPUTE_T,
+        )
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    if DEPTH > 1:
+        tl.store(values + row_lanes, x_sq_row_sum, in_rows)
+        tl.store(values + 2 * all_rows + column_lanes, x_sq_col_sum, in_columns)
+    else:
+        tl.store(partials + tile_column * all_rows + row_lanes, x_sq_row_sum, in_rows)
+        tl.store(
+            partials + across * all_rows + tile_row * all_columns + column_lanes,
+            x_sq_col_sum,
+            in_columns,
         )
 
 
@@ -196,16 +311,19 @@ def sweep5_step(
     table,
     tensor_of_block,
     shapes,
+    scalars,
     values,
+    partials,
     found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    Z_T: tl.constexpr,
-    GRAD_PRODUCT_T: tl.constexpr,
+    PARAM_T: tl.constexpr,
+    EXP_AVG_PRODUCT_T: tl.constexpr,
+    X_T: tl.constexpr,
     VECTOR: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """Update one tile of one tensor, in the tile shape that its matrices fill best."""
+    """Update and reduce one tile of one tensor, in the tile shape that its matrices fill best."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
     depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
@@ -218,12 +336,15 @@ def sweep5_step(
                 width,
                 table,
                 shapes,
+                scalars,
                 values,
+                partials,
                 found_inf,
                 num_tensors,
                 COMPUTE_T,
-                Z_T,
-                GRAD_PRODUCT_T,
+                PARAM_T,
+                EXP_AVG_PRODUCT_T,
+                X_T,
                 VECTOR,
                 TILES[k][0],
                 TILES[k][1],
@@ -231,10 +352,161 @@ def sweep5_step(
             )
 
 
+@triton.jit
+def sweep5_matrices2(
+    tensor,
+    matrix_group,
+    table,
+    shapes,
+    scalars,
+    values,
+    num_tensors,
+    WHITENING_LEFT_T: tl.constexpr,
+    WHITENING_RIGHT_T: tl.constexpr,
+    DEPTH: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Compute, for some matrices of a tensor, the values that the next phase reads."""
+    entry = table + tensor
+    shape = shapes + tensor
+    scalars += tensor * SCALARS
+    depth, height, width = extents(shape, num_tensors)
+    matrix = matrix_group * DEPTH
+    remaining_matrices = depth - matrix
+    all_rows = depth * height
+    values += tl.load(shape + VALUES * num_tensors)
+    row_values = values + matrix * height
+    column_values = values + 2 * all_rows + matrix * width
+    whitening_lefts = (
+        tl.load(entry + (STREAMS + 2) * num_tensors).to(tl.pointer_type(WHITENING_LEFT_T))
+        + matrix * height
+    )
+    whitening_rights = (
+        tl.load(entry + (STREAMS + 3) * num_tensors).to(tl.pointer_type(WHITENING_RIGHT_T))
+        + matrix * width
+    )
+    one_over_cols = tl.load(scalars + 2)
+    one_minus_decay = tl.load(scalars + 3)
+    scaled_count = tl.load(scalars + 4)
+    one_over_rows = tl.load(scalars + 5)
+    scaled_count2 = tl.load(scalars + 6)
+    for first in range(0, height, HEIGHT):
+        lanes = first + lines(height, DEPTH, HEIGHT)
+        mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
+        whitening_left = tl.load(whitening_lefts + lanes, mask, 0.0).to(tl.float64)
+        x_sq_row_sum = tl.load(row_values + lanes, mask, 0.0).to(tl.float64)
+        tl.debug_barrier()  # all threads have loaded before one of them stores
+        # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
+        # a = whitening(lerp(1 / a**2, left, 1 - decay), rows(p), max_clamp_value)
+        whitening_left = minimum(
+            1
+            / sqrt(
+                lerp(
+                    1 / (whitening_left * whitening_left),
+                    one_over_cols * x_sq_row_sum,
+                    one_minus_decay,
+                )
+            ),
+            scaled_count,
+        )
+        tl.store(whitening_lefts + lanes, whitening_left.to(WHITENING_LEFT_T), mask)
+    for first in range(0, width, WIDTH):
+        lanes = first + lines(width, DEPTH, WIDTH)
+        mask = lines_inside(remaining_matrices, width - first, DEPTH, WIDTH)
+        whitening_right = tl.load(whitening_rights + lanes, mask, 0.0).to(tl.float64)
+        x_sq_col_sum = tl.load(column_values + lanes, mask, 0.0).to(tl.float64)
+        tl.debug_barrier()  # all threads have loaded before one of them stores
+        # left, right = row_mean((x * b) ** 2), col_mean((x * a) ** 2)
+        # b = whitening(lerp(1 / b**2, right, 1 - decay), cols(p), max_clamp_value)
+        whitening_right = minimum(
+            1
+            / sqrt(
+                lerp(
+                    1 / (whitening_right * whitening_right),
+                    one_over_rows * x_sq_col_sum,
+                    one_minus_decay,
+                )
+            ),
+            scaled_count2,
+        )
+        tl.store(whitening_rights + lanes, whitening_right.to(WHITENING_RIGHT_T), mask)
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep5_finish2(
+    first_programs,
+    tensor_indices,
+    table,
+    shapes,
+    scalars,
+    values,
+    partials,
+    arrivals,
+    found_inf,
+    num_tensors,
+    WHITENING_LEFT_T: tl.constexpr,
+    WHITENING_RIGHT_T: tl.constexpr,
+    TILES: tl.constexpr,
+    FINISH_TILES: tl.constexpr,
+):
+    """Combine partial sums of rows and columns, and finish each matrix whose sums are complete."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
+    tensor = tl.load(tensor_indices + tl.program_id(0))
+    program = tl.program_id(0) - tl.load(first_programs + tensor)
+    shape = shapes + tensor
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
+    for k in tl.static_range(len(TILES)):
+        if tile_shape_index == k:
+            matrix_group, program_count = program, 1
+            if TILES[k][0] == 1:
+                matrix_group, program_count = combine(
+                    program,
+                    shape,
+                    values,
+                    partials,
+                    num_tensors,
+                    SUMS=0,
+                    ROW_SUMS=1,
+                    COLUMN_SUMS=1,
+                    ROW_VALUES=2,
+                    HEIGHT=TILES[k][1],
+                    WIDTH=TILES[k][2],
+                )
+            if is_last(arrivals, matrix_group, shape, num_tensors, program_count):
+                sweep5_matrices2(
+                    tensor,
+                    matrix_group,
+                    table,
+                    shapes,
+                    scalars,
+                    values,
+                    num_tensors,
+                    WHITENING_LEFT_T,
+                    WHITENING_RIGHT_T,
+                    FINISH_TILES[k][0],
+                    FINISH_TILES[k][1],
+                    FINISH_TILES[k][2],
+                )
+
+
 def update(bucket: Bucket) -> None:
-    """Launch the sweep and the finishes, each for all tensors at once."""
+    """Launch the scalar program, the sweep and the finishes, each for all tensors at once."""
     work = bucket.workspace
     whole = bucket.whole_workspace
+    bucket.launch(
+        sweep5_scalars,
+        bucket.num_tensors,
+        bucket.table,
+        bucket.hypers,
+        bucket.scalars,
+        bucket.found_inf,
+        bucket.num_tensors,
+        *bucket.scalar_types,
+        **bucket.prologue_options,
+    )
     programs = bucket.finish_programs()
     bucket.launch(
         sweep5_finish1,
@@ -246,7 +518,8 @@ def update(bucket: Bucket) -> None:
         whole.values,
         bucket.found_inf,
         bucket.num_tensors,
-        bucket.types[2],
+        bucket.types[5],
+        bucket.types[6],
         **whole.line_options,
     )
     bucket.launch(
@@ -255,11 +528,38 @@ def update(bucket: Bucket) -> None:
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
+        bucket.scalars,
         work.values,
+        work.partials,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
         bucket.types[1],
+        bucket.types[4],
         **bucket.options,
+    )
+    programs = bucket.finish_programs(
+        LineSums(
+            rows=1,
+            columns=1,
+            row_values=2,
+        )
+    )
+    bucket.launch(
+        sweep5_finish2,
+        programs.total,
+        programs.first_programs,
+        programs.tensor_indices,
+        bucket.table,
+        whole.shapes,
+        bucket.scalars,
+        whole.values,
+        whole.partials,
+        whole.arrivals,
+        bucket.found_inf,
+        bucket.num_tensors,
+        bucket.types[2],
+        bucket.types[3],
+        **whole.line_options,
     )

@@ -12,27 +12,20 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep10",
-        states=(
-            State("a2_rows", shape="row", written=False),
-            State("r2_product", written=False),
-            State("r2_product_2", written=False),
-        ),
+        states=(State("Q_right_max_abs", shape="scalar", on_device=True),),
         hypers=(),
         step=None,
         tensor_hypers=(),
         elementwise=False,
-        by_matrix=True,
     ),
     lowerings=__name__,
 )
 
 
 def sweep10(
-    Q_lefts: Sequence[Tensor],
-    qs: Sequence[Tensor],
-    a2_rows_list: Sequence[Tensor],
-    r2_products: Sequence[Tensor],
-    r2_product_2s: Sequence[Tensor],
+    Q_rights: Sequence[Tensor],
+    Q_right_agains: Sequence[Tensor],
+    Q_right_max_abs_list: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of Kron, which outlined.py calls."""
-    _update(Q_lefts, qs, a2_rows_list, r2_products, r2_product_2s)
+    _update(Q_rights, Q_right_agains, Q_right_max_abs_list)

@@ -7,30 +7,25 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.parts import list_blocks, sublists
+from optgen.runtime.eager.reductions import max_abs, stacked_numbers, write, zero_sum
 
 
 def update(
-    Q_lefts: list[Tensor],
-    qs: list[Tensor],
-    a2_rows_list: list[Tensor],
-    r2_products: list[Tensor],
-    r2_product_2s: list[Tensor],
+    Q_rights: list[Tensor],
+    Q_right_agains: list[Tensor],
+    Q_right_max_abs_list: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
-    for sublist in sublists(Q_lefts, qs, a2_rows_list, r2_products, r2_product_2s):
-        Q_lefts, qs, a2_rows_list, r2_products, r2_product_2s = sublist
-        a2_rows = torch.stack(a2_rows_list)
-        a2_rows_before = a2_rows.clone()
-        for (
-            Q_left_blocks,
-            q_blocks,
-            r2_product_blocks,
-            r2_product_2_blocks,
-            a2_rows_before_blocks,
-        ) in list_blocks(Q_lefts, qs, r2_products, r2_product_2s, a2_rows_before.unbind()):
-            # U = rotate(U - lr_preconditioner * (y @ U - cols(p) * U) / a)
-            operands = torch._foreach_addcmul(
-                r2_product_blocks, r2_product_2_blocks, a2_rows_before_blocks, 0.5
+    for sublist in sublists(Q_rights, Q_right_agains, Q_right_max_abs_list):
+        Q_rights, Q_right_agains, Q_right_max_abs_list = sublist
+        Q_right_max_abs = stacked_numbers(Q_rights[0], Q_right_max_abs_list)
+        Q_right_max_abs_2 = zero_sum(Q_rights[0], len(Q_rights))
+        Q_right_max_abs_2s = Q_right_max_abs_2.unbind()
+        for (Q_right_blocks,) in list_blocks(Q_rights):
+            # balance = sqrt(max_abs(W) / max_abs(U))
+            torch._foreach_maximum_(
+                Q_right_max_abs_2s, [max_abs(Q_right_block) for Q_right_block in Q_right_blocks]
             )
-            updates = torch._foreach_addcmul(q_blocks, operands, a2_rows_before_blocks)
-            torch._foreach_copy_(Q_left_blocks, updates)
+        # balance = sqrt(max_abs(W) / max_abs(U))
+        Q_right_max_abs = Q_right_max_abs_2
+        write(Q_right_max_abs_list, Q_right_max_abs.flatten())

@@ -3,32 +3,25 @@
 # Comments quote whole statements of the rule; ../outlined.py computes their matrix ops.
 """kron.sweep10 on one tensor at a time."""
 
+import torch
 from torch import Tensor
 
 from optgen.runtime.eager.parts import blocks
+from optgen.runtime.eager.reductions import max_abs, number, zero_sum
 
 
 def update(
-    Q_lefts: list[Tensor],
-    qs: list[Tensor],
-    a2_rows_list: list[Tensor],
-    r2_products: list[Tensor],
-    r2_product_2s: list[Tensor],
+    Q_rights: list[Tensor],
+    Q_right_agains: list[Tensor],
+    Q_right_max_abs_list: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
-    for index in range(len(Q_lefts)):
-        a2_rows = a2_rows_list[index]
-        a2_rows_before = a2_rows.clone()
-        for (
-            Q_left_block,
-            q_block,
-            r2_product_block,
-            r2_product_2_block,
-            a2_rows_before_block,
-        ) in blocks(
-            Q_lefts[index], qs[index], r2_products[index], r2_product_2s[index], a2_rows_before
-        ):
-            # U = rotate(U - lr_preconditioner * (y @ U - cols(p) * U) / a)
-            operand = r2_product_block.addcmul(r2_product_2_block, a2_rows_before_block, value=0.5)
-            update = q_block.addcmul(operand, a2_rows_before_block)
-            Q_left_block.copy_(update)
+    for index in range(len(Q_rights)):
+        Q_right_max_abs = number(Q_rights[index], Q_right_max_abs_list[index])
+        Q_right_max_abs_2 = zero_sum(Q_rights[index])
+        for (Q_right_block,) in blocks(Q_rights[index]):
+            # balance = sqrt(max_abs(W) / max_abs(U))
+            torch.maximum(Q_right_max_abs_2, max_abs(Q_right_block), out=Q_right_max_abs_2)
+        # balance = sqrt(max_abs(W) / max_abs(U))
+        Q_right_max_abs = Q_right_max_abs_2
+        Q_right_max_abs_list[index].copy_(Q_right_max_abs.view(()))

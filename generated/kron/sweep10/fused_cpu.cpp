@@ -9,9 +9,8 @@ namespace {
 // Elementwise part of a step of Kron, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { Q_LEFT, Q, A2_ROWS, R2_PRODUCT, R2_PRODUCT_2, STREAMS };
-    static constexpr u32 READ_ONLY = 1 << Q | 1 << R2_PRODUCT | 1 << R2_PRODUCT_2;
-    enum { CELLS };
+    enum { Q_RIGHT, Q_RIGHT_AGAIN, STREAMS };
+    enum { Q_RIGHT_MAX_ABS, CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
@@ -19,10 +18,9 @@ struct Rule : RuleDefaults {
     };
 };
 
-// Plan for parameters that are not one by one.
-struct sweep10NotOneByOneRule : Rule {
-    static constexpr bool READS_SIZES = true;  // in the scalar program
-    static bool applies(const Sizes& sizes) { return !one_by_one(sizes); }
+// Plan for all parameters.
+struct sweep10Rule : Rule {
+    static bool applies(const Sizes&) { return true; }
 
     // Results of the scalar program that the loops read.
     struct Scalars {
@@ -30,195 +28,32 @@ struct sweep10NotOneByOneRule : Rule {
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
+        double Q_right_max_abs_2, Q_right_max_abs;
     };
 
     // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
     // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
     // which run several steps together.
-    enum { A2_ROWS_BEFORE = STREAMS, VALUES };
-    static constexpr int AXES[] = {TENSOR, TENSOR, ROW, TENSOR, TENSOR, ROW};
-    enum { RUN_ROWS1, RUN_SWEEP1, STEP_COUNT };
+    enum { Q_RIGHT_MAX_ABS_2_VALUE = STREAMS, VALUES };
+    static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR};
+    enum { RUN_SWEEP1, MAKE_Q_RIGHT_MAX_ABS_2, RUN_NUMBERS1, STEP_COUNT };
     static constexpr Step STEPS[] = {
-        {Step::LOOP, ROW, set(A2_ROWS), set(A2_ROWS_BEFORE), 0},
-        {Step::LOOP, TENSOR, set(Q, R2_PRODUCT, R2_PRODUCT_2, A2_ROWS_BEFORE), set(Q_LEFT), 0},
+        {Step::LOOP, TENSOR, set(Q_RIGHT), set(Q_RIGHT_MAX_ABS_2_VALUE), 0},
+        {Step::MAX, NONE, set(Q_RIGHT_MAX_ABS_2_VALUE), set(), 0},
+        {Step::LOOP, NONE, set(), set(), 0},
     };
     static constexpr Pass WHOLE_MATRICES[] = {
         {
-            set(RUN_ROWS1, RUN_SWEEP1),
+            set(RUN_SWEEP1, MAKE_Q_RIGHT_MAX_ABS_2),
+            set(RUN_NUMBERS1),
             set(),
-            set(Q_LEFT),
-        },
-    };
-    static constexpr Pass WHOLE_ROWS[] = {
-        {
-            set(RUN_ROWS1, RUN_SWEEP1),
-            set(),
-            set(Q_LEFT),
-        },
-    };
-    static constexpr Pass WHOLE_COLUMNS[] = {
-        {
-            set(),
-            set(RUN_ROWS1),
-            set(),
-        },
-        {
-            set(RUN_SWEEP1),
-            set(),
-            set(Q_LEFT),
-        },
-    };
-    static constexpr Pass EXACT_MATRICES[] = {
-        {
-            set(RUN_ROWS1, RUN_SWEEP1),
-            set(),
-            set(Q_LEFT),
-        },
-    };
-    static constexpr Pass EXACT_ROWS[] = {
-        {
-            set(RUN_ROWS1, RUN_SWEEP1),
-            set(),
-            set(Q_LEFT),
-        },
-    };
-    static constexpr Pass EXACT_COLUMNS[] = {
-        {
-            set(),
-            set(RUN_ROWS1),
-            set(),
-        },
-        {
-            set(RUN_SWEEP1),
-            set(),
-            set(Q_LEFT),
-        },
-    };
-    static constexpr Pass SPLIT[] = {
-        {
-            set(),
-            set(RUN_ROWS1),
-            set(),
-        },
-        {
-            set(RUN_SWEEP1),
-            set(),
-            set(Q_LEFT),
-        },
-    };
-    static constexpr const Pass* PASSES[] = {
-        WHOLE_MATRICES, WHOLE_ROWS, WHOLE_COLUMNS, EXACT_MATRICES, EXACT_ROWS, EXACT_COLUMNS,
-        SPLIT};
-    static constexpr int PASS_COUNTS[] = {1, 1, 2, 1, 1, 2, 2};
-    static constexpr bool HAS_AXES = true;
-    static constexpr int NUMBERS = 0;
-    static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
-    static constexpr int MATRIX_REDUCTIONS = 0;
-
-    // Scalar program: computed once per step and parameter, in double.
-    static Scalars program(const Hypers&, Scalar*, unsigned, const Sizes&) {
-        return {};
-    }
-
-    template <class C>
-    NOINLINE static void rows1(
-        i64 n, const C* __restrict a2_rows_list, C* __restrict a2_rows_befores) {
-        for (i64 i = 0; i < n; ++i) {
-            C a2_rows = a2_rows_list[i];
-
-            const C a2_rows_before = a2_rows;
-
-            a2_rows_befores[i] = a2_rows_before;
-        }
-    }
-
-    template <class S, class C, bool EXPANDED>
-    NOINLINE static void sweep1(
-        i64 rows, i64 n, i64 pitch, S* __restrict Q_lefts, const S* __restrict qs,
-        const S* __restrict r2_products, const S* __restrict r2_product_2s,
-        const ComputeScalar<S>* __restrict a2_rows_befores) {
-        for (i64 row = 0; row < rows; ++row) {
-            for (i64 i = 0; i < n; i += LANES<C>) {
-                C q = load_as<S, C>(qs + i);
-                C r2_product = load_as<S, C>(r2_products + i);
-                C r2_product_2 = load_as<S, C>(r2_product_2s + i);
-                const C a2_rows_before = broadcast<S, C, EXPANDED>(a2_rows_befores, i, row);
-
-                // U = rotate(U - lr_preconditioner * (y @ U - cols(p) * U) / a)
-                const C Q_left = q
-                    + (r2_product + C(0.5) * r2_product_2 * a2_rows_before) * a2_rows_before;
-
-                store_as<S>(Q_lefts + i, Q_left);
-            }
-            Q_lefts += pitch, qs += pitch, r2_products += pitch, r2_product_2s += pitch;
-        }
-    }
-
-    static void run_numbers(int step, const LoopInputs<sweep10NotOneByOneRule>& inputs) {
-        (void)inputs;
-        switch (step) {
-        }
-    }
-
-    template <class C, bool EXPANDED>
-    static void run_axes(
-        int step, const LoopInputs<sweep10NotOneByOneRule>& inputs,
-        i64 n, const Pointer* at) {
-        switch (step) {
-            case RUN_ROWS1: return rows1<C>(n, at[A2_ROWS], at[A2_ROWS_BEFORE]);
-        }
-    }
-
-    // S: storage type of streams. C: compute type, one number or a vector. EXPANDED: arrays of row
-    // and column values have a value for every element, and one loop runs over all elements.
-    template <class S, class C, bool EXPANDED>
-    static void run(
-        int step, const LoopInputs<sweep10NotOneByOneRule>& inputs,
-        i64 rows, i64 n, i64 pitch, const Pointer* at) {
-        (void)rows, (void)pitch;
-        switch (step) {
-            case RUN_SWEEP1:
-                return sweep1<S, C, EXPANDED>(
-                    rows, n, pitch, at[Q_LEFT], at[Q], at[R2_PRODUCT], at[R2_PRODUCT_2],
-                    at[A2_ROWS_BEFORE]);
-            default: return run_axes<ComputeScalar<S>, EXPANDED>(step, inputs, n, at);
-        }
-    }
-};
-
-// Plan for parameters that are one by one.
-struct sweep10OneByOneRule : Rule {
-    static constexpr bool READS_SIZES = true;  // in the scalar program
-    static bool applies(const Sizes& sizes) { return one_by_one(sizes); }
-
-    // Results of the scalar program that the loops read.
-    struct Scalars {
-    };
-
-    // Numbers of the whole parameter that are computed from reductions.
-    struct Numbers {
-    };
-
-    // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
-    // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
-    // which run several steps together.
-    enum { VALUES = STREAMS };
-    static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
-    enum { RUN_SWEEP1, STEP_COUNT };
-    static constexpr Step STEPS[] = {
-        {Step::LOOP, TENSOR, set(Q, A2_ROWS, R2_PRODUCT, R2_PRODUCT_2), set(Q_LEFT), 0},
-    };
-    static constexpr Pass WHOLE_MATRICES[] = {
-        {
-            set(RUN_SWEEP1),
-            set(),
-            set(Q_LEFT),
         },
     };
     static constexpr const Pass* PASSES[] = {WHOLE_MATRICES};
     static constexpr int PASS_COUNTS[] = {1};
     static constexpr bool HAS_AXES = false;
-    static constexpr int NUMBERS = 0;
+    static constexpr int NUMBERS = 2;
+    static constexpr StoredNumber STORED_NUMBERS[] = {{1, Q_RIGHT_MAX_ABS}};
     static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
     static constexpr int MATRIX_REDUCTIONS = 0;
 
@@ -229,24 +64,29 @@ struct sweep10OneByOneRule : Rule {
 
     template <class S, class C>
     NOINLINE static void sweep1(
-        i64 n, S* __restrict Q_lefts, const S* __restrict qs, const S* __restrict a2_rows_list,
-        const S* __restrict r2_products, const S* __restrict r2_product_2s) {
+        i64 n, const S* __restrict Q_rights,
+        ComputeScalar<S>* __restrict Q_right_max_abs_2_values) {
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C q = load_as<S, C>(qs + i);
-            C a2_rows = load_as<S, C>(a2_rows_list + i);
-            C r2_product = load_as<S, C>(r2_products + i);
-            C r2_product_2 = load_as<S, C>(r2_product_2s + i);
+            C Q_right = load_as<S, C>(Q_rights + i);
 
-            // U = rotate(U - lr_preconditioner * (y @ U - cols(p) * U) / a)
-            const C Q_left = q + a2_rows * (r2_product + C(0.5) * a2_rows * r2_product_2);
+            // balance = sqrt(max_abs(W) / max_abs(U))
+            const C Q_right_max_abs_2_value = abs(Q_right);
 
-            store_as<S>(Q_lefts + i, Q_left);
+            store_as<S>(Q_right_max_abs_2_values + i, Q_right_max_abs_2_value);
         }
     }
 
-    static void run_numbers(int step, const LoopInputs<sweep10OneByOneRule>& inputs) {
+    static void numbers1(Numbers& numbers) {
+        const double Q_right_max_abs_2 = numbers.Q_right_max_abs_2;
+        // balance = sqrt(max_abs(W) / max_abs(U))
+        const double Q_right_max_abs = Q_right_max_abs_2;
+        numbers.Q_right_max_abs = Q_right_max_abs;
+    }
+
+    static void run_numbers(int step, const LoopInputs<sweep10Rule>& inputs) {
         (void)inputs;
         switch (step) {
+            case RUN_NUMBERS1: return numbers1(inputs.named_numbers());
         }
     }
 
@@ -254,13 +94,11 @@ struct sweep10OneByOneRule : Rule {
     // and column values have a value for every element, and one loop runs over all elements.
     template <class S, class C, bool EXPANDED>
     static void run(
-        int step, const LoopInputs<sweep10OneByOneRule>& inputs,
+        int step, const LoopInputs<sweep10Rule>& inputs,
         i64 rows, i64 n, i64 pitch, const Pointer* at) {
         (void)rows, (void)pitch;
         switch (step) {
-            case RUN_SWEEP1:
-                return sweep1<S, C>(
-                    n, at[Q_LEFT], at[Q], at[A2_ROWS], at[R2_PRODUCT], at[R2_PRODUCT_2]);
+            case RUN_SWEEP1: return sweep1<S, C>(n, at[Q_RIGHT], at[Q_RIGHT_MAX_ABS_2_VALUE]);
         }
     }
 };
@@ -268,9 +106,9 @@ struct sweep10OneByOneRule : Rule {
 }  // namespace
 }  // namespace optgen
 
-// Read by the runtime: the kernel takes a table of shapes, and works on matrices.
-extern "C" const bool optgen_shapes = true, optgen_by_matrix = true;
+// Read by the runtime: the kernel takes a table of shapes.
+extern "C" const bool optgen_shapes = true;
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {
-    optgen::step<optgen::sweep10NotOneByOneRule, optgen::sweep10OneByOneRule>(*table, *threads);
+    optgen::step<optgen::sweep10Rule>(*table, *threads);
 }

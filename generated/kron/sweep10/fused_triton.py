@@ -9,204 +9,34 @@ import triton.language as tl
 from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
+    NUMEL,
     STREAMS,
     at,
+    maximum,
 )
 from optgen.runtime.fused_triton.device_reductions import (
-    TILE_SHAPE_INDEX,
-    VALUES,
-    elements,
-    extents,
-    inside,
-    is_whole,
-    lines,
-    lines_inside,
-    tile_at,
-    tile_extent,
-    whole_elements,
+    PARTIALS,
+    SUM_COUNT,
+    SUMS,
+    fold_chunk,
+    largest,
+    pick_largest,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
 SCALARS = tl.constexpr(0)
-WORKSPACE = WorkspaceSpec(scalars=SCALARS.value, in_phases=True, by_matrix=True, row_values=1)
+WORKSPACE = WorkspaceSpec(scalars=SCALARS.value, in_phases=True, sums=1)
 
 
 @triton.jit
-def sweep10_matrices1(
-    tensor,
-    matrix_group,
-    table,
-    shapes,
-    values,
-    num_tensors,
-    A2_ROWS_T: tl.constexpr,
-    DEPTH: tl.constexpr,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-):
-    """Compute, for some matrices of a tensor, the values that the next phase reads."""
-    entry = table + tensor
-    shape = shapes + tensor
-    depth, height, _width = extents(shape, num_tensors)
-    matrix = matrix_group * DEPTH
-    remaining_matrices = depth - matrix
-    values += tl.load(shape + VALUES * num_tensors)
-    row_values = values + matrix * height
-    a2_rows_list = (
-        tl.load(entry + (STREAMS + 2) * num_tensors).to(tl.pointer_type(A2_ROWS_T))
-        + matrix * height
-    )
-    for first in range(0, height, HEIGHT):
-        lanes = first + lines(height, DEPTH, HEIGHT)
-        mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
-        a2_rows = tl.load(a2_rows_list + lanes, mask, 0.0).to(tl.float64)
-        a2_rows_before = a2_rows
-        tl.store(row_values + lanes, a2_rows_before, mask)
+def sweep10_step_on_elements(Q_rights, lanes, mask, dtype: tl.constexpr):
+    """Reduce the elements `lanes` of one tensor."""
+    Q_right = tl.load(Q_rights + lanes, mask).to(dtype)
 
+    # balance = sqrt(max_abs(W) / max_abs(U))
+    Q_right_max_abs_2 = largest(Q_right, mask)
 
-@triton.jit(do_not_specialize=["num_tensors"])
-def sweep10_finish1(
-    first_programs,
-    tensor_indices,
-    table,
-    shapes,
-    values,
-    found_inf,
-    num_tensors,
-    A2_ROWS_T: tl.constexpr,
-    TILES: tl.constexpr,
-    FINISH_TILES: tl.constexpr,
-):
-    """Finish some matrices of a tensor."""
-    if found_inf is not None:
-        if tl.load(found_inf) != 0.0:
-            return
-    tensor = tl.load(tensor_indices + tl.program_id(0))
-    program = tl.program_id(0) - tl.load(first_programs + tensor)
-    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
-    for k in tl.static_range(len(TILES)):
-        if tile_shape_index == k:
-            sweep10_matrices1(
-                tensor,
-                program,
-                table,
-                shapes,
-                values,
-                num_tensors,
-                A2_ROWS_T,
-                FINISH_TILES[k][0],
-                FINISH_TILES[k][1],
-                FINISH_TILES[k][2],
-            )
-
-
-@triton.jit
-def sweep10_step_on_elements(
-    Q_lefts,
-    qs,
-    r2_products,
-    r2_product_2s,
-    lanes,
-    mask,
-    a2_rows_befores,
-    in_rows,
-    dtype: tl.constexpr,
-):
-    """Update the elements `lanes` of one tensor in place."""
-    Q_left = tl.load(Q_lefts + lanes, mask).to(dtype)
-    q = tl.load(qs + lanes, mask).to(dtype)
-    r2_product = tl.load(r2_products + lanes, mask).to(dtype)
-    r2_product_2 = tl.load(r2_product_2s + lanes, mask).to(dtype)
-    a2_rows_before = tl.load(a2_rows_befores, in_rows)[:, :, None]
-
-    # U = rotate(U - lr_preconditioner * (y @ U - cols(p) * U) / a)
-    Q_left = q + (r2_product + 0.5 * r2_product_2 * a2_rows_before) * a2_rows_before
-
-    tl.store(Q_lefts + lanes, Q_left.to(Q_lefts.dtype.element_ty), mask)
-
-
-@triton.jit
-def sweep10_step_on_tile(
-    tensor,
-    depth,
-    height,
-    width,
-    table,
-    shapes,
-    values,
-    found_inf,
-    num_tensors,
-    COMPUTE_T: tl.constexpr,
-    Q_LEFT_T: tl.constexpr,
-    Q_T: tl.constexpr,
-    R2_PRODUCT_T: tl.constexpr,
-    R2_PRODUCT_2_T: tl.constexpr,
-    VECTOR: tl.constexpr,
-    DEPTH: tl.constexpr,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-):
-    """Update one tile of one tensor: without masks if full and aligned, else with masks."""
-    entry = table + tensor
-    shape = shapes + tensor
-    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
-    matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
-    remaining_matrices = tile_extent(depth, matrix, DEPTH)
-    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
-    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
-    if found_inf is not None:
-        if tl.load(found_inf) != 0.0:
-            remaining_matrices = 0
-    first_row = matrix * height + tile_row * HEIGHT
-    start = first_row * width + tile_column * WIDTH
-    in_rows = lines_inside(remaining_matrices, remaining_rows, DEPTH, HEIGHT)
-    row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
-    values += tl.load(shape + VALUES * num_tensors)
-    row_values = values + row_lanes
-    a2_rows_befores = row_values
-    Q_lefts = tl.load(entry + STREAMS * num_tensors)
-    qs = tl.load(entry + (STREAMS + 1) * num_tensors)
-    r2_products = tl.load(entry + (STREAMS + 3) * num_tensors)
-    r2_product_2s = tl.load(entry + (STREAMS + 4) * num_tensors)
-    full = is_whole(
-        remaining_matrices,
-        remaining_rows,
-        remaining_columns,
-        height,
-        width,
-        VECTOR,
-        DEPTH,
-        HEIGHT,
-        WIDTH,
-    )
-    height, width = height.to(tl.int32), width.to(tl.int32)
-    if full & ((Q_lefts | qs | r2_products | r2_product_2s) & 15 == 0):
-        lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
-        sweep10_step_on_elements(
-            at(Q_lefts, start, Q_LEFT_T, VECTOR),
-            at(qs, start, Q_T, VECTOR),
-            at(r2_products, start, R2_PRODUCT_T, VECTOR),
-            at(r2_product_2s, start, R2_PRODUCT_2_T, VECTOR),
-            lanes,
-            None,
-            a2_rows_befores,
-            None,
-            COMPUTE_T,
-        )
-    else:
-        lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
-        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
-        sweep10_step_on_elements(
-            at(Q_lefts, start, Q_LEFT_T, 1),
-            at(qs, start, Q_T, 1),
-            at(r2_products, start, R2_PRODUCT_T, 1),
-            at(r2_product_2s, start, R2_PRODUCT_2_T, 1),
-            lanes,
-            mask,
-            a2_rows_befores,
-            in_rows,
-            COMPUTE_T,
-        )
+    return Q_right_max_abs_2
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -214,76 +44,99 @@ def sweep10_step(
     table,
     tensor_of_block,
     shapes,
-    values,
+    partials,
     found_inf,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    Q_LEFT_T: tl.constexpr,
-    Q_T: tl.constexpr,
-    R2_PRODUCT_T: tl.constexpr,
-    R2_PRODUCT_2_T: tl.constexpr,
+    Q_RIGHT_T: tl.constexpr,
     VECTOR: tl.constexpr,
-    TILES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TAIL: tl.constexpr,
 ):
-    """Update one tile of one tensor, in the tile shape that its matrices fill best."""
+    """Reduce one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
-    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
-    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
-    for k in tl.static_range(len(TILES)):
-        if tile_shape_index == k:
-            sweep10_step_on_tile(
-                tensor,
-                depth,
-                height,
-                width,
-                table,
-                shapes,
-                values,
-                found_inf,
-                num_tensors,
-                COMPUTE_T,
-                Q_LEFT_T,
-                Q_T,
-                R2_PRODUCT_T,
-                R2_PRODUCT_2_T,
-                VECTOR,
-                TILES[k][0],
-                TILES[k][1],
-                TILES[k][2],
+    entry = table + tensor
+    shape = shapes + tensor
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
+    start = block * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            count = 0
+    Q_rights = tl.load(entry + STREAMS * num_tensors)
+    Q_right_max_abs_2 = tl.zeros((), tl.float64)
+    if (count == BLOCK) & ((Q_rights) & 15 == 0):
+        Q_right_max_abs_2 = sweep10_step_on_elements(
+            at(Q_rights, start, Q_RIGHT_T, VECTOR), tl.arange(0, BLOCK), None, COMPUTE_T
+        )
+    else:
+        for first in range(0, count, TAIL):
+            lanes = first + tl.arange(0, TAIL)
+            more_Q_right_max_abs_2 = sweep10_step_on_elements(
+                at(Q_rights, start, Q_RIGHT_T, 1), lanes, lanes < count, COMPUTE_T
             )
+            Q_right_max_abs_2 = maximum(Q_right_max_abs_2, more_Q_right_max_abs_2)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    tl.store(partials + block, Q_right_max_abs_2)
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep10_fold1(
+    first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr
+):
+    """Combine the partial sums of large tensors, chunk by chunk."""
+    fold_chunk(
+        first_programs, tensor_indices, shapes, partials, num_tensors, FOLD, RESULTS=1, MAXIMA=1
+    )
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def sweep10_finish1(
+    table, shapes, partials, found_inf, num_tensors, Q_RIGHT_MAX_ABS_T: tl.constexpr
+):
+    """Compute, for one tensor, the numbers that the next phase reads."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
+    entry = table + tl.program_id(0)
+    shape = shapes + tl.program_id(0)
+    sums = partials + tl.load(shape + SUMS * num_tensors)
+    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
+    Q_right_max_abs_2 = pick_largest(sums, sum_count)
+    # balance = sqrt(max_abs(W) / max_abs(U))
+    Q_right_max_abs = Q_right_max_abs_2
+    Q_right_max_abs_list = tl.load(entry + (STREAMS + 2) * num_tensors).to(
+        tl.pointer_type(Q_RIGHT_MAX_ABS_T)
+    )
+    tl.store(Q_right_max_abs_list, Q_right_max_abs.to(Q_RIGHT_MAX_ABS_T))
 
 
 def update(bucket: Bucket) -> None:
     """Launch the sweep and the finishes, each for all tensors at once."""
     work = bucket.workspace
     whole = bucket.whole_workspace
-    programs = bucket.finish_programs()
-    bucket.launch(
-        sweep10_finish1,
-        programs.total,
-        programs.first_programs,
-        programs.tensor_indices,
-        bucket.table,
-        whole.shapes,
-        whole.values,
-        bucket.found_inf,
-        bucket.num_tensors,
-        bucket.types[2],
-        **whole.line_options,
-    )
     bucket.launch(
         sweep10_step,
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
         work.shapes,
-        work.values,
+        work.partials,
         bucket.found_inf,
         bucket.num_tensors,
         bucket.compute_type,
         bucket.types[0],
-        bucket.types[1],
-        bucket.types[3],
-        bucket.types[4],
         **bucket.options,
+    )
+    bucket.fold(sweep10_fold1, results=1, maxima=1)
+    bucket.launch(
+        sweep10_finish1,
+        bucket.num_tensors,
+        bucket.table,
+        whole.shapes,
+        whole.partials,
+        bucket.found_inf,
+        bucket.num_tensors,
+        bucket.scalar_types[0],
+        **whole.number_options,
     )

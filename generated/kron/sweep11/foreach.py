@@ -7,25 +7,28 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.parts import list_blocks, sublists
-from optgen.runtime.eager.reductions import max_abs, stacked_numbers, write, zero_sum
+from optgen.runtime.eager.reductions import stacked_numbers, write
+from optgen.runtime.eager.scalars import sqrt
 
 
 def update(
-    Q_rights: list[Tensor],
-    Q_right_agains: list[Tensor],
+    Q_lefts: list[Tensor],
+    Q_left_agains: list[Tensor],
+    balances: list[Tensor],
     Q_right_max_abs_list: list[Tensor],
+    Q_left_max_abs_list: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
-    for sublist in sublists(Q_rights, Q_right_agains, Q_right_max_abs_list):
-        Q_rights, Q_right_agains, Q_right_max_abs_list = sublist
-        Q_right_max_abs = stacked_numbers(Q_rights[0], Q_right_max_abs_list)
-        Q_right_max_abs_2 = zero_sum(Q_rights[0], len(Q_rights))
-        Q_right_max_abs_2s = Q_right_max_abs_2.unbind()
-        for (Q_right_blocks,) in list_blocks(Q_rights):
-            # balance = sqrt(max_abs(W) / max_abs(U))
-            torch._foreach_maximum_(
-                Q_right_max_abs_2s, [max_abs(Q_right_block) for Q_right_block in Q_right_blocks]
-            )
+    for sublist in sublists(
+        Q_lefts, Q_left_agains, balances, Q_right_max_abs_list, Q_left_max_abs_list
+    ):
+        Q_lefts, Q_left_agains, balances, Q_right_max_abs_list, Q_left_max_abs_list = sublist
+        balance = stacked_numbers(Q_lefts[0], balances)
+        Q_right_max_abs = stacked_numbers(Q_lefts[0], Q_right_max_abs_list)
+        Q_left_max_abs = stacked_numbers(Q_lefts[0], Q_left_max_abs_list)
         # balance = sqrt(max_abs(W) / max_abs(U))
-        Q_right_max_abs = Q_right_max_abs_2
-        write(Q_right_max_abs_list, Q_right_max_abs.flatten())
+        balance = sqrt(Q_right_max_abs / Q_left_max_abs)
+        write(balances, balance.flatten())
+        for Q_left_blocks, balance_blocks in list_blocks(Q_lefts, balance.unbind()):
+            # U, W = U * balance, W / balance
+            torch._foreach_mul_(Q_left_blocks, balance_blocks)

@@ -3,25 +3,28 @@
 # Comments quote whole statements of the rule; ../outlined.py computes their matrix ops.
 """kron.sweep11 on one tensor at a time."""
 
-import torch
 from torch import Tensor
 
 from optgen.runtime.eager.parts import blocks
-from optgen.runtime.eager.reductions import max_abs, number, zero_sum
+from optgen.runtime.eager.reductions import number
+from optgen.runtime.eager.scalars import sqrt
 
 
 def update(
-    Q_rights: list[Tensor],
-    Q_right_agains: list[Tensor],
+    Q_lefts: list[Tensor],
+    Q_left_agains: list[Tensor],
+    balances: list[Tensor],
     Q_right_max_abs_list: list[Tensor],
+    Q_left_max_abs_list: list[Tensor],
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
-    for index in range(len(Q_rights)):
-        Q_right_max_abs = number(Q_rights[index], Q_right_max_abs_list[index])
-        Q_right_max_abs_2 = zero_sum(Q_rights[index])
-        for (Q_right_block,) in blocks(Q_rights[index]):
-            # balance = sqrt(max_abs(W) / max_abs(U))
-            torch.maximum(Q_right_max_abs_2, max_abs(Q_right_block), out=Q_right_max_abs_2)
+    for index in range(len(Q_lefts)):
+        balance = number(Q_lefts[index], balances[index])
+        Q_right_max_abs = number(Q_lefts[index], Q_right_max_abs_list[index])
+        Q_left_max_abs = number(Q_lefts[index], Q_left_max_abs_list[index])
         # balance = sqrt(max_abs(W) / max_abs(U))
-        Q_right_max_abs = Q_right_max_abs_2
-        Q_right_max_abs_list[index].copy_(Q_right_max_abs.view(()))
+        balance = sqrt(Q_right_max_abs / Q_left_max_abs)
+        balances[index].copy_(balance.view(()))
+        for Q_left_block, balance_block in blocks(Q_lefts[index], balance):
+            # U, W = U * balance, W / balance
+            Q_left_block.mul_(balance_block)

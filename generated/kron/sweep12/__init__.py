@@ -12,25 +12,21 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep12",
-        states=(
-            State("balance", shape="scalar", on_device=True),
-            State("Q_right_max_abs", shape="scalar", written=False, on_device=True),
-            State("Q_left_max_abs", shape="scalar", written=False, on_device=True),
-        ),
+        states=(State("balance", shape="scalar", written=False, on_device=True),),
         hypers=(),
         step=None,
         tensor_hypers=(),
+        elementwise=False,
+        by_matrix=True,
     ),
     lowerings=__name__,
 )
 
 
 def sweep12(
-    Q_lefts: Sequence[Tensor],
-    Q_left_agains: Sequence[Tensor],
+    Q_rights: Sequence[Tensor],
+    Q_right_agains: Sequence[Tensor],
     balances: Sequence[Tensor],
-    Q_right_max_abs_list: Sequence[Tensor],
-    Q_left_max_abs_list: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of Kron, which outlined.py calls."""
-    _update(Q_lefts, Q_left_agains, balances, Q_right_max_abs_list, Q_left_max_abs_list)
+    _update(Q_rights, Q_right_agains, balances)

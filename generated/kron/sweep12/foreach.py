@@ -7,28 +7,21 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.parts import list_blocks, sublists
-from optgen.runtime.eager.reductions import stacked_numbers, write
-from optgen.runtime.eager.scalars import sqrt
+from optgen.runtime.eager.reductions import stacked_numbers
 
 
 def update(
-    Q_lefts: list[Tensor],
-    Q_left_agains: list[Tensor],
+    Q_rights: list[Tensor],
+    Q_right_agains: list[Tensor],
     balances: list[Tensor],
-    Q_right_max_abs_list: list[Tensor],
-    Q_left_max_abs_list: list[Tensor],
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for sublist in sublists(
-        Q_lefts, Q_left_agains, balances, Q_right_max_abs_list, Q_left_max_abs_list
-    ):
-        Q_lefts, Q_left_agains, balances, Q_right_max_abs_list, Q_left_max_abs_list = sublist
-        balance = stacked_numbers(Q_lefts[0], balances)
-        Q_right_max_abs = stacked_numbers(Q_lefts[0], Q_right_max_abs_list)
-        Q_left_max_abs = stacked_numbers(Q_lefts[0], Q_left_max_abs_list)
-        # balance = sqrt(max_abs(W) / max_abs(U))
-        balance = sqrt(Q_right_max_abs / Q_left_max_abs)
-        write(balances, balance.flatten())
-        for Q_left_blocks, balance_blocks in list_blocks(Q_lefts, balance.unbind()):
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for sublist in sublists(Q_rights, Q_right_agains, balances):
+        Q_rights, Q_right_agains, balances = sublist
+        balance = stacked_numbers(Q_rights[0], balances)
+        balance_before = balance.clone()
+        # U, W = U * balance, W / balance
+        Q_right_scale = 1 / balance_before
+        for Q_right_blocks, Q_right_scale_blocks in list_blocks(Q_rights, Q_right_scale.unbind()):
             # U, W = U * balance, W / balance
-            torch._foreach_mul_(Q_left_blocks, balance_blocks)
+            torch._foreach_mul_(Q_right_blocks, Q_right_scale_blocks)

@@ -7,24 +7,19 @@ from torch import Tensor
 
 from optgen.runtime.eager.parts import blocks
 from optgen.runtime.eager.reductions import number
-from optgen.runtime.eager.scalars import sqrt
 
 
 def update(
-    Q_lefts: list[Tensor],
-    Q_left_agains: list[Tensor],
+    Q_rights: list[Tensor],
+    Q_right_agains: list[Tensor],
     balances: list[Tensor],
-    Q_right_max_abs_list: list[Tensor],
-    Q_left_max_abs_list: list[Tensor],
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for index in range(len(Q_lefts)):
-        balance = number(Q_lefts[index], balances[index])
-        Q_right_max_abs = number(Q_lefts[index], Q_right_max_abs_list[index])
-        Q_left_max_abs = number(Q_lefts[index], Q_left_max_abs_list[index])
-        # balance = sqrt(max_abs(W) / max_abs(U))
-        balance = sqrt(Q_right_max_abs / Q_left_max_abs)
-        balances[index].copy_(balance.view(()))
-        for Q_left_block, balance_block in blocks(Q_lefts[index], balance):
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for index in range(len(Q_rights)):
+        balance = number(Q_rights[index], balances[index])
+        balance_before = balance.clone()
+        # U, W = U * balance, W / balance
+        Q_right_scale = 1 / balance_before
+        for Q_right_block, Q_right_scale_block in blocks(Q_rights[index], Q_right_scale):
             # U, W = U * balance, W / balance
-            Q_left_block.mul_(balance_block)
+            Q_right_block.mul_(Q_right_scale_block)

@@ -9,8 +9,8 @@ namespace {
 // Elementwise part of a step of Kron, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { Q_LEFT, Q_LEFT_AGAIN, STREAMS };
-    enum { BALANCE, Q_RIGHT_MAX_ABS, Q_LEFT_MAX_ABS, CELLS };
+    enum { Q_RIGHT, Q_RIGHT_AGAIN, STREAMS };
+    enum { BALANCE, CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
@@ -21,43 +21,39 @@ struct Rule : RuleDefaults {
 
     // Results of the scalar program that the sweep reads.
     struct Scalars {
-        double balance;
+        double inverse_balance;
     };
 
     // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers&, Scalar* cells, unsigned, const Sizes&) {
-        double balance = cells[BALANCE].value;
-        const double Q_right_max_abs = cells[Q_RIGHT_MAX_ABS].value;
-        const double Q_left_max_abs = cells[Q_LEFT_MAX_ABS].value;
-        // balance = sqrt(max_abs(W) / max_abs(U))
-        balance = cells[BALANCE].rounded_to_dtype(sqrt(Q_right_max_abs / Q_left_max_abs));
-        cells[BALANCE].value = balance;
-        return {balance};
+        const double balance = cells[BALANCE].value;
+        const double inverse_balance = 1 / balance;
+        return {inverse_balance};
     }
 
     // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Scalars& scalars, i64 n, Stream<S> Q_lefts, Stream<const S> Q_left_agains) {
+        const Scalars& scalars, i64 n, Stream<S> Q_rights, Stream<const S> Q_right_agains) {
         using C = ComputeType<S>;
-        const C balance = C(scalars.balance);
+        const C inverse_balance = C(scalars.inverse_balance);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C Q_left = load(Q_lefts + i, ahead);
-            C Q_left_again = load(Q_left_agains + i, ahead);
+            C Q_right = load(Q_rights + i, ahead);
+            C Q_right_again = load(Q_right_agains + i, ahead);
 
             // U, W = U * balance, W / balance
-            Q_left = balance * Q_left;
+            Q_right = inverse_balance * Q_right;
 
-            store(Q_lefts + i, Q_left);
+            store(Q_rights + i, Q_right);
         }
     }
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
-        return sweep<S>(inputs.scalars, n, streams[Q_LEFT], streams[Q_LEFT_AGAIN]);
+        return sweep<S>(inputs.scalars, n, streams[Q_RIGHT], streams[Q_RIGHT_AGAIN]);
     }
 };
 

@@ -12,8 +12,6 @@ from optgen.runtime.fused_triton.device_functions import (
     NUMEL,
     STREAMS,
     at,
-    rounded,
-    sqrt,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
@@ -22,46 +20,28 @@ WORKSPACE = WorkspaceSpec(scalars=SCALARS.value)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def sweep12_scalars(
-    table,
-    hypers,
-    scalars,
-    num_tensors,
-    BALANCE_T: tl.constexpr,
-    Q_RIGHT_MAX_ABS_T: tl.constexpr,
-    Q_LEFT_MAX_ABS_T: tl.constexpr,
-):
+def sweep12_scalars(table, hypers, scalars, num_tensors, BALANCE_T: tl.constexpr):
     """Advance one tensor's scalar states, and compute its scalars in float64."""
     entry = table + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
     balances = tl.load(entry + (STREAMS + 2) * num_tensors).to(tl.pointer_type(BALANCE_T))
     balance = tl.load(balances).to(tl.float64)
-    Q_right_max_abs_list = tl.load(entry + (STREAMS + 3) * num_tensors).to(
-        tl.pointer_type(Q_RIGHT_MAX_ABS_T)
-    )
-    Q_right_max_abs = tl.load(Q_right_max_abs_list).to(tl.float64)
-    Q_left_max_abs_list = tl.load(entry + (STREAMS + 4) * num_tensors).to(
-        tl.pointer_type(Q_LEFT_MAX_ABS_T)
-    )
-    Q_left_max_abs = tl.load(Q_left_max_abs_list).to(tl.float64)
 
-    # balance = sqrt(max_abs(W) / max_abs(U))
-    balance = rounded(sqrt(Q_right_max_abs / Q_left_max_abs), BALANCE_T)
+    inverse_balance = 1 / balance
 
-    tl.store(balances, balance.to(BALANCE_T))
-    tl.store(scalars, balance)
+    tl.store(scalars, inverse_balance)
 
 
 @triton.jit
-def sweep12_step_on_elements(Q_lefts, lanes, mask, scalars, dtype: tl.constexpr):
+def sweep12_step_on_elements(Q_rights, lanes, mask, scalars, dtype: tl.constexpr):
     """Update the elements `lanes` of one tensor in place."""
-    Q_left = tl.load(Q_lefts + lanes, mask).to(dtype)
-    balance = tl.load(scalars)
+    Q_right = tl.load(Q_rights + lanes, mask).to(dtype)
+    inverse_balance = tl.load(scalars)
 
     # U, W = U * balance, W / balance
-    Q_left = balance * Q_left
+    Q_right = inverse_balance * Q_right
 
-    tl.store(Q_lefts + lanes, Q_left.to(Q_lefts.dtype.element_ty), mask)
+    tl.store(Q_rights + lanes, Q_right.to(Q_rights.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -71,7 +51,7 @@ def sweep12_step(
     scalars,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    Q_LEFT_T: tl.constexpr,
+    Q_RIGHT_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -83,16 +63,16 @@ def sweep12_step(
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    Q_lefts = tl.load(entry + STREAMS * num_tensors)
-    if (count == BLOCK) & ((Q_lefts) & 15 == 0):
+    Q_rights = tl.load(entry + STREAMS * num_tensors)
+    if (count == BLOCK) & ((Q_rights) & 15 == 0):
         sweep12_step_on_elements(
-            at(Q_lefts, start, Q_LEFT_T, VECTOR), tl.arange(0, BLOCK), None, scalars, COMPUTE_T
+            at(Q_rights, start, Q_RIGHT_T, VECTOR), tl.arange(0, BLOCK), None, scalars, COMPUTE_T
         )
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             sweep12_step_on_elements(
-                at(Q_lefts, start, Q_LEFT_T, 1), lanes, lanes < count, scalars, COMPUTE_T
+                at(Q_rights, start, Q_RIGHT_T, 1), lanes, lanes < count, scalars, COMPUTE_T
             )
 
 

@@ -7,24 +7,31 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from optgen.runtime.elementwise import Elementwise
-from optgen.runtime.rule import Rule, State
+from optgen.runtime.rule import Rule
 
 _update = Elementwise(
     Rule(
         name="sweep13",
-        states=(State("balance", shape="scalar", written=False, on_device=True),),
-        hypers=(),
+        states=(),
+        hypers=("lr", "max_average", "param_numel", "max_element"),
         step=None,
         tensor_hypers=(),
+        elementwise=False,
     ),
     lowerings=__name__,
 )
 
 
 def sweep13(
-    Q_rights: Sequence[Tensor],
-    Q_right_agains: Sequence[Tensor],
-    balances: Sequence[Tensor],
+    params: Sequence[Tensor],
+    us: Sequence[Tensor],
+    *,
+    lr: float = 0.0,
+    max_average: float = 0.0,
+    param_numel: float = 0.0,
+    max_element: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of Kron, which outlined.py calls."""
-    _update(Q_rights, Q_right_agains, balances)
+    _update(
+        params, us, lr=lr, max_average=max_average, param_numel=param_numel, max_element=max_element
+    )

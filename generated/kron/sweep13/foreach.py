@@ -7,21 +7,36 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.parts import list_blocks, sublists
-from optgen.runtime.eager.reductions import stacked_numbers
+from optgen.runtime.eager.reductions import sum_of_squares, zero_sum
+from optgen.runtime.eager.scalars import minimum, sqrt
 
 
 def update(
-    Q_rights: list[Tensor],
-    Q_right_agains: list[Tensor],
-    balances: list[Tensor],
+    params: list[Tensor],
+    us: list[Tensor],
+    *,
+    lr: float,
+    max_average: float,
+    param_numel: float,
+    max_element: float,
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for sublist in sublists(Q_rights, Q_right_agains, balances):
-        Q_rights, Q_right_agains, balances = sublist
-        balance = stacked_numbers(Q_rights[0], balances)
-        balance_before = balance.clone()
-        # U, W = U * balance, W / balance
-        Q_right_scale = 1 / balance_before
-        for Q_right_blocks, Q_right_scale_blocks in list_blocks(Q_rights, Q_right_scale.unbind()):
-            # U, W = U * balance, W / balance
-            torch._foreach_mul_(Q_right_blocks, Q_right_scale_blocks)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for sublist in sublists(params, us):
+        params, us = sublist
+        u_sq_sum = zero_sum(params[0], len(params))
+        u_sq_sums = u_sq_sum.unbind()
+        for (u_blocks,) in list_blocks(us):
+            # u = u * minimum(max_average / rms(u), 1)
+            torch._foreach_add_(u_sq_sums, [sum_of_squares(u_block) for u_block in u_blocks])
+        # u = u * minimum(max_average / rms(u), 1)
+        # p = p - lr * clamp(u, -max_element, max_element)
+        param_scale = minimum(max_average / sqrt(u_sq_sum / param_numel), 1)
+        for param_blocks, u_blocks, param_scale_blocks in list_blocks(
+            params, us, param_scale.unbind()
+        ):
+            # u = u * minimum(max_average / rms(u), 1)
+            # p = p - lr * clamp(u, -max_element, max_element)
+            operands = torch._foreach_mul(u_blocks, param_scale_blocks)
+            torch._foreach_clamp_min_(operands, -max_element)
+            torch._foreach_clamp_max_(operands, max_element)
+            torch._foreach_add_(param_blocks, operands, alpha=-lr)

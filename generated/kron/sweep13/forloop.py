@@ -6,20 +6,34 @@
 from torch import Tensor
 
 from optgen.runtime.eager.parts import blocks
-from optgen.runtime.eager.reductions import number
+from optgen.runtime.eager.reductions import sum_of_squares, zero_sum
+from optgen.runtime.eager.scalars import minimum, sqrt
 
 
 def update(
-    Q_rights: list[Tensor],
-    Q_right_agains: list[Tensor],
-    balances: list[Tensor],
+    params: list[Tensor],
+    us: list[Tensor],
+    *,
+    lr: float,
+    max_average: float,
+    param_numel: float,
+    max_element: float,
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for index in range(len(Q_rights)):
-        balance = number(Q_rights[index], balances[index])
-        balance_before = balance.clone()
-        # U, W = U * balance, W / balance
-        Q_right_scale = 1 / balance_before
-        for Q_right_block, Q_right_scale_block in blocks(Q_rights[index], Q_right_scale):
-            # U, W = U * balance, W / balance
-            Q_right_block.mul_(Q_right_scale_block)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for index in range(len(params)):
+        u_sq_sum = zero_sum(params[index])
+        for (u_block,) in blocks(us[index]):
+            # u = u * minimum(max_average / rms(u), 1)
+            u_sq_sum.add_(sum_of_squares(u_block))
+        # u = u * minimum(max_average / rms(u), 1)
+        # p = p - lr * clamp(u, -max_element, max_element)
+        param_scale = minimum(max_average / sqrt(u_sq_sum / param_numel), 1)
+        for param_block, u_block, param_scale_block in blocks(
+            params[index], us[index], param_scale
+        ):
+            # u = u * minimum(max_average / rms(u), 1)
+            # p = p - lr * clamp(u, -max_element, max_element)
+            operand = (
+                u_block.mul(param_scale_block).clamp_min_(-max_element).clamp_max_(max_element)
+            )
+            param_block.add_(operand, alpha=-lr)

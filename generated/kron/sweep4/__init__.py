@@ -12,21 +12,24 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep4",
-        states=(State("bound", shape="scalar", written=False, on_device=True),),
-        hypers=("one_minus_betaL",),
+        states=(State("L_left", shape="row", written=False),),
+        hypers=("lr_preconditioner", "Q_left_weight"),
         step=None,
         tensor_hypers=(),
+        elementwise=False,
+        by_matrix=True,
     ),
     lowerings=__name__,
 )
 
 
 def sweep4(
+    qs: Sequence[Tensor],
+    Q_lefts: Sequence[Tensor],
     L_lefts: Sequence[Tensor],
-    L_left_agains: Sequence[Tensor],
-    bounds: Sequence[Tensor],
     *,
-    one_minus_betaL: float = 0.0,
+    lr_preconditioner: float = 0.0,
+    Q_left_weight: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of Kron, which outlined.py calls."""
-    _update(L_lefts, L_left_agains, bounds, one_minus_betaL=one_minus_betaL)
+    _update(qs, Q_lefts, L_lefts, lr_preconditioner=lr_preconditioner, Q_left_weight=Q_left_weight)

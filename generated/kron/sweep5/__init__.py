@@ -12,24 +12,19 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep5",
-        states=(State("L_left", shape="row", written=False),),
-        hypers=("lr_preconditioner", "Q_left_weight"),
+        states=(State("q", written=False),),
+        hypers=(),
         step=None,
         tensor_hypers=(),
-        elementwise=False,
-        by_matrix=True,
     ),
     lowerings=__name__,
 )
 
 
 def sweep5(
+    rs: Sequence[Tensor],
+    q_transposes: Sequence[Tensor],
     qs: Sequence[Tensor],
-    Q_lefts: Sequence[Tensor],
-    L_lefts: Sequence[Tensor],
-    *,
-    lr_preconditioner: float = 0.0,
-    Q_left_weight: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of Kron, which outlined.py calls."""
-    _update(qs, Q_lefts, L_lefts, lr_preconditioner=lr_preconditioner, Q_left_weight=Q_left_weight)
+    _update(rs, q_transposes, qs)

@@ -12,19 +12,21 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep6",
-        states=(State("q", written=False),),
+        states=(State("eigenvalues_max_abs_2", shape="scalar", written=False, on_device=True),),
         hypers=(),
         step=None,
         tensor_hypers=(),
+        elementwise=False,
+        by_matrix=True,
     ),
     lowerings=__name__,
 )
 
 
 def sweep6(
+    eigenvalues_max_abs_2_scaleds: Sequence[Tensor],
     rs: Sequence[Tensor],
-    q_transposes: Sequence[Tensor],
-    qs: Sequence[Tensor],
+    eigenvalues_max_abs_2s: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of Kron, which outlined.py calls."""
-    _update(rs, q_transposes, qs)
+    _update(eigenvalues_max_abs_2_scaleds, rs, eigenvalues_max_abs_2s)

@@ -6,17 +6,36 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.parts import chunks
+from optgen.runtime.eager.parts import list_blocks, sublists
+from optgen.runtime.eager.reductions import stacked_numbers
+from optgen.runtime.eager.scalars import sqrt
 
 
 def update(
+    eigenvalues_max_abs_2_scaleds: list[Tensor],
     rs: list[Tensor],
-    q_transposes: list[Tensor],
-    qs: list[Tensor],
+    eigenvalues_max_abs_2s: list[Tensor],
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(rs, q_transposes, qs):
-        rs, q_transposes, qs = chunk
-        # r = transpose(q) - q
-        updates = torch._foreach_sub(q_transposes, qs)
-        torch._foreach_copy_(rs, updates)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for sublist in sublists(eigenvalues_max_abs_2_scaleds, rs, eigenvalues_max_abs_2s):
+        eigenvalues_max_abs_2_scaleds, rs, eigenvalues_max_abs_2s = sublist
+        eigenvalues_max_abs_2 = stacked_numbers(
+            eigenvalues_max_abs_2_scaleds[0], eigenvalues_max_abs_2s
+        )
+        eigenvalues_max_abs_2_before = eigenvalues_max_abs_2.clone()
+        # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
+        # first, second = trace(r @ q), trace(r @ r @ q)
+        eigenvalues_max_abs_2_scaled_scale = 1 / (
+            sqrt(eigenvalues_max_abs_2_before) + 1.1754943508222875e-38
+        )
+        for (
+            eigenvalues_max_abs_2_scaled_blocks,
+            r_blocks,
+            eigenvalues_max_abs_2_scaled_scale_blocks,
+        ) in list_blocks(
+            eigenvalues_max_abs_2_scaleds, rs, eigenvalues_max_abs_2_scaled_scale.unbind()
+        ):
+            # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
+            # first, second = trace(r @ q), trace(r @ r @ q)
+            updates = torch._foreach_mul(r_blocks, eigenvalues_max_abs_2_scaled_scale_blocks)
+            torch._foreach_copy_(eigenvalues_max_abs_2_scaled_blocks, updates)

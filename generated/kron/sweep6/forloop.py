@@ -5,16 +5,35 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.parts import zip_slices
+from optgen.runtime.eager.parts import blocks
+from optgen.runtime.eager.reductions import number
+from optgen.runtime.eager.scalars import sqrt
 
 
 def update(
+    eigenvalues_max_abs_2_scaleds: list[Tensor],
     rs: list[Tensor],
-    q_transposes: list[Tensor],
-    qs: list[Tensor],
+    eigenvalues_max_abs_2s: list[Tensor],
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for r, q_transpose, q in zip_slices(rs, q_transposes, qs):
-        # r = transpose(q) - q
-        update = q_transpose.sub(q)
-        r.copy_(update)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for index in range(len(eigenvalues_max_abs_2_scaleds)):
+        eigenvalues_max_abs_2 = number(
+            eigenvalues_max_abs_2_scaleds[index], eigenvalues_max_abs_2s[index]
+        )
+        eigenvalues_max_abs_2_before = eigenvalues_max_abs_2.clone()
+        # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
+        # first, second = trace(r @ q), trace(r @ r @ q)
+        eigenvalues_max_abs_2_scaled_scale = 1 / (
+            sqrt(eigenvalues_max_abs_2_before) + 1.1754943508222875e-38
+        )
+        for (
+            eigenvalues_max_abs_2_scaled_block,
+            r_block,
+            eigenvalues_max_abs_2_scaled_scale_block,
+        ) in blocks(
+            eigenvalues_max_abs_2_scaleds[index], rs[index], eigenvalues_max_abs_2_scaled_scale
+        ):
+            # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
+            # first, second = trace(r @ q), trace(r @ r @ q)
+            update = r_block.mul(eigenvalues_max_abs_2_scaled_scale_block)
+            eigenvalues_max_abs_2_scaled_block.copy_(update)

@@ -9,9 +9,8 @@ namespace {
 // Elementwise part of a step of Kron, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { R, Q_TRANSPOSE, Q, STREAMS };
-    static constexpr u32 READ_ONLY = 1 << Q_TRANSPOSE | 1 << Q;
-    enum { CELLS };
+    enum { EIGENVALUES_MAX_ABS_2_SCALED, R, STREAMS };
+    enum { EIGENVALUES_MAX_ABS_2, CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
@@ -22,45 +21,42 @@ struct Rule : RuleDefaults {
 
     // Results of the scalar program that the sweep reads.
     struct Scalars {
+        double r_weight;
     };
 
     // Scalar program: computed once per step and parameter, in double.
-    static Scalars program(const Hypers&, Scalar*, unsigned, const Sizes&) {
-        return {};
+    static Scalars program(const Hypers&, Scalar* cells, unsigned, const Sizes&) {
+        const double eigenvalues_max_abs_2 = cells[EIGENVALUES_MAX_ABS_2].value;
+        const double eigenvalues_max_abs_2_sqrt = sqrt(eigenvalues_max_abs_2);
+        const double r_weight = 1 / (eigenvalues_max_abs_2_sqrt + 1.1754943508222875e-38);
+        return {r_weight};
     }
 
     // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        i64 n, Stream<S> rs, Stream<const S> q_transposes, Stream<const S> qs) {
+        const Scalars& scalars, i64 n, Stream<S> eigenvalues_max_abs_2_scaleds,
+        Stream<const S> rs) {
         using C = ComputeType<S>;
+        const C r_weight = C(scalars.r_weight);
         const i64 ahead = prefetch_distance<S>(n);
-        const i64 strip = prefetch_strip<S>(n);
 
-        for (i64 begin = 0; begin < n; begin += strip) {
-            const i64 end = begin + strip < n ? begin + strip : n;
-            for (i64 i = begin; strip < n && i < end; i += CACHE_LINE) {
-                prefetch(rs + i);
-                prefetch(q_transposes + i);
-                prefetch(qs + i);
-            }
-            for (i64 i = begin; i < end; i += LANES<C>) {
-                C r = load(rs + i, ahead);
-                C q_transpose = load(q_transposes + i, ahead);
-                C q = load(qs + i, ahead);
+        for (i64 i = 0; i < n; i += LANES<C>) {
+            C eigenvalues_max_abs_2_scaled = load(eigenvalues_max_abs_2_scaleds + i, ahead);
+            C r = load(rs + i, ahead);
 
-                // r = transpose(q) - q
-                r = q_transpose - q;
+            // r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
+            // first, second = trace(r @ q), trace(r @ r @ q)
+            eigenvalues_max_abs_2_scaled = r_weight * r;
 
-                store(rs + i, r);
-            }
+            store(eigenvalues_max_abs_2_scaleds + i, eigenvalues_max_abs_2_scaled);
         }
     }
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
-        return sweep<S>(n, streams[R], streams[Q_TRANSPOSE], streams[Q]);
+        return sweep<S>(inputs.scalars, n, streams[EIGENVALUES_MAX_ABS_2_SCALED], streams[R]);
     }
 };
 

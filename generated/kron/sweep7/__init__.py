@@ -12,19 +12,27 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep7",
-        states=(State("eigenvalues_max_abs_2", shape="scalar", written=False, on_device=True),),
+        states=(
+            State("eigenvalues_max_abs_2_scaled_3"),
+            State("eigenvalues_max_abs_2", shape="scalar", written=False, on_device=True),
+        ),
         hypers=(),
         step=None,
         tensor_hypers=(),
+        elementwise=False,
+        by_matrix=True,
     ),
     lowerings=__name__,
 )
 
 
 def sweep7(
-    eigenvalues_max_abs_2_scaleds: Sequence[Tensor],
+    eigenvalues_max_abs_2_scaled_2s: Sequence[Tensor],
     rs: Sequence[Tensor],
+    eigenvalues_max_abs_2_scaled_3s: Sequence[Tensor],
     eigenvalues_max_abs_2s: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of Kron, which outlined.py calls."""
-    _update(eigenvalues_max_abs_2_scaleds, rs, eigenvalues_max_abs_2s)
+    _update(
+        eigenvalues_max_abs_2_scaled_2s, rs, eigenvalues_max_abs_2_scaled_3s, eigenvalues_max_abs_2s
+    )

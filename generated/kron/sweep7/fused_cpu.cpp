@@ -9,7 +9,7 @@ namespace {
 // Elementwise part of a step of Kron, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { EIGENVALUES_MAX_ABS_2_SCALED, R, STREAMS };
+    enum { EIGENVALUES_MAX_ABS_2_SCALED_2, R, EIGENVALUES_MAX_ABS_2_SCALED_3, STREAMS };
     enum { EIGENVALUES_MAX_ABS_2, CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -36,27 +36,41 @@ struct Rule : RuleDefaults {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Scalars& scalars, i64 n, Stream<S> eigenvalues_max_abs_2_scaleds,
-        Stream<const S> rs) {
+        const Scalars& scalars, i64 n, Stream<S> eigenvalues_max_abs_2_scaled_2s,
+        Stream<const S> rs, Stream<S> eigenvalues_max_abs_2_scaled_3s) {
         using C = ComputeType<S>;
         const C r_weight = C(scalars.r_weight);
         const i64 ahead = prefetch_distance<S>(n);
+        const i64 strip = prefetch_strip<S>(n);
 
-        for (i64 i = 0; i < n; i += LANES<C>) {
-            C eigenvalues_max_abs_2_scaled = load(eigenvalues_max_abs_2_scaleds + i, ahead);
-            C r = load(rs + i, ahead);
+        for (i64 begin = 0; begin < n; begin += strip) {
+            const i64 end = begin + strip < n ? begin + strip : n;
+            for (i64 i = begin; strip < n && i < end; i += CACHE_LINE) {
+                prefetch(eigenvalues_max_abs_2_scaled_2s + i);
+                prefetch(rs + i);
+                prefetch(eigenvalues_max_abs_2_scaled_3s + i);
+            }
+            for (i64 i = begin; i < end; i += LANES<C>) {
+                C eigenvalues_max_abs_2_scaled_2 = load(eigenvalues_max_abs_2_scaled_2s + i, ahead);
+                C r = load(rs + i, ahead);
+                C eigenvalues_max_abs_2_scaled_3 = load(eigenvalues_max_abs_2_scaled_3s + i, ahead);
 
-            // r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
-            // first, second = trace(r @ q), trace(r @ r @ q)
-            eigenvalues_max_abs_2_scaled = r_weight * r;
+                // r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
+                // first, second = trace(r @ q), trace(r @ r @ q)
+                eigenvalues_max_abs_2_scaled_2 = r_weight * r;
+                eigenvalues_max_abs_2_scaled_3 = r_weight * r;
 
-            store(eigenvalues_max_abs_2_scaleds + i, eigenvalues_max_abs_2_scaled);
+                store(eigenvalues_max_abs_2_scaled_2s + i, eigenvalues_max_abs_2_scaled_2);
+                store(eigenvalues_max_abs_2_scaled_3s + i, eigenvalues_max_abs_2_scaled_3);
+            }
         }
     }
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
-        return sweep<S>(inputs.scalars, n, streams[EIGENVALUES_MAX_ABS_2_SCALED], streams[R]);
+        return sweep<S>(
+            inputs.scalars, n, streams[EIGENVALUES_MAX_ABS_2_SCALED_2], streams[R],
+            streams[EIGENVALUES_MAX_ABS_2_SCALED_3]);
     }
 };
 

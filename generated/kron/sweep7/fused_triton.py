@@ -25,7 +25,7 @@ def sweep7_scalars(table, hypers, scalars, num_tensors, EIGENVALUES_MAX_ABS_2_T:
     """Advance one tensor's scalar states, and compute its scalars in float64."""
     entry = table + tl.program_id(0)
     scalars += tl.program_id(0) * SCALARS
-    eigenvalues_max_abs_2s = tl.load(entry + (STREAMS + 2) * num_tensors).to(
+    eigenvalues_max_abs_2s = tl.load(entry + (STREAMS + 3) * num_tensors).to(
         tl.pointer_type(EIGENVALUES_MAX_ABS_2_T)
     )
     eigenvalues_max_abs_2 = tl.load(eigenvalues_max_abs_2s).to(tl.float64)
@@ -38,20 +38,37 @@ def sweep7_scalars(table, hypers, scalars, num_tensors, EIGENVALUES_MAX_ABS_2_T:
 
 @triton.jit
 def sweep7_step_on_elements(
-    eigenvalues_max_abs_2_scaleds, rs, lanes, mask, scalars, dtype: tl.constexpr
+    eigenvalues_max_abs_2_scaled_2s,
+    rs,
+    eigenvalues_max_abs_2_scaled_3s,
+    lanes,
+    mask,
+    scalars,
+    dtype: tl.constexpr,
 ):
     """Update the elements `lanes` of one tensor in place."""
-    eigenvalues_max_abs_2_scaled = tl.load(eigenvalues_max_abs_2_scaleds + lanes, mask).to(dtype)
+    eigenvalues_max_abs_2_scaled_2 = tl.load(eigenvalues_max_abs_2_scaled_2s + lanes, mask).to(
+        dtype
+    )
     r = tl.load(rs + lanes, mask).to(dtype)
+    eigenvalues_max_abs_2_scaled_3 = tl.load(eigenvalues_max_abs_2_scaled_3s + lanes, mask).to(
+        dtype
+    )
     r_weight = tl.load(scalars)
 
     # r = r / (sqrt(max_abs(eigenvalues(transpose(r) @ r))) + TINY)
     # first, second = trace(r @ q), trace(r @ r @ q)
-    eigenvalues_max_abs_2_scaled = r_weight * r
+    eigenvalues_max_abs_2_scaled_2 = r_weight * r
+    eigenvalues_max_abs_2_scaled_3 = r_weight * r
 
     tl.store(
-        eigenvalues_max_abs_2_scaleds + lanes,
-        eigenvalues_max_abs_2_scaled.to(eigenvalues_max_abs_2_scaleds.dtype.element_ty),
+        eigenvalues_max_abs_2_scaled_2s + lanes,
+        eigenvalues_max_abs_2_scaled_2.to(eigenvalues_max_abs_2_scaled_2s.dtype.element_ty),
+        mask,
+    )
+    tl.store(
+        eigenvalues_max_abs_2_scaled_3s + lanes,
+        eigenvalues_max_abs_2_scaled_3.to(eigenvalues_max_abs_2_scaled_3s.dtype.element_ty),
         mask,
     )
 
@@ -63,8 +80,9 @@ def sweep7_step(
     scalars,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    EIGENVALUES_MAX_ABS_2_SCALED_T: tl.constexpr,
+    EIGENVALUES_MAX_ABS_2_SCALED_2_T: tl.constexpr,
     R_T: tl.constexpr,
+    EIGENVALUES_MAX_ABS_2_SCALED_3_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -76,12 +94,16 @@ def sweep7_step(
     block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
     start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    eigenvalues_max_abs_2_scaleds = tl.load(entry + STREAMS * num_tensors)
+    eigenvalues_max_abs_2_scaled_2s = tl.load(entry + STREAMS * num_tensors)
     rs = tl.load(entry + (STREAMS + 1) * num_tensors)
-    if (count == BLOCK) & ((eigenvalues_max_abs_2_scaleds | rs) & 15 == 0):
+    eigenvalues_max_abs_2_scaled_3s = tl.load(entry + (STREAMS + 2) * num_tensors)
+    if (count == BLOCK) & (
+        (eigenvalues_max_abs_2_scaled_2s | rs | eigenvalues_max_abs_2_scaled_3s) & 15 == 0
+    ):
         sweep7_step_on_elements(
-            at(eigenvalues_max_abs_2_scaleds, start, EIGENVALUES_MAX_ABS_2_SCALED_T, VECTOR),
+            at(eigenvalues_max_abs_2_scaled_2s, start, EIGENVALUES_MAX_ABS_2_SCALED_2_T, VECTOR),
             at(rs, start, R_T, VECTOR),
+            at(eigenvalues_max_abs_2_scaled_3s, start, EIGENVALUES_MAX_ABS_2_SCALED_3_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -91,8 +113,9 @@ def sweep7_step(
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             sweep7_step_on_elements(
-                at(eigenvalues_max_abs_2_scaleds, start, EIGENVALUES_MAX_ABS_2_SCALED_T, 1),
+                at(eigenvalues_max_abs_2_scaled_2s, start, EIGENVALUES_MAX_ABS_2_SCALED_2_T, 1),
                 at(rs, start, R_T, 1),
+                at(eigenvalues_max_abs_2_scaled_3s, start, EIGENVALUES_MAX_ABS_2_SCALED_3_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

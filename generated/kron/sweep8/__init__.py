@@ -12,25 +12,26 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep8",
-        states=(
-            State("eigenvalues_max_abs_2_scaled_3"),
-            State("eigenvalues_max_abs_2", shape="scalar", written=False, on_device=True),
-        ),
-        hypers=(),
+        states=(State("L_right", shape="col", written=False),),
+        hypers=("lr_preconditioner", "Q_right_weight"),
         step=None,
         tensor_hypers=(),
+        elementwise=False,
+        by_matrix=True,
     ),
     lowerings=__name__,
 )
 
 
 def sweep8(
-    eigenvalues_max_abs_2_scaled_2s: Sequence[Tensor],
-    rs: Sequence[Tensor],
-    eigenvalues_max_abs_2_scaled_3s: Sequence[Tensor],
-    eigenvalues_max_abs_2s: Sequence[Tensor],
+    q2s: Sequence[Tensor],
+    Q_rights: Sequence[Tensor],
+    L_rights: Sequence[Tensor],
+    *,
+    lr_preconditioner: float = 0.0,
+    Q_right_weight: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of Kron, which outlined.py calls."""
     _update(
-        eigenvalues_max_abs_2_scaled_2s, rs, eigenvalues_max_abs_2_scaled_3s, eigenvalues_max_abs_2s
+        q2s, Q_rights, L_rights, lr_preconditioner=lr_preconditioner, Q_right_weight=Q_right_weight
     )

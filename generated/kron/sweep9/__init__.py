@@ -12,8 +12,12 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep9",
-        states=(State("L_right", shape="col", written=False),),
-        hypers=("lr_preconditioner", "Q_right_weight"),
+        states=(
+            State("a2_rows", shape="row", written=False),
+            State("r2_product", written=False),
+            State("r2_product_2", written=False),
+        ),
+        hypers=(),
         step=None,
         tensor_hypers=(),
         elementwise=False,
@@ -24,14 +28,11 @@ _update = Elementwise(
 
 
 def sweep9(
-    q2s: Sequence[Tensor],
-    Q_rights: Sequence[Tensor],
-    L_rights: Sequence[Tensor],
-    *,
-    lr_preconditioner: float = 0.0,
-    Q_right_weight: float = 0.0,
+    Q_lefts: Sequence[Tensor],
+    qs: Sequence[Tensor],
+    a2_rows_list: Sequence[Tensor],
+    r2_products: Sequence[Tensor],
+    r2_product_2s: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of Kron, which outlined.py calls."""
-    _update(
-        q2s, Q_rights, L_rights, lr_preconditioner=lr_preconditioner, Q_right_weight=Q_right_weight
-    )
+    _update(Q_lefts, qs, a2_rows_list, r2_products, r2_product_2s)

@@ -19,7 +19,7 @@ def update(
     *,
     eps: float,
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     for sublist in sublists(x_sq_sum_scaled_3s, xs, x_sq_sums, scales):
         x_sq_sum_scaled_3s, xs, x_sq_sums, scales = sublist
         x_sq_sum = stacked_numbers(x_sq_sum_scaled_3s[0], x_sq_sums)

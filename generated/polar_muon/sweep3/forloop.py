@@ -18,7 +18,7 @@ def update(
     *,
     eps: float,
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     for index in range(len(x_sq_sum_scaled_3s)):
         x_sq_sum = number(x_sq_sum_scaled_3s[index], x_sq_sums[index])
         scale = number(x_sq_sum_scaled_3s[index], scales[index])

@@ -20,7 +20,7 @@ def update(
     *,
     eps: float,
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     for sublist in sublists(xs, x_befores, x_products, x_sq_sums, scales):
         xs, x_befores, x_products, x_sq_sums, scales = sublist
         x_sq_sum = stacked_numbers(xs[0], x_sq_sums)

@@ -19,7 +19,7 @@ def update(
     *,
     eps: float,
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     for index in range(len(xs)):
         x_sq_sum = number(xs[index], x_sq_sums[index])
         scale = number(xs[index], scales[index])
