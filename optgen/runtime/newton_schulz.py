@@ -171,7 +171,7 @@ def iterate(
     first = tensors[0]
     rows, cols = sorted(first.shape[-2:])
     way = "batched"
-    if first.numel() and all(map(_is_plain_memory, tensors)):
+    if first.numel() and all(map(is_plain_memory, tensors)):
         way = _FORCED.get() or choose_way(rows, cols, steps, rates(), len(tensors))
     if way == "batched":
         return _batched(_stacked(tensors), coefficients, steps, eps).unbind()
@@ -184,7 +184,7 @@ def _stacked(tensors: Sequence[Tensor]) -> Tensor:
     """Return tensors of one shape as one in bfloat16."""
     if len(tensors) == 1:
         return tensors[0].bfloat16().unsqueeze(0)
-    if not all(map(_is_plain_memory, tensors)):
+    if not all(map(is_plain_memory, tensors)):
         return torch.stack([x.bfloat16() for x in tensors])
     stacked = tensors[0].new_empty((len(tensors), *tensors[0].shape), dtype=torch.bfloat16)
     torch._foreach_copy_(stacked.unbind(), list(tensors))
@@ -201,7 +201,7 @@ def _each_matrix(run: _Run, x: Tensor, triples: Sequence[Sequence[float]], eps: 
     return run(x.mT, triples, eps).mT if x.size(0) > x.size(1) else run(x, triples, eps)
 
 
-def _is_plain_memory(x: Tensor) -> bool:
+def is_plain_memory(x: Tensor) -> bool:
     """Tell whether a tensor is an ordinary one of the CPU, which autograd does not follow."""
     followed = x.requires_grad and torch.is_grad_enabled()
     return x.device.type == "cpu" and type(x.detach()) is Tensor and not followed
@@ -300,6 +300,13 @@ def _chain(
     return x
 
 
+def gram(x: Tensor) -> Tensor:
+    """Return x x' of a matrix in plain memory, of which the lower half is computed."""
+    result = x.new_empty(x.size(0), x.size(0))
+    _symmetric(x, x.mT, result)
+    return result
+
+
 def _rotate(x: Tensor, sign: int) -> Tensor:
     """Return x with each column and its partner rotated; the sign -1 undoes it.
 
@@ -348,7 +355,7 @@ def _norm(x: Tensor) -> Tensor:
     the numbers that would tell, so it is always in float64 there.
     """
     dims = (-2, -1)
-    if _is_plain_memory(x) and x.dtype != torch.float64:
+    if is_plain_memory(x) and x.dtype != torch.float64:
         norm = _float32_norm(x)
         if not norm.numel() or _SAFE[0] < norm.min().item() <= norm.max().item() < _SAFE[1]:
             return norm
