@@ -20,8 +20,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from matrices import MODELS
 from torch.nn import Parameter
+
+from benchmarks.matrices import MODELS
 
 Make = Callable[[list[Parameter]], Any]
 
