@@ -22,7 +22,9 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from torch import distributed, multiprocessing
+from torch import distributed
+from torch.distributed.device_mesh import init_device_mesh
+from torch.multiprocessing.spawn import spawn
 from torch.nn import Parameter
 
 from optgen.optim import SOAP, Muon
@@ -79,10 +81,9 @@ def measure(rank: int, ranks: int, folder: str, name: str, options: argparse.Nam
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     driver.ROUND_BYTES = options.round_bytes
-    distributed.init_process_group(
-        "gloo", store=distributed.FileStore(f"{folder}/store", ranks), rank=rank, world_size=ranks
-    )
-    mesh = distributed.init_device_mesh("cpu", (ranks,))
+    meeting = f"file://{folder}/store"
+    distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks)
+    mesh = init_device_mesh("cpu", (ranks,))
     torch.manual_seed(0)
     values = [torch.randn(shape) for shape in SHAPES]
     params = [Parameter(distribute_tensor(x, mesh, [Shard(0)], src_data_rank=None)) for x in values]
@@ -127,7 +128,7 @@ def main() -> None:
     for name in CLASSES:
         for ranks in options.ranks:
             with tempfile.TemporaryDirectory() as folder:
-                multiprocessing.spawn(measure, (ranks, folder, name, options), nprocs=ranks)
+                spawn(measure, (ranks, folder, name, options), nprocs=ranks)
 
 
 if __name__ == "__main__":

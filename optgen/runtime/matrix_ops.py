@@ -6,6 +6,9 @@ import torch
 from torch import Tensor
 
 from optgen.runtime import newton_schulz
+from optgen.runtime.torch_private import following
+
+_LONG = 256  # sides of a matrix times its transpose from which bands are faster than all of it
 
 
 def orthogonalize(
@@ -52,6 +55,21 @@ def _dtype(dtype: str | float) -> torch.dtype | None:
 
 
 FLOATING_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """Return `a @ b`. If b is a's transpose and both sides are long, only half is computed."""
+    may_be_gram = not following() and a.dim() == 2 and min(a.shape) >= _LONG
+    if may_be_gram and newton_schulz.is_plain_memory(a) and _is_transpose(a, b):
+        return newton_schulz.gram(a)
+    return torch.matmul(a, b)
+
+
+def _is_transpose(a: Tensor, b: Tensor) -> bool:
+    """Tell whether b is a view of a's memory, with rows and columns swapped."""
+    swapped = a.mT
+    layouts = (b.shape, b.stride()) == (swapped.shape, swapped.stride())
+    return layouts and a.dtype == b.dtype and a.data_ptr() == b.data_ptr()
 
 
 def rows(param: Tensor) -> int:

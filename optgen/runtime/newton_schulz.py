@@ -193,7 +193,7 @@ def iterate(tensors: Sequence[Tensor], iterations: Iterations) -> Sequence[Tenso
     iterations = iterations._replace(dtype=iterations.dtype or first.dtype)
     rows, cols = sorted(first.shape[-2:])
     way = "batched"
-    if first.numel() and all(map(_is_plain_memory, tensors)):
+    if first.numel() and all(map(is_plain_memory, tensors)):
         by = rates() if iterations.dtype == torch.bfloat16 else rates_without_bfloat16()
         way = _FORCED.get() or choose_way(rows, cols, iterations.steps, by, len(tensors))
     if way == "batched":
@@ -211,7 +211,7 @@ def _stacked(tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     """Return tensors of one shape as one."""
     if len(tensors) == 1:
         return tensors[0].to(dtype).unsqueeze(0)
-    if not all(map(_is_plain_memory, tensors)):
+    if not all(map(is_plain_memory, tensors)):
         return torch.stack([x.to(dtype) for x in tensors])
     stacked = tensors[0].new_empty((len(tensors), *tensors[0].shape), dtype=dtype)
     torch._foreach_copy_(stacked.unbind(), list(tensors))
@@ -228,7 +228,7 @@ def _each_matrix(run: _Run, x: Tensor, iterations: Iterations) -> Tensor:
     return run(x.mT, iterations).mT if x.size(0) > x.size(1) else run(x, iterations)
 
 
-def _is_plain_memory(x: Tensor) -> bool:
+def is_plain_memory(x: Tensor) -> bool:
     """Tell whether a tensor is an ordinary one of the CPU, which autograd does not follow."""
     followed = x.requires_grad and torch.is_grad_enabled()
     return x.device.type == "cpu" and type(x.detach()) is Tensor and not followed
@@ -348,6 +348,13 @@ def _chain(
     return x
 
 
+def gram(x: Tensor) -> Tensor:
+    """Return x x' of a matrix in plain memory, of which the lower half is computed."""
+    result = x.new_empty(x.size(0), x.size(0))
+    _symmetric(x, x.mT, result)
+    return result
+
+
 def _rotate(x: Tensor, sign: int) -> Tensor:
     """Return x with each column and its partner rotated; the sign -1 undoes it.
 
@@ -396,7 +403,7 @@ def _norm(x: Tensor) -> Tensor:
     the numbers that would tell, so it is always in float64 there.
     """
     dims = (-2, -1)
-    if _is_plain_memory(x) and x.dtype != torch.float64:
+    if is_plain_memory(x) and x.dtype != torch.float64:
         norm = _float32_norm(x)
         if not norm.numel() or _SAFE[0] < norm.min().item() <= norm.max().item() < _SAFE[1]:
             return norm

@@ -7,7 +7,7 @@ import torch
 from torch.optim._muon import _zeropower_via_newtonschulz
 
 from optgen.ir.meanings import MEANINGS
-from optgen.runtime.matrix_ops import orthogonalize
+from optgen.runtime.matrix_ops import orthogonalize, product
 
 COEFFICIENTS = (3.4445, -4.775, 2.0315)
 
@@ -99,3 +99,16 @@ def test_a_matrix_below_eps_has_small_singular_values() -> None:
 def test_a_matrix_without_elements_keeps_its_shape(shape: tuple[int, int]) -> None:
     (result,) = orthogonalize([torch.zeros(shape)], COEFFICIENTS, 5, 1e-7)
     assert result.shape == shape
+
+
+@pytest.mark.parametrize("shape", [(300, 256), (257, 1000)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_product_with_the_own_transpose_is_as_exact_as_torchs(
+    shape: tuple[int, int], dtype: torch.dtype
+) -> None:
+    x = torch.randn(shape, dtype=dtype)
+    for a in (x, x.mT):
+        with torch.no_grad():
+            gram = product(a, a.mT)
+        exact = a.double() @ a.double().mT
+        assert (gram - exact).abs().max() <= 4 * torch.finfo(dtype).eps * exact.max()

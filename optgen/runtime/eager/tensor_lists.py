@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from optgen.runtime import matrix_ops
 from optgen.runtime.torch_private import foreach_clone
 
 BATCHED_ELEMENTS = 2**10  # larger matrices on the CPU are not stacked for one call
@@ -37,7 +38,7 @@ class TensorList:
         cls, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
     ) -> TensorList:
         if func is torch.matmul:
-            return batched(torch.matmul, *args)
+            return batched(matrix_ops.product, *args)
         return cls(_foreach(func.__name__, args) or _each(func, args, kwargs or {}))
 
     @property
