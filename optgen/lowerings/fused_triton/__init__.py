@@ -134,7 +134,10 @@ def _plan_context(plan: Plan, keys: Sequence[str]) -> Context:
         "launches": _launches(kinds, prologue.computes),
         "kernels": kernels,
         "workspace": ", ".join(
-            ["scalars=SCALARS.value", *(f"{k}={v}" for k, v in workspace.items() if v)]
+            [
+                f"scalars={'SCALARS.value' if packed.count else 0}",
+                *(f"{k}={v}" for k, v in workspace.items() if v),
+            ]
         ),
     }
 
