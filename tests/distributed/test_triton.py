@@ -189,11 +189,12 @@ def _rehearsed(rank: int) -> tuple[list[str], bool]:
     def note(self: Any, kernel: Any, programs: int, *args: Any, **options: Any) -> None:
         kernels.append(kernel.fn.__name__)
 
-    plans = backend("fused_triton")._plans[comparison.ours]
+    kept_by_key = backend("fused_triton")._kept[comparison.ours]
     with mock.patch.object(compilation._Rehearsal, "launch", note):
-        for plan in (kept.find(bool) for key, kept in plans.items() if key is not None):
-            update = partial(update_of_shards, plan._module.update)
-            for bucket in plan.buckets:
+        for kept in (kept for key, kept in kept_by_key.items() if key is not None):
+            step_buckets = kept.find(bool)
+            update = partial(update_of_shards, step_buckets._module.update)
+            for bucket in step_buckets.buckets:
                 compile_kernels(update, bucket, [comparison.ours.param_groups[0]])
     return kernels, all(map(torch.equal, tensors, before))
 
