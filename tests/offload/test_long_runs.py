@@ -105,7 +105,9 @@ import os, sys, tempfile, time
 import device
 from offload.scripts import network
 from offload.training import backward, offloaded
-import torch._dynamo  # once for all children: hooks of modules import it
+from optgen.offloading.host_rule import offload_rule
+import torch._dynamo  # once for all children, as the rule: hooks of modules import it
+offload_rule("adamw", clips=False)
 longest, codes = 0.0, (0, 3, 4, 0)
 for number in range({count}):
     errors, began = tempfile.TemporaryFile(), time.monotonic()
