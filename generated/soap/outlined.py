@@ -52,8 +52,6 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
-    fresh_basis_left: bool,
-    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
@@ -141,7 +139,7 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
         # L = lerp(L, g @ transpose(g), 1 - decay)
         grad_row_gram = grad @ transpose(grad)
         sweep4(gram_left, grad_row_gram, one_minus_decay=one_minus_decay)
-        if fresh_basis_left:
+        if k == 0:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)
         elif remainder(k, precondition_frequency) == 0:
@@ -158,7 +156,7 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
         # R = lerp(R, transpose(g) @ g, 1 - decay)
         grad_col_gram = transpose(grad) @ grad
         sweep5(gram_right, grad_col_gram, one_minus_decay=one_minus_decay)
-        if fresh_basis_right:
+        if k == 0:
             # W = eigenvectors(R)
             basis_right = eigenvectors(gram_right)
         elif remainder(k, precondition_frequency) == 0:
@@ -198,8 +196,6 @@ def update_factored_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
-    fresh_basis_left: bool,
-    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
@@ -274,7 +270,7 @@ def update_factored_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
         # L = lerp(L, g @ transpose(g), 1 - decay)
         grad_row_gram = grad @ transpose(grad)
         sweep4(gram_left, grad_row_gram, one_minus_decay=one_minus_decay)
-        if fresh_basis_left:
+        if k == 0:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)
         elif remainder(k, precondition_frequency) == 0:
@@ -312,8 +308,6 @@ def update_factored_not_rows_within_max_precond_dim_cols_within_max_precond_dim(
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
-    fresh_basis_left: bool,
-    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
@@ -388,7 +382,7 @@ def update_factored_not_rows_within_max_precond_dim_cols_within_max_precond_dim(
         # R = lerp(R, transpose(g) @ g, 1 - decay)
         grad_col_gram = transpose(grad) @ grad
         sweep5(gram_right, grad_col_gram, one_minus_decay=one_minus_decay)
-        if fresh_basis_right:
+        if k == 0:
             # W = eigenvectors(R)
             basis_right = eigenvectors(gram_right)
         elif remainder(k, precondition_frequency) == 0:
@@ -424,8 +418,6 @@ def update_factored_not_rows_within_max_precond_dim_not_cols_within_max_precond_
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
-    fresh_basis_left: bool,
-    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     step = advance(state_steps)
@@ -487,8 +479,6 @@ def update_not_factored_not_rows_within_max_precond_dim_not_cols_within_max_prec
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
-    fresh_basis_left: bool,
-    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     step = advance(state_steps)
