@@ -11,7 +11,6 @@ from optgen.spec import (
     descending,
     eigenvectors,
     factored,
-    fresh,
     hyper,
     lerp,
     optimizer,
@@ -95,7 +94,7 @@ def SOAP(
     if factored(p):
         if rows(p) <= max_precond_dim:
             L = lerp(L, g @ transpose(g), 1 - decay)
-            if fresh(U):
+            if k == 0:
                 U = eigenvectors(L)
             elif k % precondition_frequency == 0:
                 X = L @ U
@@ -104,7 +103,7 @@ def SOAP(
                 U = qr(X @ transpose(S))
         if cols(p) <= max_precond_dim:
             R = lerp(R, transpose(g) @ g, 1 - decay)
-            if fresh(W):
+            if k == 0:
                 W = eigenvectors(R)
             elif k % precondition_frequency == 0:
                 Y = R @ W

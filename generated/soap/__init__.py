@@ -47,7 +47,7 @@ class SOAP(GeneratedOptimizer):
             &\quad \textbf{if } \operatorname{rows}(\theta) \le \text{max precond dim}: \\
             &\quad \quad L_t \leftarrow \operatorname{lerp}(L_{t-1}, g_t \, g_t^{\top}, 1 -
                 \text{decay}) \\
-            &\quad \quad \textbf{if } U \text{ is new}: \\
+            &\quad \quad \textbf{if } k_t = 0: \\
             &\quad \quad \quad U_t \leftarrow \operatorname{eigenvectors}(L_t) \\
             &\quad \quad \textbf{else if } k_t \bmod \text{precondition frequency} = 0: \\
             &\quad \quad \quad X_t \leftarrow L_t \, U_{t-1} \\
@@ -58,7 +58,7 @@ class SOAP(GeneratedOptimizer):
             &\quad \textbf{if } \operatorname{cols}(\theta) \le \text{max precond dim}: \\
             &\quad \quad R_t \leftarrow \operatorname{lerp}(R_{t-1}, g_t^{\top} \, g_t, 1 -
                 \text{decay}) \\
-            &\quad \quad \textbf{if } W \text{ is new}: \\
+            &\quad \quad \textbf{if } k_t = 0: \\
             &\quad \quad \quad W_t \leftarrow \operatorname{eigenvectors}(R_t) \\
             &\quad \quad \textbf{else if } k_t \bmod \text{precondition frequency} = 0: \\
             &\quad \quad \quad Y_t \leftarrow R_t \, W_{t-1} \\
@@ -152,7 +152,6 @@ class SOAP(GeneratedOptimizer):
             "max_precond_dim",
             "maximize",
         ),
-        fresh=("basis_left", "basis_right"),
         tensor_hypers=(),
         elementwise=False,
         widens=True,

@@ -37,8 +37,6 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
-    fresh_basis_left: bool,
-    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
@@ -95,7 +93,7 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
             param = (1 - lr * weight_decay) * param
         # L = lerp(L, g @ transpose(g), 1 - decay)
         gram_left = lerp(gram_left, grad @ transpose(grad), one_minus_decay)
-        if fresh_basis_left:
+        if k == 0:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)
         elif remainder(k, precondition_frequency) == 0:
@@ -110,7 +108,7 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
             basis_left = qr(permuted_columns(X_, S))
         # R = lerp(R, transpose(g) @ g, 1 - decay)
         gram_right = lerp(gram_right, transpose(grad) @ grad, one_minus_decay)
-        if fresh_basis_right:
+        if k == 0:
             # W = eigenvectors(R)
             basis_right = eigenvectors(gram_right)
         elif remainder(k, precondition_frequency) == 0:
@@ -149,8 +147,6 @@ def update_factored_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
-    fresh_basis_left: bool,
-    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
@@ -197,7 +193,7 @@ def update_factored_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
             param = (1 - lr * weight_decay) * param
         # L = lerp(L, g @ transpose(g), 1 - decay)
         gram_left = lerp(gram_left, grad @ transpose(grad), 1 - decay)
-        if fresh_basis_left:
+        if k == 0:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)
         elif remainder(k, precondition_frequency) == 0:
@@ -234,8 +230,6 @@ def update_factored_not_rows_within_max_precond_dim_cols_within_max_precond_dim(
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
-    fresh_basis_left: bool,
-    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
@@ -282,7 +276,7 @@ def update_factored_not_rows_within_max_precond_dim_cols_within_max_precond_dim(
             param = (1 - lr * weight_decay) * param
         # R = lerp(R, transpose(g) @ g, 1 - decay)
         gram_right = lerp(gram_right, transpose(grad) @ grad, 1 - decay)
-        if fresh_basis_right:
+        if k == 0:
             # W = eigenvectors(R)
             basis_right = eigenvectors(gram_right)
         elif remainder(k, precondition_frequency) == 0:
@@ -317,8 +311,6 @@ def update_factored_not_rows_within_max_precond_dim_not_cols_within_max_precond_
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
-    fresh_basis_left: bool,
-    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     step = advance(state_steps)
@@ -368,8 +360,6 @@ def update_not_factored_not_rows_within_max_precond_dim_not_cols_within_max_prec
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
-    fresh_basis_left: bool,
-    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     step = advance(state_steps)

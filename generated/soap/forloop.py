@@ -36,8 +36,6 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
-    fresh_basis_left: bool,
-    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
@@ -89,7 +87,7 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
             param = (1 - lr * weight_decay) * param
         # L = lerp(L, g @ transpose(g), 1 - decay)
         gram_left = lerp(gram_left, grad @ transpose(grad), one_minus_decay)
-        if fresh_basis_left:
+        if k == 0:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)
         elif remainder(k, precondition_frequency) == 0:
@@ -104,7 +102,7 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
             basis_left = qr(permuted_columns(X_, S))
         # R = lerp(R, transpose(g) @ g, 1 - decay)
         gram_right = lerp(gram_right, transpose(grad) @ grad, one_minus_decay)
-        if fresh_basis_right:
+        if k == 0:
             # W = eigenvectors(R)
             basis_right = eigenvectors(gram_right)
         elif remainder(k, precondition_frequency) == 0:
@@ -145,8 +143,6 @@ def update_functional_factored_rows_within_max_precond_dim_cols_within_max_preco
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
-    fresh_basis_left: bool,
-    fresh_basis_right: bool,
     capturable: bool,
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
@@ -230,25 +226,29 @@ def update_functional_factored_rows_within_max_precond_dim_cols_within_max_preco
             param = (1 - lr * weight_decay) * param
         # L = lerp(L, g @ transpose(g), 1 - decay)
         gram_left = lerp(gram_left, grad @ transpose(grad), one_minus_decay)
-        if fresh_basis_left:
+        if capturable:
             # U = eigenvectors(L)
-            basis_left = eigenvectors(gram_left)
-        elif capturable:
+            basis_left_then = eigenvectors(gram_left)
             # X = L @ U
             X_ = gram_left @ basis_left
             # S = descending(transpose(col_sum(U * X)))
             basis_left_col_sum = col_sum(basis_left * X_)
             S = descending_order(transpose(basis_left_col_sum))
             # v = S @ v
-            exp_avg_sq_then = permuted_rows(exp_avg_sq, S)
+            exp_avg_sq_else_then = permuted_rows(exp_avg_sq, S)
             # U = qr(X @ transpose(S))
-            basis_left_then = qr(permuted_columns(X_, S))
-            basis_left = where(
-                remainder(k, precondition_frequency) == 0, basis_left_then, basis_left
+            basis_left_else_then = qr(permuted_columns(X_, S))
+            basis_left_else = where(
+                remainder(k, precondition_frequency) == 0, basis_left_else_then, basis_left
             )
-            exp_avg_sq = where(
-                remainder(k, precondition_frequency) == 0, exp_avg_sq_then, exp_avg_sq
+            exp_avg_sq_else = where(
+                remainder(k, precondition_frequency) == 0, exp_avg_sq_else_then, exp_avg_sq
             )
+            basis_left = where(k == 0, basis_left_then, basis_left_else)
+            exp_avg_sq = where(k == 0, exp_avg_sq, exp_avg_sq_else)
+        elif k == 0:
+            # U = eigenvectors(L)
+            basis_left = eigenvectors(gram_left)
         elif remainder(k, precondition_frequency) == 0:
             # X = L @ U
             X_ = gram_left @ basis_left
@@ -261,25 +261,29 @@ def update_functional_factored_rows_within_max_precond_dim_cols_within_max_preco
             basis_left = qr(permuted_columns(X_, S))
         # R = lerp(R, transpose(g) @ g, 1 - decay)
         gram_right = lerp(gram_right, transpose(grad) @ grad, one_minus_decay)
-        if fresh_basis_right:
+        if capturable:
             # W = eigenvectors(R)
-            basis_right = eigenvectors(gram_right)
-        elif capturable:
+            basis_right_then = eigenvectors(gram_right)
             # Y = R @ W
             Y_ = gram_right @ basis_right
             # T = descending(transpose(col_sum(W * Y)))
             basis_right_col_sum = col_sum(basis_right * Y_)
             T = descending_order(transpose(basis_right_col_sum))
             # v = v @ transpose(T)
-            exp_avg_sq_then = permuted_columns(exp_avg_sq, T)
+            exp_avg_sq_else_then = permuted_columns(exp_avg_sq, T)
             # W = qr(Y @ transpose(T))
-            basis_right_then = qr(permuted_columns(Y_, T))
-            basis_right = where(
-                remainder(k, precondition_frequency) == 0, basis_right_then, basis_right
+            basis_right_else_then = qr(permuted_columns(Y_, T))
+            basis_right_else = where(
+                remainder(k, precondition_frequency) == 0, basis_right_else_then, basis_right
             )
-            exp_avg_sq = where(
-                remainder(k, precondition_frequency) == 0, exp_avg_sq_then, exp_avg_sq
+            exp_avg_sq_else = where(
+                remainder(k, precondition_frequency) == 0, exp_avg_sq_else_then, exp_avg_sq
             )
+            basis_right = where(k == 0, basis_right_then, basis_right_else)
+            exp_avg_sq = where(k == 0, exp_avg_sq, exp_avg_sq_else)
+        elif k == 0:
+            # W = eigenvectors(R)
+            basis_right = eigenvectors(gram_right)
         elif remainder(k, precondition_frequency) == 0:
             # Y = R @ W
             Y_ = gram_right @ basis_right
@@ -317,8 +321,6 @@ def update_factored_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
-    fresh_basis_left: bool,
-    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
@@ -362,7 +364,7 @@ def update_factored_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
             param = (1 - lr * weight_decay) * param
         # L = lerp(L, g @ transpose(g), 1 - decay)
         gram_left = lerp(gram_left, grad @ transpose(grad), 1 - decay)
-        if fresh_basis_left:
+        if k == 0:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)
         elif remainder(k, precondition_frequency) == 0:
@@ -399,8 +401,6 @@ def update_functional_factored_rows_within_max_precond_dim_not_cols_within_max_p
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
-    fresh_basis_left: bool,
-    fresh_basis_right: bool,
     capturable: bool,
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
@@ -466,25 +466,29 @@ def update_functional_factored_rows_within_max_precond_dim_not_cols_within_max_p
             param = (1 - lr * weight_decay) * param
         # L = lerp(L, g @ transpose(g), 1 - decay)
         gram_left = lerp(gram_left, grad @ transpose(grad), 1 - decay)
-        if fresh_basis_left:
+        if capturable:
             # U = eigenvectors(L)
-            basis_left = eigenvectors(gram_left)
-        elif capturable:
+            basis_left_then = eigenvectors(gram_left)
             # X = L @ U
             X_ = gram_left @ basis_left
             # S = descending(transpose(col_sum(U * X)))
             basis_left_col_sum = col_sum(basis_left * X_)
             S = descending_order(transpose(basis_left_col_sum))
             # v = S @ v
-            exp_avg_sq_then = permuted_rows(exp_avg_sq, S)
+            exp_avg_sq_else_then = permuted_rows(exp_avg_sq, S)
             # U = qr(X @ transpose(S))
-            basis_left_then = qr(permuted_columns(X_, S))
-            basis_left = where(
-                remainder(k, precondition_frequency) == 0, basis_left_then, basis_left
+            basis_left_else_then = qr(permuted_columns(X_, S))
+            basis_left_else = where(
+                remainder(k, precondition_frequency) == 0, basis_left_else_then, basis_left
             )
-            exp_avg_sq = where(
-                remainder(k, precondition_frequency) == 0, exp_avg_sq_then, exp_avg_sq
+            exp_avg_sq_else = where(
+                remainder(k, precondition_frequency) == 0, exp_avg_sq_else_then, exp_avg_sq
             )
+            basis_left = where(k == 0, basis_left_then, basis_left_else)
+            exp_avg_sq = where(k == 0, exp_avg_sq, exp_avg_sq_else)
+        elif k == 0:
+            # U = eigenvectors(L)
+            basis_left = eigenvectors(gram_left)
         elif remainder(k, precondition_frequency) == 0:
             # X = L @ U
             X_ = gram_left @ basis_left
@@ -520,8 +524,6 @@ def update_factored_not_rows_within_max_precond_dim_cols_within_max_precond_dim(
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
-    fresh_basis_left: bool,
-    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
@@ -565,7 +567,7 @@ def update_factored_not_rows_within_max_precond_dim_cols_within_max_precond_dim(
             param = (1 - lr * weight_decay) * param
         # R = lerp(R, transpose(g) @ g, 1 - decay)
         gram_right = lerp(gram_right, transpose(grad) @ grad, 1 - decay)
-        if fresh_basis_right:
+        if k == 0:
             # W = eigenvectors(R)
             basis_right = eigenvectors(gram_right)
         elif remainder(k, precondition_frequency) == 0:
@@ -602,8 +604,6 @@ def update_functional_factored_not_rows_within_max_precond_dim_cols_within_max_p
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
-    fresh_basis_left: bool,
-    fresh_basis_right: bool,
     capturable: bool,
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
@@ -669,25 +669,29 @@ def update_functional_factored_not_rows_within_max_precond_dim_cols_within_max_p
             param = (1 - lr * weight_decay) * param
         # R = lerp(R, transpose(g) @ g, 1 - decay)
         gram_right = lerp(gram_right, transpose(grad) @ grad, 1 - decay)
-        if fresh_basis_right:
+        if capturable:
             # W = eigenvectors(R)
-            basis_right = eigenvectors(gram_right)
-        elif capturable:
+            basis_right_then = eigenvectors(gram_right)
             # Y = R @ W
             Y_ = gram_right @ basis_right
             # T = descending(transpose(col_sum(W * Y)))
             basis_right_col_sum = col_sum(basis_right * Y_)
             T = descending_order(transpose(basis_right_col_sum))
             # v = v @ transpose(T)
-            exp_avg_sq_then = permuted_columns(exp_avg_sq, T)
+            exp_avg_sq_else_then = permuted_columns(exp_avg_sq, T)
             # W = qr(Y @ transpose(T))
-            basis_right_then = qr(permuted_columns(Y_, T))
-            basis_right = where(
-                remainder(k, precondition_frequency) == 0, basis_right_then, basis_right
+            basis_right_else_then = qr(permuted_columns(Y_, T))
+            basis_right_else = where(
+                remainder(k, precondition_frequency) == 0, basis_right_else_then, basis_right
             )
-            exp_avg_sq = where(
-                remainder(k, precondition_frequency) == 0, exp_avg_sq_then, exp_avg_sq
+            exp_avg_sq_else = where(
+                remainder(k, precondition_frequency) == 0, exp_avg_sq_else_then, exp_avg_sq
             )
+            basis_right = where(k == 0, basis_right_then, basis_right_else)
+            exp_avg_sq = where(k == 0, exp_avg_sq, exp_avg_sq_else)
+        elif k == 0:
+            # W = eigenvectors(R)
+            basis_right = eigenvectors(gram_right)
         elif remainder(k, precondition_frequency) == 0:
             # Y = R @ W
             Y_ = gram_right @ basis_right
@@ -721,8 +725,6 @@ def update_factored_not_rows_within_max_precond_dim_not_cols_within_max_precond_
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
-    fresh_basis_left: bool,
-    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     step = advance(state_steps)
@@ -771,8 +773,6 @@ def update_functional_factored_not_rows_within_max_precond_dim_not_cols_within_m
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
-    fresh_basis_left: bool,
-    fresh_basis_right: bool,
     capturable: bool,
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
@@ -837,8 +837,6 @@ def update_not_factored_not_rows_within_max_precond_dim_not_cols_within_max_prec
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
-    fresh_basis_left: bool,
-    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     step = advance(state_steps)
@@ -887,8 +885,6 @@ def update_functional_not_factored_not_rows_within_max_precond_dim_not_cols_with
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
-    fresh_basis_left: bool,
-    fresh_basis_right: bool,
     capturable: bool,
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""

@@ -108,3 +108,25 @@ def test_each_group_has_its_own_limit(lowering: str) -> None:
         assert set(optimizer.state[param]) == set(state)
     assert "left" in optimizer.state[params[0]]
     assert not {"left", "right"} & set(optimizer.state[params[7 + 2]])
+
+
+WITH_A_START = """
+            if fresh(L):
+                L = identity(L)
+            L = lerp"""
+
+
+def test_a_composition_asks_whether_a_limited_state_is_new() -> None:
+    """accumulate marks new states, also for parameters that have no rows."""
+    text = RULE.replace("p, g, /", "p, g, t, /").replace("\n            L = lerp", WITH_A_START)
+    composed = optgen.compose(
+        optgen.load(Spec("Sided", text, "sided.py", 1)), optgen.modifiers.accumulate
+    )
+    params = [torch.ones(shape, requires_grad=True) for shape in SHAPES]
+    optimizer = composed(params, largest=3)
+    for param in params:
+        param.grad = torch.ones_like(param)
+    optimizer.step()
+    assert ["left" in optimizer.state[p] for p in params] == [True, True, *[False] * 4, True]
+    expected = 0.5 * torch.eye(3) + 1.5 * torch.ones(3, 3)
+    torch.testing.assert_close(optimizer.state[params[0]]["left"], expected)

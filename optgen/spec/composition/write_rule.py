@@ -13,6 +13,7 @@ from optgen.contract.states import Condition
 from optgen.spec.composition.find_parts import WRAPPING_STAGE, Part, reads, rest_after
 from optgen.spec.composition.rename_parts import NamedParts, unused_name
 from optgen.spec.composition.update_form import UpdateForm, replace_fresh, replace_name
+from optgen.spec.scope import condition_of_size
 from optgen.spec.source import nodes_of
 
 
@@ -128,6 +129,8 @@ class _RuleWriter:
             )
             if Condition.of(when).is_fact:
                 when += f"({self.named.param})"
+            elif condition_of_size(when, self.named.param):
+                when = f"factored({self.named.param}) and {when}"
             yield Block(f"if {when}:\n{indent(text, '    ')}" if when else text)
 
     def _after_gradients(self) -> tuple[Part, ...]:
