@@ -66,7 +66,7 @@ class Record:
     """A reduction goes over all parameters."""
 
     totals: str = ""
-    """What sums that begin with 0 go over: "all", "group", or "", this parameter alone."""
+    """Sums that begin with 0 go over "all" parameters, a "group", or "", this parameter alone."""
 
     has_totals: bool = False
     """There are such sums."""
