@@ -237,7 +237,7 @@ class _FloatType(type(float)):  # type: ignore[misc]
 
 
 class _Float(float, metaclass=_FloatType):
-    """What the name `float` means in the author's modules while a step is recorded."""
+    """The meaning of `float` in the author's modules while a step is recorded."""
 
 
 @contextmanager

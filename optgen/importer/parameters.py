@@ -12,7 +12,7 @@ from optgen.importer.recording import NotImportedError, Record, author_line
 from optgen.importer.values import Value, apply, constant, is_constant
 
 TOTALS = ("all", "group", "")
-"""What sums that begin with 0 may go over: all parameters, those of a group, or nothing else."""
+"""Sums that begin with 0 may go over all parameters, those of a group, or one parameter."""
 STACKS = frozenset(["stack", "cat", "hstack", "concat"])
 
 

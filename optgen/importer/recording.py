@@ -66,7 +66,7 @@ class Record:
     """A reduction goes over all parameters."""
 
     totals: str = ""
-    """What sums that begin with 0 go over: "all", "group", or "", this parameter alone."""
+    """Sums that begin with 0 go over "all" parameters, a "group", or "", this parameter alone."""
 
     has_totals: bool = False
     """There are such sums."""
@@ -170,6 +170,12 @@ def failed(error: Exception, when: str = "") -> NotImportedError:
 
     `when`: words that say which part of an import met the error, or "".
     """
+    if isinstance(error, AttributeError) and isinstance(getattr(error.obj, "value", None), Value):
+        return NotImportedError(
+            "a tensor that the group keeps, which an import reads as a number",
+            _author_place(error),
+            hint="keep it in the state of the parameter: `self.state[p]`",
+        )
     reason = f"the class fails here{when}: {type(error).__name__}: {error}"
     hint = (
         "the import gives the class a matrix or a vector in float64 on the CPU, and no closure; "

@@ -128,7 +128,7 @@ def _without_unread(
     while True:
         live = {"p", *(subject.letter(each.key) for each in states)}
         items = without_dead(items, live)
-        read = names_read(items) & live  # `live` is now what code reads before it sets it
+        read = names_read(items)
         kept = tuple(each for each in states if subject.letter(each.key) in read)
         if kept == states:
             return items, states

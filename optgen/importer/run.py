@@ -91,7 +91,7 @@ class Subject:
     is_for_matrices: bool = False
     """The class is imported for matrices alone."""
     totals: str = ""
-    """What sums that begin with 0 go over: "all", "group", or "", this parameter alone."""
+    """Sums that begin with 0 go over "all" parameters, a "group", or "", this parameter alone."""
     is_split: bool = False
     """The class takes groups that say `use_muon`; an import gives it matrices in such a group."""
 

@@ -226,6 +226,14 @@ class GlobalState(Base):
         p.add_(grad, alpha=-group["lr"])
 
 
+class TensorOfGroup(Base):
+    """A tensor that the group keeps, and that steps change in place."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        group.setdefault("largest", torch.zeros(1, dtype=p.dtype)).add_(grad.norm())
+        p.add_(grad, alpha=-group["lr"] / (1.0 + float(group["largest"])))
+
+
 class ListOfTensors(Base):
     """A rule with a list of tensors as a state."""
 
@@ -259,6 +267,7 @@ class TwoSteps(Base):
 @pytest.mark.parametrize(
     ("cls", "words"),
     [
+        (TensorOfGroup, "a tensor that the group keeps, which an import reads as a number"),
         (ListOfTensors, "a tensor of unknown origin\n  hint: keep it in self.state[p]"),
         (NumberOfNone, "the group's `scale` is None before the first step"),
         (TwoSteps, "with the defaults\n  hint: let the step compute with"),
