@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from optgen.ir.algorithm import Algorithm
+from optgen.contract.states import parts_of_limit
+from optgen.ir.algorithm import Algorithm, Hyper
 from optgen.ir.nodes import Call, expressions, walk
 from website.adoption import accepts_shape
 from website.entries import Entry
@@ -32,24 +33,41 @@ def _memory_warning(entry: Entry) -> str:
         for letter, each in (("m", row_bytes), ("n", col_bytes))
         if each
     ]
-    owner = (
-        f"an embedding of {_VOCABULARY:,} rows"
-        if row_bytes
-        else f"a matrix of {_VOCABULARY:,} columns"
-    )
-    bytes_ = (row_bytes or col_bytes) * _VOCABULARY**2
-    advice = f"Give matrices with so many columns to a [second optimizer]({_SECOND_OPTIMIZER})."
-    if row_bytes:
-        advice = (
-            f"Give embeddings and the last layer to a [second optimizer]({_SECOND_OPTIMIZER}), as "
-            f'`create_optimizer(model, "{entry.name}", others="adamw")` does.'
-        )
     return (
         '!!! warning "Memory grows with the square"\n\n'
         f"    The square states of a matrix with \\(m\\) rows and \\(n\\) columns take "
-        f"{' + '.join(squares)} bytes in float32: {bytes_ / 1e9:.0f} GB for {owner}. "
-        f"{advice}"
+        f"{' + '.join(squares)} bytes in float32: {_largest(entry, row_bytes, col_bytes)}"
     )
+
+
+def _largest(entry: Entry, row_bytes: float, col_bytes: float) -> str:
+    """Return the bytes of the square state of a large side, and what to do about it."""
+    bytes_ = row_bytes or col_bytes
+    if limit := _limit(entry.algorithm):
+        assert isinstance(limit.default, int)
+        return (
+            f"{bytes_ * limit.default**2 / 1e9:.1f} GB for a side of {limit.default:,}. A side "
+            f"above `{limit.name}`, {limit.default:,} by default, has none."
+        )
+    size = f"{bytes_ * _VOCABULARY**2 / 1e9:.0f} GB"
+    if not row_bytes:
+        return (
+            f"{size} for a matrix of {_VOCABULARY:,} columns. Give matrices with so many columns "
+            f"to a [second optimizer]({_SECOND_OPTIMIZER})."
+        )
+    return (
+        f"{size} for an embedding of {_VOCABULARY:,} rows. Give embeddings and the last layer to a "
+        f"[second optimizer]({_SECOND_OPTIMIZER}), as "
+        f'`create_optimizer(model, "{entry.name}", others="adamw")` does.'
+    )
+
+
+def _limit(algorithm: Algorithm) -> Hyper | None:
+    """Return the hyperparameter that limits the sides with square states; None without one."""
+    for state in algorithm.states:
+        if parts := parts_of_limit(state.when or ""):
+            return algorithm.hyper(parts[1])
+    return None
 
 
 def _batch_note(entry: Entry) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
-from optgen.contract.states import AT_LEAST_FLOAT32, QUANTIZED
+from optgen.contract.states import AT_LEAST_FLOAT32, QUANTIZED, parts_of_limit
 from optgen.ir.algorithm import Algorithm, State
 
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
@@ -25,7 +25,9 @@ class Shape:
     tall: bool = False
 
     def holds(self, fact: str) -> bool:
-        """Tell whether a fact is true of this shape."""
+        """Tell whether a fact is true of this shape. Sides of matrices are within all limits."""
+        if parts_of_limit(fact):
+            return self.matrix
         return {"factored": self.matrix, "tall": self.tall}[fact]
 
 

@@ -49,7 +49,9 @@ def test_a_section_is_found_by_its_title() -> None:
 
     assert install.startswith("optgen is in no package index.")
     assert "## First steps" not in install
-    assert section(ROOT / "README.md", "", "index.md").startswith("optgen is a compiler")
+    assert section(ROOT / "README.md", "", "index.md").startswith(
+        "**Write the rule of an optimizer once"
+    )
     assert install in with_sections("<!-- section: README.md#Install -->", "index.md")
     with pytest.raises(ValueError, match=r"README.md has no section 'Nothing'"):
         section(ROOT / "README.md", "Nothing", "index.md")

@@ -132,10 +132,13 @@ def test_the_page_of_soap_shows_its_facts(site: dict[str, str]) -> None:
 def test_pages_warn_of_square_states_and_show_views(site: dict[str, str]) -> None:
     warning = '!!! warning "Memory grows with the square"'
     warned = {each.name for each in entries() if warning in site[each.page]}
-    soap, one_sided = (site[f"optimizers/{name}.md"] for name in ("soap", "one_sided_shampoo"))
+    soap, kl_soap, one_sided = (
+        site[f"optimizers/{name}.md"] for name in ("soap", "kl_soap", "one_sided_shampoo")
+    )
 
     assert warned == {"kl_soap", "kron", "one_sided_shampoo", "shampoo", "soap"}
-    assert "20 GB for an embedding of 50,257 rows" in soap
+    assert "20 GB for an embedding of 50,257 rows" in kl_soap
+    assert "0.8 GB for a side of 10,000. A side above `max_precond_dim`, 10,000" in soap
     assert "20 GB for a matrix of 50,257 columns" in one_sided
     assert "Eigenvectors of the eigenvalue 0 are arbitrary" in soap
     for name in ("soap", "adafactor", "one_sided_shampoo"):
