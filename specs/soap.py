@@ -1,9 +1,9 @@
 """SOAP: Adam in the slowly changing eigenbasis of Shampoo's preconditioners.
 
-The first step only finds the bases. The mean of gradients is kept in the bases, as the authors keep it
-between steps; so a step turns one matrix into them, not two. A parameter without rows and columns gets Adam, which
-begins in the second step, too. A parameter with more than two axes is a batch of matrices, of any
-size.
+The first step only finds the bases. The mean of gradients is kept in the bases, as the authors keep
+it between steps; so a step turns one matrix into them, not two. A parameter without rows and
+columns gets Adam, which begins in the second step, too. A parameter with more than two axes is a
+batch of matrices, of any size.
 """
 
 from optgen.spec import (
