@@ -94,8 +94,8 @@ def may_import(part: str, name: str) -> bool:
 
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("newton_schulz",),
-    ("torch_private", "rule", "matrix_ops", "cache"),
+    ("newton_schulz", "torch_private"),
+    ("rule", "matrix_ops", "cache"),
     ("light_optimizer", "tensors"),
     ("state",),
     ("batch",),
