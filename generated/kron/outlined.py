@@ -23,7 +23,7 @@ from optgen.runtime.eager.scalars import (
     where,
 )
 from optgen.runtime.eager.tensor_lists import sweep_function
-from optgen.runtime.eager.working_copies import empty_like, in_compute_dtype, write_back
+from optgen.runtime.eager.working_copies import empty_like, in_compute_dtype, in_rows, write_back
 from optgen.runtime.matrix_ops import cols, rows
 
 sweep1 = sweep_function(__package__, "sweep1")

@@ -52,7 +52,8 @@ RUNTIME_NAMES: dict[str, tuple[str, ...]] = {
     ),
     "eager.tensor_lists": ("TensorList", "sweep_function"),
     "eager.working_copies": (
-        *("copy_in_compute_dtype", "empty_like", "in_compute_dtype", "in_wider_dtype"),
+        *("copy_in_compute_dtype", "empty_like", "in_compute_dtype", "in_rows"),
+        "in_wider_dtype",
         *("number_in_float64", "wider", "write_back", "write_number"),
     ),
     "matrix_ops": ("cols", "orthogonalize", "rows"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from optgen.ir.algorithm import State
 from optgen.ir.execution import widens_in_python
@@ -68,9 +69,10 @@ class Syntax:
 
     def of_lists(self, first: str) -> Syntax:
         """Return the syntax for lists the first of which has this name instead of `params`."""
-        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        texts = {key: text for key, text in values.items() if isinstance(text, str)}
-        return replace(self, **{key: text.replace("params", first) for key, text in texts.items()})
+        values: dict[str, Any] = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        for key, text in values.items():
+            values[key] = text.replace("params", first) if isinstance(text, str) else text
+        return Syntax(**values)
 
     def listed(self, name: str) -> str:
         """Return the name of a tensor, or of the list of tensors."""
