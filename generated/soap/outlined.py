@@ -16,10 +16,9 @@ from optgen.runtime.eager.linear_algebra import (
     transpose,
 )
 from optgen.runtime.eager.parts import same_shape_sublists
-from optgen.runtime.eager.reductions import col_sum
 from optgen.runtime.eager.scalars import advance, divide, remainder, sqrt
 from optgen.runtime.eager.tensor_lists import sweep_function
-from optgen.runtime.eager.working_copies import in_compute_dtype, write_back
+from optgen.runtime.eager.working_copies import empty_like, in_compute_dtype, write_back
 
 sweep1 = sweep_function(__package__, "sweep1")
 sweep2 = sweep_function(__package__, "sweep2")
@@ -27,10 +26,6 @@ sweep3 = sweep_function(__package__, "sweep3")
 sweep4 = sweep_function(__package__, "sweep4")
 sweep5 = sweep_function(__package__, "sweep5")
 sweep6 = sweep_function(__package__, "sweep6")
-sweep7 = sweep_function(__package__, "sweep7")
-sweep8 = sweep_function(__package__, "sweep8")
-sweep9 = sweep_function(__package__, "sweep9")
-sweep10 = sweep_function(__package__, "sweep10")
 
 
 def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
@@ -119,21 +114,7 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
                 one_minus_beta2=one_minus_beta2,
                 eps=eps,
             )
-            # x, y = g, m
-            # x, y = transpose(U) @ x, transpose(U) @ y
-            # x, y = x @ W, y @ W
-            # u = y / (sqrt(v) + eps)
-            # u = U @ u
-            # u = u @ transpose(W)
-            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             exp_avg_product_2 = basis_left @ exp_avg_product_quotient @ transpose(basis_right)
-            # x, y = g, m
-            # x, y = transpose(U) @ x, transpose(U) @ y
-            # x, y = x @ W, y @ W
-            # u = y / (sqrt(v) + eps)
-            # u = U @ u
-            # u = u @ transpose(W)
-            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             # p = p - lr * weight_decay * p
             sweep3(param, exp_avg_product_2, step_size=step_size, decay_factor=decay_factor)
         # L = lerp(L, g @ transpose(g), 1 - decay)
@@ -146,8 +127,8 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
             # X = L @ U
             X_ = gram_left @ basis_left
             # S = descending(transpose(col_sum(U * X)))
-            basis_left_product = basis_left * X_
-            basis_left_col_sum = col_sum(basis_left_product)
+            basis_left_col_sum = empty_like(basis_left, "col")
+            sweep5(basis_left, X_, basis_left_col_sum)
             S = descending_order(transpose(basis_left_col_sum))
             # v = S @ v
             exp_avg_sq = permuted_rows(exp_avg_sq, S)
@@ -155,7 +136,7 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
             basis_left = qr(permuted_columns(X_, S))
         # R = lerp(R, transpose(g) @ g, 1 - decay)
         grad_col_gram = transpose(grad) @ grad
-        sweep5(gram_right, grad_col_gram, one_minus_decay=one_minus_decay)
+        sweep4(gram_right, grad_col_gram, one_minus_decay=one_minus_decay)
         if k == 0:
             # W = eigenvectors(R)
             basis_right = eigenvectors(gram_right)
@@ -163,8 +144,8 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
             # Y = R @ W
             Y_ = gram_right @ basis_right
             # T = descending(transpose(col_sum(W * Y)))
-            basis_right_product = basis_right * Y_
-            basis_right_col_sum = col_sum(basis_right_product)
+            basis_right_col_sum = empty_like(basis_right, "col")
+            sweep5(basis_right, Y_, basis_right_col_sum)
             T = descending_order(transpose(basis_right_col_sum))
             # v = v @ transpose(T)
             exp_avg_sq = permuted_columns(exp_avg_sq, T)
@@ -238,7 +219,7 @@ def update_factored_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
             # u = U @ u
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             exp_avg_product = transpose(basis_left) @ exp_avg
-            # sweep6 reads x by the name exp_avg_product_quotient, and then overwrites it
+            # sweep2 reads x by the name exp_avg_product_quotient, and then overwrites it
             exp_avg_product_quotient = x
             # v = beta2 * v + (1 - beta2) * x**2
             # x, y = g, m
@@ -246,7 +227,7 @@ def update_factored_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
             # u = y / (sqrt(v) + eps)
             # u = U @ u
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            sweep6(
+            sweep2(
                 exp_avg_sq,
                 exp_avg_product,
                 exp_avg_product_quotient,
@@ -254,19 +235,9 @@ def update_factored_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
                 one_minus_beta2=one_minus_beta2,
                 eps=eps,
             )
-            # x, y = g, m
-            # x, y = transpose(U) @ x, transpose(U) @ y
-            # u = y / (sqrt(v) + eps)
-            # u = U @ u
-            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             exp_avg_product_2 = basis_left @ exp_avg_product_quotient
-            # x, y = g, m
-            # x, y = transpose(U) @ x, transpose(U) @ y
-            # u = y / (sqrt(v) + eps)
-            # u = U @ u
-            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             # p = p - lr * weight_decay * p
-            sweep7(param, exp_avg_product_2, step_size=step_size, decay_factor=decay_factor)
+            sweep3(param, exp_avg_product_2, step_size=step_size, decay_factor=decay_factor)
         # L = lerp(L, g @ transpose(g), 1 - decay)
         grad_row_gram = grad @ transpose(grad)
         sweep4(gram_left, grad_row_gram, one_minus_decay=one_minus_decay)
@@ -277,8 +248,8 @@ def update_factored_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
             # X = L @ U
             X_ = gram_left @ basis_left
             # S = descending(transpose(col_sum(U * X)))
-            basis_left_product = basis_left * X_
-            basis_left_col_sum = col_sum(basis_left_product)
+            basis_left_col_sum = empty_like(basis_left, "col")
+            sweep5(basis_left, X_, basis_left_col_sum)
             S = descending_order(transpose(basis_left_col_sum))
             # v = S @ v
             exp_avg_sq = permuted_rows(exp_avg_sq, S)
@@ -350,7 +321,7 @@ def update_factored_not_rows_within_max_precond_dim_cols_within_max_precond_dim(
             # u = u @ transpose(W)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             exp_avg_product = exp_avg @ basis_right
-            # sweep8 reads x by the name exp_avg_product_quotient, and then overwrites it
+            # sweep2 reads x by the name exp_avg_product_quotient, and then overwrites it
             exp_avg_product_quotient = x
             # v = beta2 * v + (1 - beta2) * x**2
             # x, y = g, m
@@ -358,7 +329,7 @@ def update_factored_not_rows_within_max_precond_dim_cols_within_max_precond_dim(
             # u = y / (sqrt(v) + eps)
             # u = u @ transpose(W)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            sweep8(
+            sweep2(
                 exp_avg_sq,
                 exp_avg_product,
                 exp_avg_product_quotient,
@@ -366,22 +337,12 @@ def update_factored_not_rows_within_max_precond_dim_cols_within_max_precond_dim(
                 one_minus_beta2=one_minus_beta2,
                 eps=eps,
             )
-            # x, y = g, m
-            # x, y = x @ W, y @ W
-            # u = y / (sqrt(v) + eps)
-            # u = u @ transpose(W)
-            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             exp_avg_product_2 = exp_avg_product_quotient @ transpose(basis_right)
-            # x, y = g, m
-            # x, y = x @ W, y @ W
-            # u = y / (sqrt(v) + eps)
-            # u = u @ transpose(W)
-            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             # p = p - lr * weight_decay * p
-            sweep9(param, exp_avg_product_2, step_size=step_size, decay_factor=decay_factor)
+            sweep3(param, exp_avg_product_2, step_size=step_size, decay_factor=decay_factor)
         # R = lerp(R, transpose(g) @ g, 1 - decay)
         grad_col_gram = transpose(grad) @ grad
-        sweep5(gram_right, grad_col_gram, one_minus_decay=one_minus_decay)
+        sweep4(gram_right, grad_col_gram, one_minus_decay=one_minus_decay)
         if k == 0:
             # W = eigenvectors(R)
             basis_right = eigenvectors(gram_right)
@@ -389,8 +350,8 @@ def update_factored_not_rows_within_max_precond_dim_cols_within_max_precond_dim(
             # Y = R @ W
             Y_ = gram_right @ basis_right
             # T = descending(transpose(col_sum(W * Y)))
-            basis_right_product = basis_right * Y_
-            basis_right_col_sum = col_sum(basis_right_product)
+            basis_right_col_sum = empty_like(basis_right, "col")
+            sweep5(basis_right, Y_, basis_right_col_sum)
             T = descending_order(transpose(basis_right_col_sum))
             # v = v @ transpose(T)
             exp_avg_sq = permuted_columns(exp_avg_sq, T)
@@ -446,7 +407,7 @@ def update_factored_not_rows_within_max_precond_dim_not_cols_within_max_precond_
             # u = y / (sqrt(v) + eps)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             # p = p - lr * weight_decay * p
-            sweep10(
+            sweep6(
                 exp_avg,
                 grad,
                 exp_avg_sq,
@@ -507,7 +468,7 @@ def update_not_factored_not_rows_within_max_precond_dim_not_cols_within_max_prec
             # u = y / (sqrt(v) + eps)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             # p = p - lr * weight_decay * p
-            sweep10(
+            sweep6(
                 exp_avg,
                 grad,
                 exp_avg_sq,

@@ -26,8 +26,8 @@ from optgen.ir.reserved_in_python import free_name
 from optgen.passes.hoist_between_sweeps import as_plain_arithmetic
 from optgen.passes.separate_matrix_words import has_rows_and_columns
 
-_ListShape: TypeAlias = Literal["like", "row", "col", "scalar"]
-
+ListShape: TypeAlias = Literal["like", "row", "col", "scalar"]
+"""Shapes of the tensors of a list, as states have them."""
 EMPTY_LIKE = "empty_like"
 """The op that creates the list into which a function writes."""
 
@@ -139,10 +139,10 @@ class SweepBuilder:
             axes[ref.name] = known if known is self.kinds[ref].axes else Axes.MATRIX
         return axes
 
-    def _shape(self, axes: Axes) -> _ListShape | None:
+    def _shape(self, axes: Axes) -> ListShape | None:
         """Return the shape of a list's tensors beside those that the sweep goes over."""
         row, column = Axes(self.axes & (1 | HEIGHT)), Axes(self.axes & (1 | WIDTH))
-        shapes: dict[Axes, _ListShape] = {Axes.NONE: "scalar", row: "row", column: "col"}
+        shapes: dict[Axes, ListShape] = {Axes.NONE: "scalar", row: "row", column: "col"}
         return {**shapes, self.axes: "like"}.get(axes)
 
     def _read_before_assigned(self, statements: Sequence[Assign]) -> list[str]:
@@ -200,7 +200,7 @@ class SweepBuilder:
         )
 
 
-def _state(name: str, shape: _ListShape | None, written: bool) -> State:
+def _state(name: str, shape: ListShape | None, written: bool) -> State:
     """Return a list of a function as a state of this shape."""
     assert shape is not None
     return State(name, name, shape=shape, written=written, on_device=shape == "scalar")

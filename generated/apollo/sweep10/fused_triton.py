@@ -28,8 +28,7 @@ from optgen.runtime.fused_triton.device_reductions import (
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(0)
-WORKSPACE = WorkspaceSpec(scalars=SCALARS.value, in_phases=True, by_matrix=True, column_values=1)
+WORKSPACE = WorkspaceSpec(scalars=0, in_phases=True, by_matrix=True, column_values=1)
 
 
 @triton.jit

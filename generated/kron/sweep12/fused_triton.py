@@ -60,8 +60,7 @@ def sweep12_step(
     tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
-    start = block * BLOCK
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     Q_rights = tl.load(entry + STREAMS * num_tensors)
     if (count == BLOCK) & ((Q_rights) & 15 == 0):

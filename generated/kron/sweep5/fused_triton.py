@@ -15,8 +15,7 @@ from optgen.runtime.fused_triton.device_functions import (
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(0)
-WORKSPACE = WorkspaceSpec(scalars=SCALARS.value)
+WORKSPACE = WorkspaceSpec(scalars=0)
 
 
 @triton.jit
@@ -48,8 +47,7 @@ def sweep5_step(
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
-    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
-    start = block * BLOCK
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     rs = tl.load(entry + STREAMS * num_tensors)
     q_transposes = tl.load(entry + (STREAMS + 1) * num_tensors)

@@ -203,7 +203,8 @@ def sweep1_step2(
     entry = table + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
+    start = block * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
@@ -327,8 +328,7 @@ def sweep1_step3(
     tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
-    start = block * BLOCK
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:

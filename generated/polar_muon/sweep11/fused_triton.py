@@ -17,8 +17,7 @@ from optgen.runtime.fused_triton.device_functions import (
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(0)
-WORKSPACE = WorkspaceSpec(scalars=SCALARS.value)
+WORKSPACE = WorkspaceSpec(scalars=0)
 
 
 @triton.jit
@@ -50,8 +49,7 @@ def sweep11_step(
     """Update one block of one tensor: at once if full and aligned, else in a masked loop."""
     tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
-    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
-    start = block * BLOCK
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     gram5_combinations = tl.load(entry + STREAMS * num_tensors)
     gram5s = tl.load(entry + (STREAMS + 1) * num_tensors)

@@ -296,8 +296,7 @@ def sweep6_step3(
     tensor = tl.load(tensor_of_block + tl.program_id(0))
     entry = table + tensor
     scalars += tensor * SCALARS
-    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
-    start = block * BLOCK
+    start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:

@@ -73,13 +73,10 @@ class Syntax:
 
     def of_lists(self, first: str) -> Syntax:
         """Return the syntax for lists the first of which has this name instead of `params`."""
-        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        texts: dict[str, Any] = {
-            key: text.replace("params", first)
-            for key, text in values.items()
-            if isinstance(text, str)
-        }
-        return replace(self, **texts)
+        values: dict[str, Any] = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        for key, text in values.items():
+            values[key] = text.replace("params", first) if isinstance(text, str) else text
+        return Syntax(**values)
 
     def listed(self, name: str) -> str:
         """Return the name of a tensor, or of the list of tensors."""
