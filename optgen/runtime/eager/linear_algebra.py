@@ -6,7 +6,7 @@ spreads through a step as in elementwise operations.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -147,16 +147,11 @@ def inverse_root(x: Value, n: float | Tensor, eps: float | Tensor) -> Value:
 
 
 def newton_schulz(
-    x: Value,
-    coefficients: Sequence[float],
-    steps: float,
-    eps: float,
-    divisor: str = "norm",
-    dtype: str | float = "bfloat16",
+    x: Value, coefficients: Sequence[float], steps: float, eps: float, *options: Any
 ) -> Value:
     """Drive the singular values towards 1, by Newton-Schulz iterations; return the dtype of x."""
     tensors = x.tensors if isinstance(x, TensorList) else [x]
-    orthogonal = matrix_ops.orthogonalize(tensors, coefficients, steps, eps, divisor, dtype)
+    orthogonal = matrix_ops.orthogonalize(tensors, coefficients, steps, eps, *options)
     results = [new.to(old.dtype) for new, old in zip(orthogonal, tensors, strict=True)]
     return TensorList(results) if isinstance(x, TensorList) else results[0]
 
