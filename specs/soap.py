@@ -2,7 +2,8 @@
 
 The first step only finds the bases. A parameter without rows and columns gets Adam, which
 begins in the second step, too. A parameter with more than two axes is a batch of matrices. A side
-above `max_precond_dim` keeps the basis that it has; if both are, this is Adam.
+above `max_precond_dim` is not rotated; if both are, this is Adam. If the limit is raised later, the
+side is rotated from the next step on.
 """
 
 from optgen.spec import (
@@ -11,6 +12,7 @@ from optgen.spec import (
     descending,
     eigenvectors,
     factored,
+    fresh,
     hyper,
     lerp,
     optimizer,
@@ -77,16 +79,16 @@ def SOAP(
         m = beta1 * m + (1 - beta1) * g
         x, y = g, m
         if factored(p):
-            if rows(p) <= max_precond_dim:
+            if rows(p) <= max_precond_dim and not fresh(U):
                 x, y = transpose(U) @ x, transpose(U) @ y
-            if cols(p) <= max_precond_dim:
+            if cols(p) <= max_precond_dim and not fresh(W):
                 x, y = x @ W, y @ W
         v = beta2 * v + (1 - beta2) * x**2
         u = y / (sqrt(v) + eps)
         if factored(p):
-            if rows(p) <= max_precond_dim:
+            if rows(p) <= max_precond_dim and not fresh(U):
                 u = U @ u
-            if cols(p) <= max_precond_dim:
+            if cols(p) <= max_precond_dim and not fresh(W):
                 u = u @ transpose(W)
         p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
         p = p - lr * weight_decay * p
@@ -94,7 +96,7 @@ def SOAP(
     if factored(p):
         if rows(p) <= max_precond_dim:
             L = lerp(L, g @ transpose(g), 1 - decay)
-            if k == 0:
+            if fresh(U):
                 U = eigenvectors(L)
             elif k % precondition_frequency == 0:
                 X = L @ U
@@ -103,7 +105,7 @@ def SOAP(
                 U = qr(X @ transpose(S))
         if cols(p) <= max_precond_dim:
             R = lerp(R, transpose(g) @ g, 1 - decay)
-            if k == 0:
+            if fresh(W):
                 W = eigenvectors(R)
             elif k % precondition_frequency == 0:
                 Y = R @ W

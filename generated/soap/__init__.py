@@ -27,18 +27,22 @@ class SOAP(GeneratedOptimizer):
             &\quad x_t \leftarrow g_t \\
             &\quad y_t \leftarrow m_t \\
             &\quad \textbf{if } \dim \theta > 1: \\
-            &\quad \quad \textbf{if } \operatorname{rows}(\theta) \le \text{max precond dim}: \\
+            &\quad \quad \textbf{if } \operatorname{rows}(\theta) \le \text{max precond dim} \wedge
+                U \text{ is not new}: \\
             &\quad \quad \quad x_t \leftarrow U_{t-1}^{\top} \, x_t \\
             &\quad \quad \quad y_t \leftarrow U_{t-1}^{\top} \, y_t \\
-            &\quad \quad \textbf{if } \operatorname{cols}(\theta) \le \text{max precond dim}: \\
+            &\quad \quad \textbf{if } \operatorname{cols}(\theta) \le \text{max precond dim} \wedge
+                W \text{ is not new}: \\
             &\quad \quad \quad x_t \leftarrow x_t \, W_{t-1} \\
             &\quad \quad \quad y_t \leftarrow y_t \, W_{t-1} \\
             &\quad v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) x_t^2 \\
             &\quad u_t \leftarrow \frac{y_t}{\sqrt{v_t} + \epsilon} \\
             &\quad \textbf{if } \dim \theta > 1: \\
-            &\quad \quad \textbf{if } \operatorname{rows}(\theta) \le \text{max precond dim}: \\
+            &\quad \quad \textbf{if } \operatorname{rows}(\theta) \le \text{max precond dim} \wedge
+                U \text{ is not new}: \\
             &\quad \quad \quad u_t \leftarrow U_{t-1} \, u_t \\
-            &\quad \quad \textbf{if } \operatorname{cols}(\theta) \le \text{max precond dim}: \\
+            &\quad \quad \textbf{if } \operatorname{cols}(\theta) \le \text{max precond dim} \wedge
+                W \text{ is not new}: \\
             &\quad \quad \quad u_t \leftarrow u_t \, W_{t-1}^{\top} \\
             &\quad \theta_t \leftarrow \theta_{t-1} - \frac{\gamma \sqrt{1 - \beta_2^{k_t}}}{1 -
                 \beta_1^{k_t}} u_t \\
@@ -47,7 +51,7 @@ class SOAP(GeneratedOptimizer):
             &\quad \textbf{if } \operatorname{rows}(\theta) \le \text{max precond dim}: \\
             &\quad \quad L_t \leftarrow \operatorname{lerp}(L_{t-1}, g_t \, g_t^{\top}, 1 -
                 \text{decay}) \\
-            &\quad \quad \textbf{if } k_t = 0: \\
+            &\quad \quad \textbf{if } U \text{ is new}: \\
             &\quad \quad \quad U_t \leftarrow \operatorname{eigenvectors}(L_t) \\
             &\quad \quad \textbf{else if } k_t \bmod \text{precondition frequency} = 0: \\
             &\quad \quad \quad X_t \leftarrow L_t \, U_{t-1} \\
@@ -58,7 +62,7 @@ class SOAP(GeneratedOptimizer):
             &\quad \textbf{if } \operatorname{cols}(\theta) \le \text{max precond dim}: \\
             &\quad \quad R_t \leftarrow \operatorname{lerp}(R_{t-1}, g_t^{\top} \, g_t, 1 -
                 \text{decay}) \\
-            &\quad \quad \textbf{if } k_t = 0: \\
+            &\quad \quad \textbf{if } W \text{ is new}: \\
             &\quad \quad \quad W_t \leftarrow \operatorname{eigenvectors}(R_t) \\
             &\quad \quad \textbf{else if } k_t \bmod \text{precondition frequency} = 0: \\
             &\quad \quad \quad Y_t \leftarrow R_t \, W_{t-1} \\
@@ -152,12 +156,13 @@ class SOAP(GeneratedOptimizer):
             "max_precond_dim",
             "maximize",
         ),
+        fresh=("basis_left", "basis_right"),
         tensor_hypers=(),
         elementwise=False,
         widens=True,
         why_uncut="the state gram_left is a square matrix",
         by_matrix=True,
-        sweeps=("sweep1", "sweep2", "sweep3", "sweep4", "sweep5", "sweep6"),
+        sweeps=("sweep1", "sweep2", "sweep3", "sweep4", "sweep5", "sweep6", "sweep7", "sweep8"),
         facts=("factored", "rows_within_max_precond_dim", "cols_within_max_precond_dim"),
         upper_bounds=(("betas", 1),),
     )

@@ -37,6 +37,8 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
@@ -71,29 +73,36 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
         if k > 0:
             # m = beta1 * m + (1 - beta1) * g
             exp_avg = beta1 * exp_avg + (1 - beta1) * grad
-            # x, y = g, m
-            # x, y = transpose(U) @ x, transpose(U) @ y
-            # x, y = x @ W, y @ W
-            x = transpose(basis_left) @ grad @ basis_right
+            if not fresh_basis_left:
+                # x, y = g, m
+                # x, y = transpose(U) @ x, transpose(U) @ y
+                x = transpose(basis_left) @ grad
+                y = transpose(basis_left) @ exp_avg
+            else:
+                # x, y = g, m
+                x = grad
+                y = exp_avg
+            if not fresh_basis_right:
+                # x, y = x @ W, y @ W
+                x = x @ basis_right
+                y = y @ basis_right
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
-            # x, y = g, m
-            # x, y = transpose(U) @ x, transpose(U) @ y
-            # x, y = x @ W, y @ W
             # u = y / (sqrt(v) + eps)
-            # u = U @ u
-            # u = u @ transpose(W)
+            u = y / (sqrt(exp_avg_sq) + eps)
+            if not fresh_basis_left:
+                # u = U @ u
+                u = basis_left @ u
+            if not fresh_basis_right:
+                # u = u @ transpose(W)
+                u = u @ transpose(basis_right)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            param = param - step_size * (
-                basis_left
-                @ (transpose(basis_left) @ exp_avg @ basis_right / (sqrt(exp_avg_sq) + eps))
-                @ transpose(basis_right)
-            )
+            param = param - step_size * u
             # p = p - lr * weight_decay * p
             param = (1 - lr * weight_decay) * param
         # L = lerp(L, g @ transpose(g), 1 - decay)
         gram_left = lerp(gram_left, grad @ transpose(grad), one_minus_decay)
-        if k == 0:
+        if fresh_basis_left:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)
         elif remainder(k, precondition_frequency) == 0:
@@ -108,7 +117,7 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
             basis_left = qr(permuted_columns(X_, S))
         # R = lerp(R, transpose(g) @ g, 1 - decay)
         gram_right = lerp(gram_right, transpose(grad) @ grad, one_minus_decay)
-        if k == 0:
+        if fresh_basis_right:
             # W = eigenvectors(R)
             basis_right = eigenvectors(gram_right)
         elif remainder(k, precondition_frequency) == 0:
@@ -147,6 +156,8 @@ def update_factored_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
@@ -176,24 +187,29 @@ def update_factored_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
         if k > 0:
             # m = beta1 * m + (1 - beta1) * g
             exp_avg = beta1 * exp_avg + (1 - beta1) * grad
-            # x, y = g, m
-            # x, y = transpose(U) @ x, transpose(U) @ y
-            x = transpose(basis_left) @ grad
+            if not fresh_basis_left:
+                # x, y = g, m
+                # x, y = transpose(U) @ x, transpose(U) @ y
+                x = transpose(basis_left) @ grad
+                y = transpose(basis_left) @ exp_avg
+            else:
+                # x, y = g, m
+                x = grad
+                y = exp_avg
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
-            # x, y = g, m
-            # x, y = transpose(U) @ x, transpose(U) @ y
             # u = y / (sqrt(v) + eps)
-            # u = U @ u
+            u = y / (sqrt(exp_avg_sq) + eps)
+            if not fresh_basis_left:
+                # u = U @ u
+                u = basis_left @ u
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            param = param - step_size * (
-                basis_left @ (transpose(basis_left) @ exp_avg / (sqrt(exp_avg_sq) + eps))
-            )
+            param = param - step_size * u
             # p = p - lr * weight_decay * p
             param = (1 - lr * weight_decay) * param
         # L = lerp(L, g @ transpose(g), 1 - decay)
         gram_left = lerp(gram_left, grad @ transpose(grad), 1 - decay)
-        if k == 0:
+        if fresh_basis_left:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)
         elif remainder(k, precondition_frequency) == 0:
@@ -230,6 +246,8 @@ def update_factored_not_rows_within_max_precond_dim_cols_within_max_precond_dim(
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
@@ -259,24 +277,29 @@ def update_factored_not_rows_within_max_precond_dim_cols_within_max_precond_dim(
         if k > 0:
             # m = beta1 * m + (1 - beta1) * g
             exp_avg = beta1 * exp_avg + (1 - beta1) * grad
-            # x, y = g, m
-            # x, y = x @ W, y @ W
-            x = grad @ basis_right
+            if not fresh_basis_right:
+                # x, y = g, m
+                # x, y = x @ W, y @ W
+                x = grad @ basis_right
+                y = exp_avg @ basis_right
+            else:
+                # x, y = g, m
+                x = grad
+                y = exp_avg
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
-            # x, y = g, m
-            # x, y = x @ W, y @ W
             # u = y / (sqrt(v) + eps)
-            # u = u @ transpose(W)
+            u = y / (sqrt(exp_avg_sq) + eps)
+            if not fresh_basis_right:
+                # u = u @ transpose(W)
+                u = u @ transpose(basis_right)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            param = param - step_size * (
-                exp_avg @ basis_right / (sqrt(exp_avg_sq) + eps) @ transpose(basis_right)
-            )
+            param = param - step_size * u
             # p = p - lr * weight_decay * p
             param = (1 - lr * weight_decay) * param
         # R = lerp(R, transpose(g) @ g, 1 - decay)
         gram_right = lerp(gram_right, transpose(grad) @ grad, 1 - decay)
-        if k == 0:
+        if fresh_basis_right:
             # W = eigenvectors(R)
             basis_right = eigenvectors(gram_right)
         elif remainder(k, precondition_frequency) == 0:
@@ -311,6 +334,8 @@ def update_factored_not_rows_within_max_precond_dim_not_cols_within_max_precond_
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     step = advance(state_steps)
@@ -360,6 +385,8 @@ def update_not_factored_not_rows_within_max_precond_dim_not_cols_within_max_prec
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     step = advance(state_steps)

@@ -36,6 +36,8 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
@@ -65,29 +67,36 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
         if k > 0:
             # m = beta1 * m + (1 - beta1) * g
             exp_avg = beta1 * exp_avg + (1 - beta1) * grad
-            # x, y = g, m
-            # x, y = transpose(U) @ x, transpose(U) @ y
-            # x, y = x @ W, y @ W
-            x = transpose(basis_left) @ grad @ basis_right
+            if not fresh_basis_left:
+                # x, y = g, m
+                # x, y = transpose(U) @ x, transpose(U) @ y
+                x = transpose(basis_left) @ grad
+                y = transpose(basis_left) @ exp_avg
+            else:
+                # x, y = g, m
+                x = grad
+                y = exp_avg
+            if not fresh_basis_right:
+                # x, y = x @ W, y @ W
+                x = x @ basis_right
+                y = y @ basis_right
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
-            # x, y = g, m
-            # x, y = transpose(U) @ x, transpose(U) @ y
-            # x, y = x @ W, y @ W
             # u = y / (sqrt(v) + eps)
-            # u = U @ u
-            # u = u @ transpose(W)
+            u = y / (sqrt(exp_avg_sq) + eps)
+            if not fresh_basis_left:
+                # u = U @ u
+                u = basis_left @ u
+            if not fresh_basis_right:
+                # u = u @ transpose(W)
+                u = u @ transpose(basis_right)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            param = param - step_size * (
-                basis_left
-                @ (transpose(basis_left) @ exp_avg @ basis_right / (sqrt(exp_avg_sq) + eps))
-                @ transpose(basis_right)
-            )
+            param = param - step_size * u
             # p = p - lr * weight_decay * p
             param = (1 - lr * weight_decay) * param
         # L = lerp(L, g @ transpose(g), 1 - decay)
         gram_left = lerp(gram_left, grad @ transpose(grad), one_minus_decay)
-        if k == 0:
+        if fresh_basis_left:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)
         elif remainder(k, precondition_frequency) == 0:
@@ -102,7 +111,7 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
             basis_left = qr(permuted_columns(X_, S))
         # R = lerp(R, transpose(g) @ g, 1 - decay)
         gram_right = lerp(gram_right, transpose(grad) @ grad, one_minus_decay)
-        if k == 0:
+        if fresh_basis_right:
             # W = eigenvectors(R)
             basis_right = eigenvectors(gram_right)
         elif remainder(k, precondition_frequency) == 0:
@@ -143,6 +152,8 @@ def update_functional_factored_rows_within_max_precond_dim_cols_within_max_preco
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
     capturable: bool,
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
@@ -173,29 +184,31 @@ def update_functional_factored_rows_within_max_precond_dim_cols_within_max_preco
         if capturable:
             # m = beta1 * m + (1 - beta1) * g
             exp_avg_then = beta1 * exp_avg + (1 - beta1) * grad
-            # x, y = g, m
-            # x, y = transpose(U) @ x, transpose(U) @ y
-            # x, y = x @ W, y @ W
-            x = transpose(basis_left) @ grad @ basis_right
+            if fresh_basis_left:
+                # x, y = g, m
+                x = grad
+                y = exp_avg_then
+            else:
+                # x, y = g, m
+                # x, y = transpose(U) @ x, transpose(U) @ y
+                x = transpose(basis_left) @ grad
+                y = transpose(basis_left) @ exp_avg_then
+            if not fresh_basis_right:
+                # x, y = x @ W, y @ W
+                x = x @ basis_right
+                y = y @ basis_right
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq_then = beta2 * exp_avg_sq + (1 - beta2) * x * x
-            # x, y = g, m
-            # x, y = transpose(U) @ x, transpose(U) @ y
-            # x, y = x @ W, y @ W
             # u = y / (sqrt(v) + eps)
-            # u = U @ u
-            # u = u @ transpose(W)
+            u = y / (sqrt(exp_avg_sq_then) + eps)
+            if not fresh_basis_left:
+                # u = U @ u
+                u = basis_left @ u
+            if not fresh_basis_right:
+                # u = u @ transpose(W)
+                u = u @ transpose(basis_right)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            param_then = param - step_size * (
-                basis_left
-                @ (
-                    transpose(basis_left)
-                    @ exp_avg_then
-                    @ basis_right
-                    / (sqrt(exp_avg_sq_then) + eps)
-                )
-                @ transpose(basis_right)
-            )
+            param_then = param - step_size * u
             # p = p - lr * weight_decay * p
             param_then = (1 - lr * weight_decay) * param_then
             exp_avg = where(k > 0, exp_avg_then, exp_avg)
@@ -204,51 +217,54 @@ def update_functional_factored_rows_within_max_precond_dim_cols_within_max_preco
         elif k > 0:
             # m = beta1 * m + (1 - beta1) * g
             exp_avg = beta1 * exp_avg + (1 - beta1) * grad
-            # x, y = g, m
-            # x, y = transpose(U) @ x, transpose(U) @ y
-            # x, y = x @ W, y @ W
-            x = transpose(basis_left) @ grad @ basis_right
+            if not fresh_basis_left:
+                # x, y = g, m
+                # x, y = transpose(U) @ x, transpose(U) @ y
+                x = transpose(basis_left) @ grad
+                y = transpose(basis_left) @ exp_avg
+            else:
+                # x, y = g, m
+                x = grad
+                y = exp_avg
+            if not fresh_basis_right:
+                # x, y = x @ W, y @ W
+                x = x @ basis_right
+                y = y @ basis_right
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
-            # x, y = g, m
-            # x, y = transpose(U) @ x, transpose(U) @ y
-            # x, y = x @ W, y @ W
             # u = y / (sqrt(v) + eps)
-            # u = U @ u
-            # u = u @ transpose(W)
+            u = y / (sqrt(exp_avg_sq) + eps)
+            if not fresh_basis_left:
+                # u = U @ u
+                u = basis_left @ u
+            if not fresh_basis_right:
+                # u = u @ transpose(W)
+                u = u @ transpose(basis_right)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            param = param - step_size * (
-                basis_left
-                @ (transpose(basis_left) @ exp_avg @ basis_right / (sqrt(exp_avg_sq) + eps))
-                @ transpose(basis_right)
-            )
+            param = param - step_size * u
             # p = p - lr * weight_decay * p
             param = (1 - lr * weight_decay) * param
         # L = lerp(L, g @ transpose(g), 1 - decay)
         gram_left = lerp(gram_left, grad @ transpose(grad), one_minus_decay)
-        if capturable:
+        if fresh_basis_left:
             # U = eigenvectors(L)
-            basis_left_then = eigenvectors(gram_left)
+            basis_left = eigenvectors(gram_left)
+        elif capturable:
             # X = L @ U
             X_ = gram_left @ basis_left
             # S = descending(transpose(col_sum(U * X)))
             basis_left_col_sum = col_sum(basis_left * X_)
             S = descending_order(transpose(basis_left_col_sum))
             # v = S @ v
-            exp_avg_sq_else_then = permuted_rows(exp_avg_sq, S)
+            exp_avg_sq_then = permuted_rows(exp_avg_sq, S)
             # U = qr(X @ transpose(S))
-            basis_left_else_then = qr(permuted_columns(X_, S))
-            basis_left_else = where(
-                remainder(k, precondition_frequency) == 0, basis_left_else_then, basis_left
+            basis_left_then = qr(permuted_columns(X_, S))
+            basis_left = where(
+                remainder(k, precondition_frequency) == 0, basis_left_then, basis_left
             )
-            exp_avg_sq_else = where(
-                remainder(k, precondition_frequency) == 0, exp_avg_sq_else_then, exp_avg_sq
+            exp_avg_sq = where(
+                remainder(k, precondition_frequency) == 0, exp_avg_sq_then, exp_avg_sq
             )
-            basis_left = where(k == 0, basis_left_then, basis_left_else)
-            exp_avg_sq = where(k == 0, exp_avg_sq, exp_avg_sq_else)
-        elif k == 0:
-            # U = eigenvectors(L)
-            basis_left = eigenvectors(gram_left)
         elif remainder(k, precondition_frequency) == 0:
             # X = L @ U
             X_ = gram_left @ basis_left
@@ -261,29 +277,25 @@ def update_functional_factored_rows_within_max_precond_dim_cols_within_max_preco
             basis_left = qr(permuted_columns(X_, S))
         # R = lerp(R, transpose(g) @ g, 1 - decay)
         gram_right = lerp(gram_right, transpose(grad) @ grad, one_minus_decay)
-        if capturable:
+        if fresh_basis_right:
             # W = eigenvectors(R)
-            basis_right_then = eigenvectors(gram_right)
+            basis_right = eigenvectors(gram_right)
+        elif capturable:
             # Y = R @ W
             Y_ = gram_right @ basis_right
             # T = descending(transpose(col_sum(W * Y)))
             basis_right_col_sum = col_sum(basis_right * Y_)
             T = descending_order(transpose(basis_right_col_sum))
             # v = v @ transpose(T)
-            exp_avg_sq_else_then = permuted_columns(exp_avg_sq, T)
+            exp_avg_sq_then = permuted_columns(exp_avg_sq, T)
             # W = qr(Y @ transpose(T))
-            basis_right_else_then = qr(permuted_columns(Y_, T))
-            basis_right_else = where(
-                remainder(k, precondition_frequency) == 0, basis_right_else_then, basis_right
+            basis_right_then = qr(permuted_columns(Y_, T))
+            basis_right = where(
+                remainder(k, precondition_frequency) == 0, basis_right_then, basis_right
             )
-            exp_avg_sq_else = where(
-                remainder(k, precondition_frequency) == 0, exp_avg_sq_else_then, exp_avg_sq
+            exp_avg_sq = where(
+                remainder(k, precondition_frequency) == 0, exp_avg_sq_then, exp_avg_sq
             )
-            basis_right = where(k == 0, basis_right_then, basis_right_else)
-            exp_avg_sq = where(k == 0, exp_avg_sq, exp_avg_sq_else)
-        elif k == 0:
-            # W = eigenvectors(R)
-            basis_right = eigenvectors(gram_right)
         elif remainder(k, precondition_frequency) == 0:
             # Y = R @ W
             Y_ = gram_right @ basis_right
@@ -321,6 +333,8 @@ def update_factored_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
@@ -347,24 +361,29 @@ def update_factored_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
         if k > 0:
             # m = beta1 * m + (1 - beta1) * g
             exp_avg = beta1 * exp_avg + (1 - beta1) * grad
-            # x, y = g, m
-            # x, y = transpose(U) @ x, transpose(U) @ y
-            x = transpose(basis_left) @ grad
+            if not fresh_basis_left:
+                # x, y = g, m
+                # x, y = transpose(U) @ x, transpose(U) @ y
+                x = transpose(basis_left) @ grad
+                y = transpose(basis_left) @ exp_avg
+            else:
+                # x, y = g, m
+                x = grad
+                y = exp_avg
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
-            # x, y = g, m
-            # x, y = transpose(U) @ x, transpose(U) @ y
             # u = y / (sqrt(v) + eps)
-            # u = U @ u
+            u = y / (sqrt(exp_avg_sq) + eps)
+            if not fresh_basis_left:
+                # u = U @ u
+                u = basis_left @ u
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            param = param - step_size * (
-                basis_left @ (transpose(basis_left) @ exp_avg / (sqrt(exp_avg_sq) + eps))
-            )
+            param = param - step_size * u
             # p = p - lr * weight_decay * p
             param = (1 - lr * weight_decay) * param
         # L = lerp(L, g @ transpose(g), 1 - decay)
         gram_left = lerp(gram_left, grad @ transpose(grad), 1 - decay)
-        if k == 0:
+        if fresh_basis_left:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)
         elif remainder(k, precondition_frequency) == 0:
@@ -401,6 +420,8 @@ def update_functional_factored_rows_within_max_precond_dim_not_cols_within_max_p
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
     capturable: bool,
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
@@ -428,19 +449,24 @@ def update_functional_factored_rows_within_max_precond_dim_not_cols_within_max_p
         if capturable:
             # m = beta1 * m + (1 - beta1) * g
             exp_avg_then = beta1 * exp_avg + (1 - beta1) * grad
-            # x, y = g, m
-            # x, y = transpose(U) @ x, transpose(U) @ y
-            x = transpose(basis_left) @ grad
+            if fresh_basis_left:
+                # x, y = g, m
+                x = grad
+                y = exp_avg_then
+            else:
+                # x, y = g, m
+                # x, y = transpose(U) @ x, transpose(U) @ y
+                x = transpose(basis_left) @ grad
+                y = transpose(basis_left) @ exp_avg_then
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq_then = beta2 * exp_avg_sq + (1 - beta2) * x * x
-            # x, y = g, m
-            # x, y = transpose(U) @ x, transpose(U) @ y
             # u = y / (sqrt(v) + eps)
-            # u = U @ u
+            u = y / (sqrt(exp_avg_sq_then) + eps)
+            if not fresh_basis_left:
+                # u = U @ u
+                u = basis_left @ u
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            param_then = param - step_size * (
-                basis_left @ (transpose(basis_left) @ exp_avg_then / (sqrt(exp_avg_sq_then) + eps))
-            )
+            param_then = param - step_size * u
             # p = p - lr * weight_decay * p
             param_then = (1 - lr * weight_decay) * param_then
             exp_avg = where(k > 0, exp_avg_then, exp_avg)
@@ -449,46 +475,47 @@ def update_functional_factored_rows_within_max_precond_dim_not_cols_within_max_p
         elif k > 0:
             # m = beta1 * m + (1 - beta1) * g
             exp_avg = beta1 * exp_avg + (1 - beta1) * grad
-            # x, y = g, m
-            # x, y = transpose(U) @ x, transpose(U) @ y
-            x = transpose(basis_left) @ grad
+            if not fresh_basis_left:
+                # x, y = g, m
+                # x, y = transpose(U) @ x, transpose(U) @ y
+                x = transpose(basis_left) @ grad
+                y = transpose(basis_left) @ exp_avg
+            else:
+                # x, y = g, m
+                x = grad
+                y = exp_avg
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
-            # x, y = g, m
-            # x, y = transpose(U) @ x, transpose(U) @ y
             # u = y / (sqrt(v) + eps)
-            # u = U @ u
+            u = y / (sqrt(exp_avg_sq) + eps)
+            if not fresh_basis_left:
+                # u = U @ u
+                u = basis_left @ u
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            param = param - step_size * (
-                basis_left @ (transpose(basis_left) @ exp_avg / (sqrt(exp_avg_sq) + eps))
-            )
+            param = param - step_size * u
             # p = p - lr * weight_decay * p
             param = (1 - lr * weight_decay) * param
         # L = lerp(L, g @ transpose(g), 1 - decay)
         gram_left = lerp(gram_left, grad @ transpose(grad), 1 - decay)
-        if capturable:
+        if fresh_basis_left:
             # U = eigenvectors(L)
-            basis_left_then = eigenvectors(gram_left)
+            basis_left = eigenvectors(gram_left)
+        elif capturable:
             # X = L @ U
             X_ = gram_left @ basis_left
             # S = descending(transpose(col_sum(U * X)))
             basis_left_col_sum = col_sum(basis_left * X_)
             S = descending_order(transpose(basis_left_col_sum))
             # v = S @ v
-            exp_avg_sq_else_then = permuted_rows(exp_avg_sq, S)
+            exp_avg_sq_then = permuted_rows(exp_avg_sq, S)
             # U = qr(X @ transpose(S))
-            basis_left_else_then = qr(permuted_columns(X_, S))
-            basis_left_else = where(
-                remainder(k, precondition_frequency) == 0, basis_left_else_then, basis_left
+            basis_left_then = qr(permuted_columns(X_, S))
+            basis_left = where(
+                remainder(k, precondition_frequency) == 0, basis_left_then, basis_left
             )
-            exp_avg_sq_else = where(
-                remainder(k, precondition_frequency) == 0, exp_avg_sq_else_then, exp_avg_sq
+            exp_avg_sq = where(
+                remainder(k, precondition_frequency) == 0, exp_avg_sq_then, exp_avg_sq
             )
-            basis_left = where(k == 0, basis_left_then, basis_left_else)
-            exp_avg_sq = where(k == 0, exp_avg_sq, exp_avg_sq_else)
-        elif k == 0:
-            # U = eigenvectors(L)
-            basis_left = eigenvectors(gram_left)
         elif remainder(k, precondition_frequency) == 0:
             # X = L @ U
             X_ = gram_left @ basis_left
@@ -524,6 +551,8 @@ def update_factored_not_rows_within_max_precond_dim_cols_within_max_precond_dim(
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
@@ -550,24 +579,29 @@ def update_factored_not_rows_within_max_precond_dim_cols_within_max_precond_dim(
         if k > 0:
             # m = beta1 * m + (1 - beta1) * g
             exp_avg = beta1 * exp_avg + (1 - beta1) * grad
-            # x, y = g, m
-            # x, y = x @ W, y @ W
-            x = grad @ basis_right
+            if not fresh_basis_right:
+                # x, y = g, m
+                # x, y = x @ W, y @ W
+                x = grad @ basis_right
+                y = exp_avg @ basis_right
+            else:
+                # x, y = g, m
+                x = grad
+                y = exp_avg
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
-            # x, y = g, m
-            # x, y = x @ W, y @ W
             # u = y / (sqrt(v) + eps)
-            # u = u @ transpose(W)
+            u = y / (sqrt(exp_avg_sq) + eps)
+            if not fresh_basis_right:
+                # u = u @ transpose(W)
+                u = u @ transpose(basis_right)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            param = param - step_size * (
-                exp_avg @ basis_right / (sqrt(exp_avg_sq) + eps) @ transpose(basis_right)
-            )
+            param = param - step_size * u
             # p = p - lr * weight_decay * p
             param = (1 - lr * weight_decay) * param
         # R = lerp(R, transpose(g) @ g, 1 - decay)
         gram_right = lerp(gram_right, transpose(grad) @ grad, 1 - decay)
-        if k == 0:
+        if fresh_basis_right:
             # W = eigenvectors(R)
             basis_right = eigenvectors(gram_right)
         elif remainder(k, precondition_frequency) == 0:
@@ -604,6 +638,8 @@ def update_functional_factored_not_rows_within_max_precond_dim_cols_within_max_p
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
     capturable: bool,
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
@@ -631,19 +667,24 @@ def update_functional_factored_not_rows_within_max_precond_dim_cols_within_max_p
         if capturable:
             # m = beta1 * m + (1 - beta1) * g
             exp_avg_then = beta1 * exp_avg + (1 - beta1) * grad
-            # x, y = g, m
-            # x, y = x @ W, y @ W
-            x = grad @ basis_right
+            if fresh_basis_right:
+                # x, y = g, m
+                x = grad
+                y = exp_avg_then
+            else:
+                # x, y = g, m
+                # x, y = x @ W, y @ W
+                x = grad @ basis_right
+                y = exp_avg_then @ basis_right
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq_then = beta2 * exp_avg_sq + (1 - beta2) * x * x
-            # x, y = g, m
-            # x, y = x @ W, y @ W
             # u = y / (sqrt(v) + eps)
-            # u = u @ transpose(W)
+            u = y / (sqrt(exp_avg_sq_then) + eps)
+            if not fresh_basis_right:
+                # u = u @ transpose(W)
+                u = u @ transpose(basis_right)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            param_then = param - step_size * (
-                exp_avg_then @ basis_right / (sqrt(exp_avg_sq_then) + eps) @ transpose(basis_right)
-            )
+            param_then = param - step_size * u
             # p = p - lr * weight_decay * p
             param_then = (1 - lr * weight_decay) * param_then
             exp_avg = where(k > 0, exp_avg_then, exp_avg)
@@ -652,46 +693,47 @@ def update_functional_factored_not_rows_within_max_precond_dim_cols_within_max_p
         elif k > 0:
             # m = beta1 * m + (1 - beta1) * g
             exp_avg = beta1 * exp_avg + (1 - beta1) * grad
-            # x, y = g, m
-            # x, y = x @ W, y @ W
-            x = grad @ basis_right
+            if not fresh_basis_right:
+                # x, y = g, m
+                # x, y = x @ W, y @ W
+                x = grad @ basis_right
+                y = exp_avg @ basis_right
+            else:
+                # x, y = g, m
+                x = grad
+                y = exp_avg
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
-            # x, y = g, m
-            # x, y = x @ W, y @ W
             # u = y / (sqrt(v) + eps)
-            # u = u @ transpose(W)
+            u = y / (sqrt(exp_avg_sq) + eps)
+            if not fresh_basis_right:
+                # u = u @ transpose(W)
+                u = u @ transpose(basis_right)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            param = param - step_size * (
-                exp_avg @ basis_right / (sqrt(exp_avg_sq) + eps) @ transpose(basis_right)
-            )
+            param = param - step_size * u
             # p = p - lr * weight_decay * p
             param = (1 - lr * weight_decay) * param
         # R = lerp(R, transpose(g) @ g, 1 - decay)
         gram_right = lerp(gram_right, transpose(grad) @ grad, 1 - decay)
-        if capturable:
+        if fresh_basis_right:
             # W = eigenvectors(R)
-            basis_right_then = eigenvectors(gram_right)
+            basis_right = eigenvectors(gram_right)
+        elif capturable:
             # Y = R @ W
             Y_ = gram_right @ basis_right
             # T = descending(transpose(col_sum(W * Y)))
             basis_right_col_sum = col_sum(basis_right * Y_)
             T = descending_order(transpose(basis_right_col_sum))
             # v = v @ transpose(T)
-            exp_avg_sq_else_then = permuted_columns(exp_avg_sq, T)
+            exp_avg_sq_then = permuted_columns(exp_avg_sq, T)
             # W = qr(Y @ transpose(T))
-            basis_right_else_then = qr(permuted_columns(Y_, T))
-            basis_right_else = where(
-                remainder(k, precondition_frequency) == 0, basis_right_else_then, basis_right
+            basis_right_then = qr(permuted_columns(Y_, T))
+            basis_right = where(
+                remainder(k, precondition_frequency) == 0, basis_right_then, basis_right
             )
-            exp_avg_sq_else = where(
-                remainder(k, precondition_frequency) == 0, exp_avg_sq_else_then, exp_avg_sq
+            exp_avg_sq = where(
+                remainder(k, precondition_frequency) == 0, exp_avg_sq_then, exp_avg_sq
             )
-            basis_right = where(k == 0, basis_right_then, basis_right_else)
-            exp_avg_sq = where(k == 0, exp_avg_sq, exp_avg_sq_else)
-        elif k == 0:
-            # W = eigenvectors(R)
-            basis_right = eigenvectors(gram_right)
         elif remainder(k, precondition_frequency) == 0:
             # Y = R @ W
             Y_ = gram_right @ basis_right
@@ -725,6 +767,8 @@ def update_factored_not_rows_within_max_precond_dim_not_cols_within_max_precond_
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     step = advance(state_steps)
@@ -773,6 +817,8 @@ def update_functional_factored_not_rows_within_max_precond_dim_not_cols_within_m
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
     capturable: bool,
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""
@@ -837,6 +883,8 @@ def update_not_factored_not_rows_within_max_precond_dim_not_cols_within_max_prec
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     step = advance(state_steps)
@@ -885,6 +933,8 @@ def update_functional_not_factored_not_rows_within_max_precond_dim_not_cols_with
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
     capturable: bool,
 ) -> None:
     """Compute out of place, for autograd and graph captures. Copy the results at the end."""

@@ -26,6 +26,8 @@ sweep3 = sweep_function(__package__, "sweep3")
 sweep4 = sweep_function(__package__, "sweep4")
 sweep5 = sweep_function(__package__, "sweep5")
 sweep6 = sweep_function(__package__, "sweep6")
+sweep7 = sweep_function(__package__, "sweep7")
+sweep8 = sweep_function(__package__, "sweep8")
 
 
 def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
@@ -47,6 +49,8 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
@@ -82,45 +86,39 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
             # g = -g
             grad = -grad
         if k > 0:
-            # x, y = g, m
-            # x, y = transpose(U) @ x, transpose(U) @ y
-            # x, y = x @ W, y @ W
-            x = transpose(basis_left) @ grad @ basis_right
             # m = beta1 * m + (1 - beta1) * g
             sweep1(exp_avg, grad, beta1=beta1, one_minus_beta1=one_minus_beta1)
-            # x, y = g, m
-            # x, y = transpose(U) @ x, transpose(U) @ y
-            # x, y = x @ W, y @ W
-            # u = y / (sqrt(v) + eps)
-            # u = U @ u
-            # u = u @ transpose(W)
-            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            exp_avg_product = transpose(basis_left) @ exp_avg @ basis_right
-            # sweep2 reads x by the name exp_avg_product_quotient, and then overwrites it
-            exp_avg_product_quotient = x
+            if not fresh_basis_left:
+                # x, y = g, m
+                # x, y = transpose(U) @ x, transpose(U) @ y
+                x = transpose(basis_left) @ grad
+                y = transpose(basis_left) @ exp_avg
+            else:
+                # x, y = g, m
+                x = empty_like(grad, "like")
+                y = empty_like(grad, "like")
+                sweep2(x, grad, y, exp_avg)
+            if not fresh_basis_right:
+                # x, y = x @ W, y @ W
+                x = x @ basis_right
+                y = y @ basis_right
             # v = beta2 * v + (1 - beta2) * x**2
-            # x, y = g, m
-            # x, y = transpose(U) @ x, transpose(U) @ y
-            # x, y = x @ W, y @ W
             # u = y / (sqrt(v) + eps)
-            # u = U @ u
-            # u = u @ transpose(W)
+            u = empty_like(exp_avg_sq, "like")
+            sweep3(exp_avg_sq, x, u, y, beta2=beta2, one_minus_beta2=one_minus_beta2, eps=eps)
+            if not fresh_basis_left:
+                # u = U @ u
+                u = basis_left @ u
+            if not fresh_basis_right:
+                # u = u @ transpose(W)
+                u = u @ transpose(basis_right)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            sweep2(
-                exp_avg_sq,
-                exp_avg_product,
-                exp_avg_product_quotient,
-                beta2=beta2,
-                one_minus_beta2=one_minus_beta2,
-                eps=eps,
-            )
-            exp_avg_product_2 = basis_left @ exp_avg_product_quotient @ transpose(basis_right)
             # p = p - lr * weight_decay * p
-            sweep3(param, exp_avg_product_2, step_size=step_size, decay_factor=decay_factor)
+            sweep4(param, u, step_size=step_size, decay_factor=decay_factor)
         # L = lerp(L, g @ transpose(g), 1 - decay)
         grad_row_gram = grad @ transpose(grad)
-        sweep4(gram_left, grad_row_gram, one_minus_decay=one_minus_decay)
-        if k == 0:
+        sweep5(gram_left, grad_row_gram, one_minus_decay=one_minus_decay)
+        if fresh_basis_left:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)
         elif remainder(k, precondition_frequency) == 0:
@@ -128,7 +126,7 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
             X_ = gram_left @ basis_left
             # S = descending(transpose(col_sum(U * X)))
             basis_left_col_sum = empty_like(basis_left, "col")
-            sweep5(basis_left, X_, basis_left_col_sum)
+            sweep6(basis_left, X_, basis_left_col_sum)
             S = descending_order(transpose(basis_left_col_sum))
             # v = S @ v
             exp_avg_sq = permuted_rows(exp_avg_sq, S)
@@ -136,8 +134,8 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
             basis_left = qr(permuted_columns(X_, S))
         # R = lerp(R, transpose(g) @ g, 1 - decay)
         grad_col_gram = transpose(grad) @ grad
-        sweep4(gram_right, grad_col_gram, one_minus_decay=one_minus_decay)
-        if k == 0:
+        sweep5(gram_right, grad_col_gram, one_minus_decay=one_minus_decay)
+        if fresh_basis_right:
             # W = eigenvectors(R)
             basis_right = eigenvectors(gram_right)
         elif remainder(k, precondition_frequency) == 0:
@@ -145,7 +143,7 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
             Y_ = gram_right @ basis_right
             # T = descending(transpose(col_sum(W * Y)))
             basis_right_col_sum = empty_like(basis_right, "col")
-            sweep5(basis_right, Y_, basis_right_col_sum)
+            sweep6(basis_right, Y_, basis_right_col_sum)
             T = descending_order(transpose(basis_right_col_sum))
             # v = v @ transpose(T)
             exp_avg_sq = permuted_columns(exp_avg_sq, T)
@@ -177,6 +175,8 @@ def update_factored_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
@@ -208,40 +208,33 @@ def update_factored_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
             # g = -g
             grad = -grad
         if k > 0:
-            # x, y = g, m
-            # x, y = transpose(U) @ x, transpose(U) @ y
-            x = transpose(basis_left) @ grad
             # m = beta1 * m + (1 - beta1) * g
             sweep1(exp_avg, grad, beta1=beta1, one_minus_beta1=one_minus_beta1)
-            # x, y = g, m
-            # x, y = transpose(U) @ x, transpose(U) @ y
-            # u = y / (sqrt(v) + eps)
-            # u = U @ u
-            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            exp_avg_product = transpose(basis_left) @ exp_avg
-            # sweep2 reads x by the name exp_avg_product_quotient, and then overwrites it
-            exp_avg_product_quotient = x
+            if not fresh_basis_left:
+                # x, y = g, m
+                # x, y = transpose(U) @ x, transpose(U) @ y
+                x = transpose(basis_left) @ grad
+                y = transpose(basis_left) @ exp_avg
+            else:
+                # x, y = g, m
+                x = empty_like(grad, "like")
+                y = empty_like(grad, "like")
+                sweep2(x, grad, y, exp_avg)
+            # sweep7 reads x by the name u, and then overwrites it
+            u = x
             # v = beta2 * v + (1 - beta2) * x**2
-            # x, y = g, m
-            # x, y = transpose(U) @ x, transpose(U) @ y
             # u = y / (sqrt(v) + eps)
-            # u = U @ u
+            sweep7(exp_avg_sq, y, u, beta2=beta2, one_minus_beta2=one_minus_beta2, eps=eps)
+            if not fresh_basis_left:
+                # u = U @ u
+                u = basis_left @ u
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            sweep2(
-                exp_avg_sq,
-                exp_avg_product,
-                exp_avg_product_quotient,
-                beta2=beta2,
-                one_minus_beta2=one_minus_beta2,
-                eps=eps,
-            )
-            exp_avg_product_2 = basis_left @ exp_avg_product_quotient
             # p = p - lr * weight_decay * p
-            sweep3(param, exp_avg_product_2, step_size=step_size, decay_factor=decay_factor)
+            sweep4(param, u, step_size=step_size, decay_factor=decay_factor)
         # L = lerp(L, g @ transpose(g), 1 - decay)
         grad_row_gram = grad @ transpose(grad)
-        sweep4(gram_left, grad_row_gram, one_minus_decay=one_minus_decay)
-        if k == 0:
+        sweep5(gram_left, grad_row_gram, one_minus_decay=one_minus_decay)
+        if fresh_basis_left:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)
         elif remainder(k, precondition_frequency) == 0:
@@ -249,7 +242,7 @@ def update_factored_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
             X_ = gram_left @ basis_left
             # S = descending(transpose(col_sum(U * X)))
             basis_left_col_sum = empty_like(basis_left, "col")
-            sweep5(basis_left, X_, basis_left_col_sum)
+            sweep6(basis_left, X_, basis_left_col_sum)
             S = descending_order(transpose(basis_left_col_sum))
             # v = S @ v
             exp_avg_sq = permuted_rows(exp_avg_sq, S)
@@ -279,6 +272,8 @@ def update_factored_not_rows_within_max_precond_dim_cols_within_max_precond_dim(
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     step = advance(state_steps)
@@ -310,40 +305,33 @@ def update_factored_not_rows_within_max_precond_dim_cols_within_max_precond_dim(
             # g = -g
             grad = -grad
         if k > 0:
-            # x, y = g, m
-            # x, y = x @ W, y @ W
-            x = grad @ basis_right
             # m = beta1 * m + (1 - beta1) * g
             sweep1(exp_avg, grad, beta1=beta1, one_minus_beta1=one_minus_beta1)
-            # x, y = g, m
-            # x, y = x @ W, y @ W
-            # u = y / (sqrt(v) + eps)
-            # u = u @ transpose(W)
-            # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            exp_avg_product = exp_avg @ basis_right
-            # sweep2 reads x by the name exp_avg_product_quotient, and then overwrites it
-            exp_avg_product_quotient = x
+            if not fresh_basis_right:
+                # x, y = g, m
+                # x, y = x @ W, y @ W
+                x = grad @ basis_right
+                y = exp_avg @ basis_right
+            else:
+                # x, y = g, m
+                x = empty_like(grad, "like")
+                y = empty_like(grad, "like")
+                sweep2(x, grad, y, exp_avg)
+            # sweep7 reads x by the name u, and then overwrites it
+            u = x
             # v = beta2 * v + (1 - beta2) * x**2
-            # x, y = g, m
-            # x, y = x @ W, y @ W
             # u = y / (sqrt(v) + eps)
-            # u = u @ transpose(W)
+            sweep7(exp_avg_sq, y, u, beta2=beta2, one_minus_beta2=one_minus_beta2, eps=eps)
+            if not fresh_basis_right:
+                # u = u @ transpose(W)
+                u = u @ transpose(basis_right)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            sweep2(
-                exp_avg_sq,
-                exp_avg_product,
-                exp_avg_product_quotient,
-                beta2=beta2,
-                one_minus_beta2=one_minus_beta2,
-                eps=eps,
-            )
-            exp_avg_product_2 = exp_avg_product_quotient @ transpose(basis_right)
             # p = p - lr * weight_decay * p
-            sweep3(param, exp_avg_product_2, step_size=step_size, decay_factor=decay_factor)
+            sweep4(param, u, step_size=step_size, decay_factor=decay_factor)
         # R = lerp(R, transpose(g) @ g, 1 - decay)
         grad_col_gram = transpose(grad) @ grad
-        sweep4(gram_right, grad_col_gram, one_minus_decay=one_minus_decay)
-        if k == 0:
+        sweep5(gram_right, grad_col_gram, one_minus_decay=one_minus_decay)
+        if fresh_basis_right:
             # W = eigenvectors(R)
             basis_right = eigenvectors(gram_right)
         elif remainder(k, precondition_frequency) == 0:
@@ -351,7 +339,7 @@ def update_factored_not_rows_within_max_precond_dim_cols_within_max_precond_dim(
             Y_ = gram_right @ basis_right
             # T = descending(transpose(col_sum(W * Y)))
             basis_right_col_sum = empty_like(basis_right, "col")
-            sweep5(basis_right, Y_, basis_right_col_sum)
+            sweep6(basis_right, Y_, basis_right_col_sum)
             T = descending_order(transpose(basis_right_col_sum))
             # v = v @ transpose(T)
             exp_avg_sq = permuted_columns(exp_avg_sq, T)
@@ -379,6 +367,8 @@ def update_factored_not_rows_within_max_precond_dim_not_cols_within_max_precond_
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     step = advance(state_steps)
@@ -407,7 +397,7 @@ def update_factored_not_rows_within_max_precond_dim_not_cols_within_max_precond_
             # u = y / (sqrt(v) + eps)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             # p = p - lr * weight_decay * p
-            sweep6(
+            sweep8(
                 exp_avg,
                 grad,
                 exp_avg_sq,
@@ -440,6 +430,8 @@ def update_not_factored_not_rows_within_max_precond_dim_not_cols_within_max_prec
     precondition_frequency: float,
     max_precond_dim: float,
     maximize: bool,
+    fresh_basis_left: bool,
+    fresh_basis_right: bool,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
     step = advance(state_steps)
@@ -468,7 +460,7 @@ def update_not_factored_not_rows_within_max_precond_dim_not_cols_within_max_prec
             # u = y / (sqrt(v) + eps)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             # p = p - lr * weight_decay * p
-            sweep6(
+            sweep8(
                 exp_avg,
                 grad,
                 exp_avg_sq,

@@ -422,7 +422,16 @@ CONDITION_OPERANDS = {"where": 1, "and": 2, "or": 2, "not": 1}
 ELEMENTWISE_OPS: tuple[str, ...] = tuple(
     op
     for op in OPS
-    if op not in (*PROPERTIES, *REDUCTIONS, *WIDE_OPS, *MATRIX_OPS, *LINEAR_ALGEBRA, *RANDOM_OPS)
+    if op
+    not in (
+        *PROPERTIES,
+        "within",
+        *REDUCTIONS,
+        *WIDE_OPS,
+        *MATRIX_OPS,
+        *LINEAR_ALGEBRA,
+        *RANDOM_OPS,
+    )
 )
 """Ops that work element by element. Every lowering prints them inside a sweep."""
 

@@ -201,7 +201,7 @@ def mirrored_classes() -> dict[str, type[Optimizer]]:
     import optgen.optim
 
     values = (vars(optgen.optim)[name] for name in optgen.optim.__all__)
-    own = (Optimizer, ChainedOptimizer)
+    own = (Optimizer, ChainedOptimizer, optgen.optim.SAM)
     classes = (value for value in values if isinstance(value, type) and value not in own)
     return {cls.__name__.lower(): cls for cls in classes}
 

@@ -7,8 +7,10 @@ the papers: SAM (Foret et al., 2021) and ASAM (Kwon et al., 2021).
 from __future__ import annotations
 
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from numbers import Real
 from typing import Any
 
 import torch
@@ -24,6 +26,7 @@ from optgen.runtime.torch_private import called_to_init_state, foreach_clone, gr
 RHO, ADAPTIVE = "sam_rho", "sam_adaptive"
 """Keys of param groups. The base may have a hyperparameter `rho` of its own, as Adadelta has."""
 _TINY = 1e-12  # added to the norm, as the authors do
+_SMALL = 1e-30  # a factor that float32 holds, as its reciprocal
 
 
 class SAM(OptimizerOfMembers):
@@ -41,7 +44,8 @@ class SAM(OptimizerOfMembers):
 
     The norm is that of all gradients of all groups, and of all ranks under FSDP2. With `adaptive`
     (ASAM; Kwon et al., 2021) the norm is that of :math:`|\theta| g`, and the way is
-    :math:`\theta^2 g`.
+    :math:`|\theta|^2 g`. Groups with `maximize=True` climb along :math:`-g`. Of weights of 16 bits,
+    the ways are computed in float32, and rounded once.
 
     Param groups, states and checkpoints are those of the base. The groups have two more keys,
     `sam_rho` and `sam_adaptive`; a group that has them already keeps its own values.
@@ -53,7 +57,8 @@ class SAM(OptimizerOfMembers):
 
     Raises:
         ValueError: `rho` is below 0, or not finite.
-        TypeError: The base is no optimizer, or its step needs a closure, as LBFGS's does.
+        TypeError: The base is no optimizer, its step needs a closure, as LBFGS's does, or it uses
+            gradients in the backward pass. Or `rho` is no number, or `adaptive` no bool.
 
     Paper: https://arxiv.org/abs/2010.01412
     """
@@ -74,7 +79,8 @@ class SAM(OptimizerOfMembers):
                 f"{type(base).__name__} calls the closure itself, and SAM needs a base that steps "
                 "with the gradients that it finds"
             )
-        _check_rho(rho)
+        _check_gradients_stay(base)
+        _check_options(rho, adaptive)
         self.__setstate__(
             {"members": (base,), "defaults": {**base.defaults, RHO: rho, ADAPTIVE: adaptive}}
         )
@@ -83,6 +89,7 @@ class SAM(OptimizerOfMembers):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._weights: list[tuple[Tensor, Tensor]] = []  # what climbs, and a local copy of it
+        self._is_between_halves = False  # there may be no weights, if there were no gradients
 
     def __getstate__(self) -> dict[str, Any]:
         return {"members": self.members, "defaults": self.defaults}
@@ -101,7 +108,7 @@ class SAM(OptimizerOfMembers):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group to the base; it may have `sam_rho` and `sam_adaptive`."""
-        _check_rho(param_group.get(RHO, self.defaults[RHO]))
+        _check_options(*(param_group.get(key, self.defaults[key]) for key in (RHO, ADAPTIVE)))
         self.base.add_param_group(param_group)
         self._complete_groups()
 
@@ -109,7 +116,7 @@ class SAM(OptimizerOfMembers):
         for group in self.param_groups:
             for key in (RHO, ADAPTIVE):
                 group.setdefault(key, self.defaults[key])
-            _check_rho(group[RHO])
+            _check_options(group[RHO], group[ADAPTIVE])
 
     @with_step_hooks
     def step(self, closure: Callable[[], Any] | None = None, **inputs: Any) -> Any:
@@ -130,10 +137,12 @@ class SAM(OptimizerOfMembers):
             The loss of the first call, or None without a closure.
 
         Raises:
-            RuntimeError: There is neither a closure, nor a `first_step` before.
+            RuntimeError: There is neither a closure, nor a `first_step` before; or a scaler gives
+                a closure. Nothing has changed.
         """
         loss = None
         if closure is not None:
+            self._refuse_scaler()
             self.restore()
             loss = self._call(closure)
             self.first_step()
@@ -142,7 +151,7 @@ class SAM(OptimizerOfMembers):
             except BaseException:
                 self.restore()
                 raise
-        elif not self._weights and not called_to_init_state():
+        elif not self._is_between_halves and not called_to_init_state():
             raise RuntimeError(
                 "SAM.step() needs a closure, or first_step() before it and a second backward pass "
                 "between the two"
@@ -151,6 +160,16 @@ class SAM(OptimizerOfMembers):
         if self._may_step():
             self.base.step(**inputs)
         return loss
+
+    def _refuse_scaler(self) -> None:
+        """Raise a RuntimeError if a scaler calls the step, and end what it has set."""
+        inputs = [vars(self).pop(name, None) for name in ("found_inf", "grad_scale")]
+        if any(each is not None for each in inputs):
+            raise RuntimeError(
+                "GradScaler.step(SAM, closure) would use gradients of a scaled loss: call "
+                "first_step() after the first scaled backward pass, and GradScaler.step(SAM) "
+                "without a closure after the second"
+            )
 
     def _call(self, closure: Callable[[], Any]) -> Any:
         """Call a closure without old gradients."""
@@ -163,27 +182,29 @@ class SAM(OptimizerOfMembers):
         """Climb from the weights along the present gradients.
 
         Gradients may be those of a scaled loss, because the length of the climb does not depend on
-        their size. If their norm is not finite, the weights stay.
+        their size. If their norm is not finite, or 0, the weights stay.
 
         Args:
             zero_grad: Whether to clear the gradients, as the second backward pass needs it.
 
         Raises:
-            RuntimeError: The weights have climbed already, or a gradient is sparse. Nothing has
+            RuntimeError: There was a `first_step` already, or a gradient is sparse. Nothing has
                 changed.
         """
-        if self._weights:
+        if self._is_between_halves:
             raise RuntimeError(
                 "first_step() was called twice: call second_step() after the second backward pass, "
                 "or restore() to go back"
             )
+        _check_gradients_stay(self.base)
         self._complete_groups()
         ways = [_Ways(group) for group in self.param_groups]
         length = _norm(ways)
         params = [param for each in ways for param in each.params]
         copies = foreach_clone(to_locals(params)) if params else ()
         self._weights = [*zip(params, copies, strict=True)]
-        if math.isfinite(length):
+        self._is_between_halves = True
+        if length > 0 and math.isfinite(length):
             try:
                 for each in ways:
                     each.climb(length)
@@ -211,6 +232,7 @@ class SAM(OptimizerOfMembers):
     def restore(self) -> None:
         """Go back to the weights from before `first_step`; without one, do nothing."""
         weights, self._weights = self._weights, []
+        self._is_between_halves = False
         if not weights:
             return
         params = to_locals([param for param, _ in weights])
@@ -238,6 +260,10 @@ class SAM(OptimizerOfMembers):
         self._switch("eval")
 
     def _switch(self, mode: str) -> None:
+        if self._is_between_halves:
+            raise RuntimeError(
+                f"{mode}() between the halves of a step: call second_step() or restore() first"
+            )
         if hasattr(self.base, mode):
             getattr(self.base, mode)()
 
@@ -265,8 +291,8 @@ class SAM(OptimizerOfMembers):
             for group, own in zip(self.param_groups, before, strict=True):
                 for key, value in own.items():
                     group.setdefault(key, value)
-                _check_rho(group[RHO])
-        self._weights = []
+                _check_options(group[RHO], group[ADAPTIVE])
+        self._weights, self._is_between_halves = [], False
         for post_hook in self._optimizer_load_state_dict_post_hooks.values():
             post_hook(self)
 
@@ -283,7 +309,8 @@ class _Ways:
                 raise RuntimeError(
                     "SAM takes dense gradients: make the embedding with sparse=False"
                 )
-        self.rho, self.is_adaptive = group[RHO], group[ADAPTIVE]
+        self.rho, self.is_adaptive = float(group[RHO]), group[ADAPTIVE]
+        self.sign = -1.0 if group.get("maximize", False) else 1.0
         self.locals = to_locals(self.params)
         self.grads = to_locals(redistribute_gradients(self.params, grads))
 
@@ -291,15 +318,42 @@ class _Ways:
         """Return the local tensors whose norm is the length of the way before it is scaled."""
         if not (self.is_adaptive and self.grads):
             return self.grads
-        return list(torch._foreach_mul(torch._foreach_abs(self.locals), self.grads))
+        return list(torch._foreach_mul(self._sizes(), _widened(self.grads)))
 
     def climb(self, length: float) -> None:
         """Add the way to the parameters, scaled to the length `rho`."""
-        ways = self.grads
-        if self.is_adaptive and ways:
-            ways = list(torch._foreach_mul(torch._foreach_mul(self.locals, self.locals), ways))
-        if ways:
-            torch._foreach_add_(self.locals, ways, alpha=self.rho / (length + _TINY))
+        if not self.grads:
+            return
+        length += _TINY
+        scale = self.sign * self.rho / length
+        if not (self.is_adaptive or self._has_16_bits()) and _SMALL < abs(scale) < 1 / _SMALL:
+            torch._foreach_add_(self.locals, self.grads, alpha=scale)
+            return
+        # By 2 factors, so that neither a factor nor a product leaves the range of float32.
+        root = math.sqrt(length)
+        ways = torch._foreach_mul(
+            self.lengths() if self.is_adaptive else _widened(self.grads), 1 / root
+        )
+        torch._foreach_mul_(ways, 1 / root)
+        torch._foreach_mul_(ways, self.sign * self.rho)
+        if self.is_adaptive:
+            torch._foreach_mul_(ways, self._sizes())
+        torch._foreach_add_(self.locals, ways)
+
+    def _sizes(self) -> list[Tensor]:
+        return _widened(list(torch._foreach_abs(self.locals)))
+
+    def _has_16_bits(self) -> bool:
+        return any(_wide(each.dtype) != each.dtype for each in (*self.locals, *self.grads))
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which ways are computed: float32 for 16 bits."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _widened(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [each.to(_wide(each.dtype)) for each in tensors]
 
 
 def _norm(ways: Sequence[_Ways]) -> float:
@@ -335,15 +389,48 @@ def _names(ranks: Iterable[Any]) -> list[str]:
 
 
 def _square(tensors: list[Tensor]) -> Tensor:
-    """Return the sum of the squares of tensors in float64; norms accumulate in float32 or wider."""
+    """Return the sum of the squares of tensors; float64 holds squares that float32 cannot."""
     total = torch.zeros((), dtype=torch.float64)
     for (device, dtype), (same,) in group_tensors([tensors]).items() if tensors else ():
-        wide = torch.promote_types(dtype, torch.float32)
+        wide = torch.promote_types(dtype, torch.float64)
         norms = torch._foreach_norm(same, 2, dtype=wide)
         total = total.to(device) + torch.stack(list(norms)).abs().double().square().sum()
     return total
 
 
-def _check_rho(rho: float) -> None:
-    if not (rho >= 0 and math.isfinite(rho)):
-        raise ValueError(f"Invalid rho, should be non-negative: {rho}")
+def _check_options(rho: Any, adaptive: Any) -> None:
+    """Raise an error if `rho` is no finite number from 0 on, or `adaptive` is no bool."""
+    if isinstance(rho, Tensor):
+        is_number = rho.numel() == 1 and not rho.is_complex()
+    else:
+        is_number = isinstance(rho, Real) and not isinstance(rho, bool)
+    if not is_number:
+        raise TypeError(f"rho of SAM should be a number, not {rho!r}")
+    try:
+        value = float(rho)
+    except OverflowError:
+        value = math.inf
+    if not (value >= 0 and math.isfinite(value)):
+        raise ValueError(f"Invalid rho, should be non-negative: {value:g}; and it should be finite")
+    if not isinstance(adaptive, bool):
+        raise TypeError(f"adaptive of SAM should be True or False, not {adaptive!r}")
+
+
+def _check_gradients_stay(base: Optimizer) -> None:
+    """Raise a TypeError if gradients are used in the backward pass: SAM takes two passes a step."""
+    offloading = sys.modules.get("optgen.offloading.optimizer")  # no import, no such optimizer
+    waiting = [base]
+    while waiting:
+        optimizer = waiting.pop()
+        waiting += getattr(optimizer, "members", ())
+        if offloading is not None and isinstance(optimizer, offloading.OffloadedOptimizer):
+            raise TypeError(
+                "SAM takes no offloaded optimizer: it uses the gradients in the backward pass, and "
+                "would use those of both passes of SAM; step it without SAM"
+            )
+    params = (param for group in base.param_groups for param in group["params"])
+    if any(hasattr(param, "_in_backward_optimizers") for param in params):
+        raise TypeError(
+            "SAM takes no parameters that are updated in the backward pass: both passes of SAM "
+            "would update them; step them without SAM"
+        )

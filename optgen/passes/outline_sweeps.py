@@ -198,7 +198,8 @@ class _Outliner:
         if new is None or function is None:
             yield from map(_as_new_tensor, statements)
             return
-        like = next(Ref(n) for n in new.axes if new.axes[n] is axes and n not in new.created)
+        assigned_later = {*new.created, *new.reused}
+        like = next(Ref(n) for n in new.axes if new.axes[n] is axes and n not in assigned_later)
         yield from (Assign(row, Call(IN_ROWS, (Ref(n), like))) for n, row in rows.items())
         yield from self._call_statements(in_rows, new, function)
 

@@ -31,6 +31,6 @@ def capture_on_cpu(forbid_host_reads: bool = True) -> Iterator[None]:
             lambda: ["cpu", "cuda"],
         )
         # On the CPU, Newton-Schulz iterations read norms; on a device they do not.
-        patch.setattr("optgen.runtime.newton_schulz._is_plain_memory", lambda tensor: False)
+        patch.setattr("optgen.runtime.newton_schulz.is_plain_memory", lambda tensor: False)
         with HostReadsForbidden() if forbid_host_reads else nullcontext():
             yield

@@ -167,20 +167,20 @@ def test_a_call_increments_the_versions_of_written_tensors(
 def test_up_to_four_tables_are_cached_without_their_tensors() -> None:
     from optgen.generated.averaging import ema as module
 
-    plans = backend("fused_triton")._function_plans
-    plans.clear()
+    buckets = backend("fused_triton")._function_buckets
+    buckets.clear()
     module._update._cached.clear()
     for _ in range(3):
         lists = random_lists(("a", "b"), torch.float32).values()
         with use_lowering("fused_triton"):
             ema(*lists)
-    assert len(plans[module._update]._plans) == 1
+    assert len(buckets[module._update]._kept) == 1
     with use_lowering("fused_triton"):
         for size in range(1, 9):
             ema([torch.ones(size)], [torch.ones(size)])
-    kept_plans = plans[module._update]._plans
-    assert len(kept_plans) == 4
-    assert not any(batch.params for plan in kept_plans for batch in plan.batches)
+    kept = buckets[module._update]._kept
+    assert len(kept) == 4
+    assert not any(batch.params for each in kept for batch in each.batches)
 
 
 @outside_interpreter

@@ -39,6 +39,6 @@ def test_kernels_are_exact_and_spill_nothing(
 
 def forget_calls() -> None:
     """Forget the plans of earlier calls."""
-    backend("fused_triton")._function_plans.clear()
+    backend("fused_triton")._function_buckets.clear()
     for module in (generated_ema, generated_swa):
         module._update._cached.clear()

@@ -38,7 +38,7 @@ def called_sweeps(plan: Plan) -> list[str]:
 
 
 def test_a_state_that_is_read_and_written_goes_through_memory_once() -> None:
-    """Both moments and the quotient that reads them are one sweep, which waits for a product."""
+    """The second moment and the quotient that reads it are one sweep, which waits for a product."""
     (algorithm,) = read_spec(spec_file("soap"))
     factored = outline_sweeps(algorithm).plans[0]
     (call,) = (
@@ -47,7 +47,7 @@ def test_a_state_that_is_read_and_written_goes_through_memory_once() -> None:
         if stmt.target.name.startswith("sweep") and "exp_avg_sq" in names_read(stmt)
     )
     assert isinstance(call, Call)
-    assert len(call.args) == 9  # four lists and five numbers
+    assert len(call.args) == 6  # three lists and three numbers
 
 
 def names_read(stmt: Assign) -> set[str]:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from offload.schedules import drawn
 from offload.test_checkpoints import reloaded
-from offload.test_modes import OPTIONS, RULES
+from offload.test_train_and_eval import OPTIONS, RULES
 from offload.training import OPTIONS as DEFAULTS
 from offload.training import master
 from torch import Tensor, nn

@@ -16,7 +16,18 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 import optgen
-from optgen.optim import LBFGS, SAM, SGD, Adadelta, AdamW, create_optimizer
+from optgen.keyed import UpdateInBackward
+from optgen.offloading import OffloadedOptimizer
+from optgen.optim import (
+    LBFGS,
+    SAM,
+    SGD,
+    Adadelta,
+    AdamW,
+    ScheduleFreeSGD,
+    create_optimizer,
+    list_optimizers,
+)
 
 INPUTS = torch.linspace(-1, 1, 64, dtype=torch.float64).reshape(16, 4)
 
@@ -337,3 +348,151 @@ def test_sparse_gradients_are_refused_before_anything_changes() -> None:
         optimizer.first_step()
     assert all(map(torch.equal, weights(table), before))
     optimizer.restore()
+
+
+def climbed(weight: Tensor, grad: Tensor, **options: Any) -> Tensor:
+    """Return where a weight is between the halves; afterwards it is back."""
+    param = nn.Parameter(weight.clone())
+    optimizer = SAM(SGD([param], lr=0.1, maximize=options.pop("maximize", False)), **options)
+    param.grad = grad.clone()
+    optimizer.first_step()
+    there = param.detach().clone()
+    optimizer.restore()
+    assert torch.equal(param.detach(), weight)
+    return there
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_maximizing_groups_climb_against_the_gradient(adaptive: bool) -> None:
+    weight, grad = torch.tensor([1.0, 2.0]), torch.tensor([3.0, -4.0])
+    options: dict[str, Any] = {"rho": 0.5, "adaptive": adaptive}
+    way = climbed(weight, grad, **options) - weight
+
+    torch.testing.assert_close(climbed(weight, grad, maximize=True, **options), weight - way)
+    assert way[0] > 0 > way[1]
+
+
+def test_adaptive_ways_of_complex_weights_have_the_direction_of_the_gradient() -> None:
+    weight = torch.tensor([1 + 2j, -3j], dtype=torch.complex128)
+    grad = torch.tensor([2 - 1j, 1 + 1j], dtype=torch.complex128)
+    norm = (weight.abs() * grad).abs().square().sum().sqrt()
+    expected = weight + 0.5 * weight.abs().square() * grad / norm
+
+    torch.testing.assert_close(climbed(weight, grad, rho=0.5, adaptive=True), expected)
+
+
+@pytest.mark.parametrize("size", [0.0, 6e-8, 1e-3, 6e4])
+@pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_ways_of_16_bits_are_rounded_once(dtype: torch.dtype, adaptive: bool, size: float) -> None:
+    weight = torch.tensor([300.0, -1.5, 0.01], dtype=dtype)
+    grad = torch.tensor([size, -size / 2, size / 3], dtype=dtype)
+    there = climbed(weight, grad, rho=0.5, adaptive=adaptive)
+    exact = climbed(weight.double(), grad.double(), rho=0.5, adaptive=adaptive)
+
+    torch.testing.assert_close(there, exact.to(dtype), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("size", [1e20, 1e38])
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_large_finite_gradients_are_no_overflow(adaptive: bool, size: float) -> None:
+    weight, grad = torch.tensor([1.0, -2.0, 0.5]), torch.tensor([1.0, 1.0, -2.0])
+    options: dict[str, Any] = {"rho": 0.5, "adaptive": adaptive}
+
+    there = climbed(weight, size * grad, **options)
+    torch.testing.assert_close(there, climbed(weight, grad, **options))
+    many = climbed(torch.ones(1000), torch.full((1000,), 3e38), **options)
+    torch.testing.assert_close(many, torch.full((1000,), 1 + 0.5 / 1000**0.5))
+    assert torch.equal(climbed(weight, torch.inf * grad, **options), weight)
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_modes_do_not_change_between_the_halves(mode: str) -> None:
+    model = network()
+    optimizer = SAM(ScheduleFreeSGD(model.parameters(), lr=0.1))
+    optimizer.step(closure_of(model))
+    loss_of(model).backward()
+    optimizer.first_step()
+    before = weights(model)
+
+    with pytest.raises(RuntimeError, match=r"second_step\(\) or restore\(\) first"):
+        getattr(optimizer, mode)()
+    assert all(map(torch.equal, weights(model), before))
+    optimizer.restore()
+    getattr(optimizer, mode)()
+
+
+def test_halves_without_gradients_are_a_step() -> None:
+    param = nn.Parameter(torch.ones(2))
+    optimizer = SAM(SGD([param], lr=0.5))
+    optimizer.first_step()
+    with pytest.raises(RuntimeError, match="called twice"):
+        optimizer.first_step()
+    param.grad = torch.ones(2)
+    optimizer.second_step()
+
+    assert torch.equal(param.detach(), torch.full((2,), 0.5))
+    with pytest.raises(RuntimeError, match="needs a closure, or first_step"):
+        optimizer.second_step()
+
+
+def test_a_scaler_gives_no_closure() -> None:
+    model = network()
+    optimizer, scaler = SAM(SGD(model.parameters(), lr=0.1)), torch.amp.GradScaler("cpu")
+    before = weights(model)
+    scaler.scale(loss_of(model)).backward()
+
+    with pytest.raises(RuntimeError, match=r"call first_step\(\)"):
+        scaler.step(optimizer, closure_of(model))
+    assert all(map(torch.equal, weights(model), before))
+    optimizer.step(closure_of(model))  # without the scaler
+
+
+@pytest.mark.parametrize("rho", ["0.1", None, True, 1j, torch.ones(2)])
+def test_a_rho_that_is_no_number_is_refused(rho: Any) -> None:
+    base = SGD([nn.Parameter(torch.ones(2))], lr=0.1)
+    with pytest.raises(TypeError, match="rho of SAM should be a number"):
+        SAM(base, rho=rho)
+    optimizer = SAM(base)
+    with pytest.raises(TypeError, match="rho of SAM should be a number"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))], "sam_rho": rho})
+    assert len(optimizer.param_groups) == 1
+
+
+@pytest.mark.parametrize("rho", [10**400, float("nan"), float("inf"), torch.tensor(-1.0)])
+def test_a_rho_out_of_range_is_refused(rho: Any) -> None:
+    with pytest.raises(ValueError, match="Invalid rho, should be non-negative"):
+        SAM(SGD([nn.Parameter(torch.ones(2))], lr=0.1), rho=rho)
+
+
+def test_a_tensor_of_one_element_is_a_rho() -> None:
+    weight, grad = torch.ones(2), torch.tensor([3.0, 4.0])
+    there = climbed(weight, grad, rho=torch.tensor(0.5))
+
+    torch.testing.assert_close(there, torch.tensor([1.3, 1.4]))
+
+
+def test_adaptive_is_a_bool() -> None:
+    base = SGD([nn.Parameter(torch.ones(2))], lr=0.1)
+    with pytest.raises(TypeError, match="adaptive of SAM should be True or False, not 'no'"):
+        SAM(base, adaptive="no")  # type: ignore[arg-type]
+    optimizer = SAM(base)
+    with pytest.raises(TypeError, match="adaptive of SAM should be True or False, not 1"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))], "sam_adaptive": 1})
+    assert len(optimizer.param_groups) == 1
+
+
+def test_gradients_that_are_used_in_the_backward_pass_are_refused() -> None:
+    offloaded = OffloadedOptimizer.__new__(OffloadedOptimizer)  # its constructor needs a device
+    with pytest.raises(TypeError, match="SAM takes no offloaded optimizer"):
+        SAM(offloaded)
+    model = UpdateInBackward(network(), SGD, lr=0.1)
+    for base in (model.fused_optimizer, SGD(model.parameters(), lr=0.1)):
+        with pytest.raises(TypeError, match="updated in the backward pass"):
+            SAM(base)
+
+
+def test_a_wrapper_has_no_name_among_optimizers() -> None:
+    assert "sam" not in list_optimizers()
+    with pytest.raises(ValueError, match="no optimizer is called 'sam'"):
+        create_optimizer(network(), "sam")

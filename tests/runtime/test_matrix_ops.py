@@ -106,9 +106,12 @@ def test_a_matrix_without_elements_keeps_its_shape(shape: tuple[int, int]) -> No
 def test_a_product_with_the_own_transpose_is_as_exact_as_torchs(
     shape: tuple[int, int], dtype: torch.dtype
 ) -> None:
-    x = torch.randn(shape, dtype=dtype)
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=dtype)
     for a in (x, x.mT):
         with torch.no_grad():
             gram = product(a, a.mT)
         exact = a.double() @ a.double().mT
-        assert (gram - exact).abs().max() <= 4 * torch.finfo(dtype).eps * exact.max()
+        # A sum of n products in any order: Higham, Accuracy and Stability, 2002, section 3.1.
+        magnitudes = a.double().abs() @ a.double().abs().mT
+        bound = a.size(1) * torch.finfo(dtype).eps / 2 * magnitudes
+        assert ((gram - exact).abs() <= 1.01 * bound).all()

@@ -14,8 +14,6 @@ from track3.scripts import SCRIPTS
 from examples.track3.result import Result
 from examples.track3.results import RESULTS
 
-UNFUSED = (20, 29, 30, 32, 40)
-"""Results whose rule would be cut into more functions than a fused step may have."""
 AMPLIFY_ROUNDING = (27,)
 """Results whose first step divides the rounding errors of a projection by eps, 1e-8."""
 WITHOUT_EIGENBASES = [
@@ -26,7 +24,7 @@ IN_EIGENBASES = [name for name in RESULTS if name not in WITHOUT_EIGENBASES]
 
 def lowerings(result: Result) -> tuple[str, ...]:
     """Return the lowerings that a result has on the CPU."""
-    return ("forloop", "foreach") + (() if result.number in UNFUSED else ("fused_cpu",))
+    return ("forloop", "foreach", "fused_cpu")
 
 
 def followed_lowerings(result: Result) -> list[str]:
@@ -57,14 +55,6 @@ def test_a_result_in_eigenbases_equals_its_script(name: str) -> None:
         assert max(largest_differences(result, ["foreach"], only_square=True)) <= 1e-10
     with steady_decompositions():
         assert max(largest_differences(result, followed_lowerings(result))) <= 1e-10
-
-
-@pytest.mark.one_case_in(2)
-@outside_interpreter
-@pytest.mark.parametrize("name", [name for name in RESULTS if RESULTS[name].number in UNFUSED])
-def test_results_of_many_functions_have_no_fused_step(name: str) -> None:
-    with pytest.raises(RuntimeError, match="cannot take a step through 'fused_cpu'"):
-        largest_differences(RESULTS[name], ["fused_cpu"])
 
 
 @outside_interpreter

@@ -12,8 +12,8 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep2",
-        states=(State("exp_avg_product_quotient"),),
-        hypers=("beta2", "one_minus_beta2", "eps"),
+        states=(State("y"), State("exp_avg", written=False)),
+        hypers=(),
         step=None,
         tensor_hypers=(),
     ),
@@ -22,20 +22,10 @@ _update = Elementwise(
 
 
 def sweep2(
-    exp_avg_sqs: Sequence[Tensor],
-    exp_avg_products: Sequence[Tensor],
-    exp_avg_product_quotients: Sequence[Tensor],
-    *,
-    beta2: float = 0.0,
-    one_minus_beta2: float = 0.0,
-    eps: float = 0.0,
+    xs: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    ys: Sequence[Tensor],
+    exp_avgs: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of SOAP, which outlined.py calls."""
-    _update(
-        exp_avg_sqs,
-        exp_avg_products,
-        exp_avg_product_quotients,
-        beta2=beta2,
-        one_minus_beta2=one_minus_beta2,
-        eps=eps,
-    )
+    _update(xs, grads, ys, exp_avgs)

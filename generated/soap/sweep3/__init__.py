@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from optgen.runtime.elementwise import Elementwise
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import Rule, State
 
 _update = Elementwise(
     Rule(
         name="sweep3",
-        states=(),
-        hypers=("step_size", "decay_factor"),
+        states=(State("u"), State("y", written=False)),
+        hypers=("beta2", "one_minus_beta2", "eps"),
         step=None,
         tensor_hypers=(),
     ),
@@ -22,11 +22,14 @@ _update = Elementwise(
 
 
 def sweep3(
-    params: Sequence[Tensor],
-    exp_avg_product_2s: Sequence[Tensor],
+    exp_avg_sqs: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    us: Sequence[Tensor],
+    ys: Sequence[Tensor],
     *,
-    step_size: float = 0.0,
-    decay_factor: float = 0.0,
+    beta2: float = 0.0,
+    one_minus_beta2: float = 0.0,
+    eps: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of SOAP, which outlined.py calls."""
-    _update(params, exp_avg_product_2s, step_size=step_size, decay_factor=decay_factor)
+    _update(exp_avg_sqs, xs, us, ys, beta2=beta2, one_minus_beta2=one_minus_beta2, eps=eps)

@@ -11,22 +11,23 @@ from optgen.runtime.eager.rounding import scale_
 
 
 def update(
-    params: list[Tensor],
-    exp_avg_product_2s: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    xs: list[Tensor],
+    us: list[Tensor],
+    ys: list[Tensor],
     *,
-    step_size: float,
-    decay_factor: float,
+    beta2: float,
+    one_minus_beta2: float,
+    eps: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(params, exp_avg_product_2s):
-        params, exp_avg_product_2s = chunk
-        # x, y = g, m
-        # x, y = transpose(U) @ x, transpose(U) @ y
-        # x, y = x @ W, y @ W
+    for chunk in chunks(exp_avg_sqs, xs, us, ys):
+        exp_avg_sqs, xs, us, ys = chunk
+        # v = beta2 * v + (1 - beta2) * x**2
+        scale_(exp_avg_sqs, beta2)
+        torch._foreach_addcmul_(exp_avg_sqs, xs, xs, one_minus_beta2)
         # u = y / (sqrt(v) + eps)
-        # u = U @ u
-        # u = u @ transpose(W)
-        # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-        torch._foreach_add_(params, exp_avg_product_2s, alpha=-step_size)
-        # p = p - lr * weight_decay * p
-        scale_(params, decay_factor)
+        denoms = torch._foreach_sqrt(exp_avg_sqs)
+        torch._foreach_add_(denoms, eps)
+        updates = torch._foreach_div(ys, denoms)
+        torch._foreach_copy_(us, updates)

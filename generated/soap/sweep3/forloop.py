@@ -9,21 +9,20 @@ from optgen.runtime.eager.parts import zip_slices
 
 
 def update(
-    params: list[Tensor],
-    exp_avg_product_2s: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    xs: list[Tensor],
+    us: list[Tensor],
+    ys: list[Tensor],
     *,
-    step_size: float,
-    decay_factor: float,
+    beta2: float,
+    one_minus_beta2: float,
+    eps: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, exp_avg_product_2 in zip_slices(params, exp_avg_product_2s):
-        # x, y = g, m
-        # x, y = transpose(U) @ x, transpose(U) @ y
-        # x, y = x @ W, y @ W
+    for exp_avg_sq, x, u, y in zip_slices(exp_avg_sqs, xs, us, ys):
+        # v = beta2 * v + (1 - beta2) * x**2
+        exp_avg_sq.mul_(beta2).addcmul_(x, x, value=one_minus_beta2)
         # u = y / (sqrt(v) + eps)
-        # u = U @ u
-        # u = u @ transpose(W)
-        # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-        param.add_(exp_avg_product_2, alpha=-step_size)
-        # p = p - lr * weight_decay * p
-        param.mul_(decay_factor)
+        denom = exp_avg_sq.sqrt().add_(eps)
+        update = y.div(denom)
+        u.copy_(update)

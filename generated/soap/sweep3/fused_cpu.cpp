@@ -9,13 +9,14 @@ namespace {
 // Elementwise part of a step of SOAP, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { PARAM, EXP_AVG_PRODUCT_2, STREAMS };
+    enum { EXP_AVG_SQ, X, U, Y, STREAMS };
+    static constexpr u32 READ_ONLY = 1 << X | 1 << Y;
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
     struct Hypers {
-        double step_size, decay_factor;
+        double beta2, one_minus_beta2, eps;
     };
 
     static bool applies(const Sizes&) { return true; }
@@ -33,34 +34,34 @@ struct Rule : RuleDefaults {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        const Hypers& hypers, i64 n, Stream<S> params, Stream<const S> exp_avg_product_2s) {
+        const Hypers& hypers, i64 n, Stream<S> exp_avg_sqs, Stream<const S> xs, Stream<S> us,
+        Stream<const S> ys) {
         using C = ComputeType<S>;
-        const C step_size = C(hypers.step_size);
-        const C decay_factor = C(hypers.decay_factor);
+        const C beta2 = C(hypers.beta2);
+        const C one_minus_beta2 = C(hypers.one_minus_beta2);
+        const C eps = C(hypers.eps);
         const i64 ahead = prefetch_distance<S>(n);
+        struct { DelayedStore<S> exp_avg_sq, u; } delayed;
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C param = load(params + i, ahead);
-            C exp_avg_product_2 = load(exp_avg_product_2s + i, ahead);
+            C exp_avg_sq = load(exp_avg_sqs + i, ahead);
+            C x = load(xs + i, ahead);
+            C u = load(us + i, ahead);
+            C y = load(ys + i, ahead);
 
-            // x, y = g, m
-            // x, y = transpose(U) @ x, transpose(U) @ y
-            // x, y = x @ W, y @ W
+            // v = beta2 * v + (1 - beta2) * x**2
+            exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * x * x;
             // u = y / (sqrt(v) + eps)
-            // u = U @ u
-            // u = u @ transpose(W)
-            // p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            param = param - step_size * exp_avg_product_2;
-            // p = p - lr * weight_decay * p
-            param = decay_factor * param;
+            u = y / (sqrt(exp_avg_sq) + eps);
 
-            store(params + i, param);
+            delayed.exp_avg_sq.store(exp_avg_sqs + i, exp_avg_sq);
+            delayed.u.store(us + i, u);
         }
     }
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
-        return sweep<S>(inputs.hypers, n, streams[PARAM], streams[EXP_AVG_PRODUCT_2]);
+        return sweep<S>(inputs.hypers, n, streams[EXP_AVG_SQ], streams[X], streams[U], streams[Y]);
     }
 };
 

@@ -13,7 +13,7 @@ _update = Elementwise(
     Rule(
         name="sweep4",
         states=(),
-        hypers=("one_minus_decay",),
+        hypers=("step_size", "decay_factor"),
         step=None,
         tensor_hypers=(),
     ),
@@ -22,10 +22,11 @@ _update = Elementwise(
 
 
 def sweep4(
-    gram_lefts: Sequence[Tensor],
-    grad_row_grams: Sequence[Tensor],
+    params: Sequence[Tensor],
+    us: Sequence[Tensor],
     *,
-    one_minus_decay: float = 0.0,
+    step_size: float = 0.0,
+    decay_factor: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of SOAP, which outlined.py calls."""
-    _update(gram_lefts, grad_row_grams, one_minus_decay=one_minus_decay)
+    _update(params, us, step_size=step_size, decay_factor=decay_factor)

@@ -123,12 +123,6 @@ class Batch:
         """Return every tensor that a kernel reads or writes."""
         return chain(self.params, self.grads, *self.states, self.step_counts)
 
-    def read_only_tensors(self, rule: Rule, unscales: bool) -> Iterator[Tensor]:
-        """Return the tensors that a kernel only reads; if it `unscales`, it writes gradients."""
-        states = zip(rule.states, self.states, strict=True)
-        columns = [column for state, column in states if not state.written]
-        return chain(*columns, () if unscales or rule.zero_grad else self.grads)
-
     def is_like(self, other: Batch) -> bool:
         """Tell whether another batch has tensors of the same signature and dispatch keys."""
         return self.signature == other.signature and self.dispatch_keys == other.dispatch_keys

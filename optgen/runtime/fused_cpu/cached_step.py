@@ -88,7 +88,6 @@ class CachedDenseStep(CachedKernelStep):
             kernel.by_matrix,
         )
         request = self._step.request
-        request.by_matrix = kernel.by_matrix
         request.kernel, request.table = kernel.address, ctypes.addressof(self._table.struct)
         request.has_step_count = kernel.rule.step is not None
         request.zeroes_gradients = kernel.rule.zero_grad
@@ -220,6 +219,7 @@ class CachedCall:
             self._table, kernel, kernel.dtype_bits, torch.device("cpu")
         )
         request = self._buffers.request
+        request.by_matrix = kernel.by_matrix
         request.kernel, request.table = kernel.address, ctypes.addressof(self._table.struct)
         request.lists = self._list_addresses.buffer_info()[0]
 

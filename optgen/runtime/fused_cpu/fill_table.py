@@ -3,6 +3,7 @@
 import math
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from operator import add, attrgetter
 from typing import Any, TypeAlias
@@ -35,28 +36,37 @@ def fill_table(
     """
     table = Table(kernel, sum(len(batch.params) for batch in batches), len(batches))
     table.has_copies = make_copies
-    copy_pairs: CopyPairs = []
+    changes_gradients = unscales or kernel.rule.zero_grad
+    written = (True, changes_gradients, *(state.written for state in kernel.shaped_states))
+    copies = _Copies(written)
     first = 0
     for index, batch in enumerate(batches):
         table.hypers[index] = kernel.pack_hypers(kernel.rule.hyper_values(batch.group))
-        _fill(table, first, index, batch, copy_pairs if make_copies else None)
+        _fill(table, first, index, batch, copies if make_copies else None)
         first += len(batch.params)
     table.set_hypers()
-    if not copy_pairs:
-        return table, []
-    read_only = (batch.read_only_tensors(kernel.rule, unscales) for batch in batches)
-    read_only_ids = set(map(id, chain.from_iterable(read_only)))
-    return table, [pair for pair in copy_pairs if id(pair[0]) not in read_only_ids]
+    return table, copies.pairs
 
 
-def _fill(table: Table, first: int, index: int, batch: Batch, copy_pairs: CopyPairs | None) -> None:
+@dataclass
+class _Copies:
+    """Copies of tensors, and which streams the kernel writes.
+
+    A tensor may be in two streams, one of which only reads it: the copy of the other is its value.
+    """
+
+    written: Sequence[bool]  # by streams
+    pairs: CopyPairs = field(default_factory=list)  # tensors and copies to write back
+
+
+def _fill(table: Table, first: int, index: int, batch: Batch, copies: _Copies | None) -> None:
     """Enter the tensors of batch number `index` into the table, from row `first` on.
 
-    If `copy_pairs` is a list, copy the tensors that cannot be updated in place, and add them to it.
+    With `copies`, copy the tensors that cannot be updated in place, and add them.
     """
     kernel, count = table.kernel, len(batch.params)
     last = first + count
-    columns = _columns(kernel, batch, copy_pairs)
+    columns = _columns(kernel, batch, copies)
     _check_states(kernel, batch.group, columns)
     table.batches.append(batch)
     table.columns.append(columns)
@@ -80,15 +90,13 @@ def _fill(table: Table, first: int, index: int, batch: Batch, copy_pairs: CopyPa
             table.fresh[row] |= fresh << bit
 
 
-def _columns(
-    kernel: KernelSignature, batch: Batch, copy_pairs: CopyPairs | None
-) -> list[list[Tensor]]:
+def _columns(kernel: KernelSignature, batch: Batch, copies: _Copies | None) -> list[list[Tensor]]:
     """Return the streams of a batch in the order of the table."""
     states = dict(zip((state.key for state in kernel.rule.states), batch.states, strict=True))
     states["step"] = batch.step_counts
     columns = [batch.params, batch.grads, *(states[state.key] for state in kernel.shaped_states)]
-    if copy_pairs is not None:
-        columns = _with_copies(kernel, columns, copy_pairs)
+    if copies is not None:
+        columns = _with_copies(kernel, columns, copies)
     operands = {call.source for call in kernel.matrix_calls}
     columns += [
         [torch.empty_like(param) for param in columns[0]] if name in operands else []
@@ -148,13 +156,16 @@ def shape_entries(param: Tensor) -> tuple[int, int, int, int]:
 
 
 def _with_copies(
-    kernel: KernelSignature, columns: list[list[Tensor]], copy_pairs: CopyPairs
+    kernel: KernelSignature, columns: list[list[Tensor]], copies: _Copies
 ) -> list[list[Tensor]]:
     """Return the columns, with copies of the tensors that the kernel cannot update in place.
 
     Their memory order is not their parameter's, or the kernel does not read their codes.
     """
     streams, by_matrix = [list(column) for column in columns if column], kernel.by_matrix
+    written = [
+        is_written for is_written, column in zip(copies.written, columns, strict=True) if column
+    ]
     for index in range(len(columns[0])):
         originals = [column[index] for column in streams]
         row = list(originals if kernel.reads_codes else map(to_numbers, originals))
@@ -162,7 +173,8 @@ def _with_copies(
             row[stream] = layout.copy_like(row[stream].detach(), row[0], by_matrix)
         for stream, (original, tensor) in enumerate(zip(originals, row, strict=True)):
             if tensor is not original:
-                copy_pairs.append((original, tensor))
                 streams[stream][index] = tensor
+                if written[stream]:
+                    copies.pairs.append((original, tensor))
     present = iter(streams)
     return [next(present) if column else [] for column in columns]

@@ -20,9 +20,7 @@ from optgen.runtime.batch.check_params import (
 )
 from optgen.runtime.batch.step_context import OptimizerWithContext
 from optgen.runtime.fused_cpu.cached_step import CachedDenseStep
-from optgen.runtime.fused_cpu.kernel import (
-    Kernel,
-)
+from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.reader import tensor_reader
 from optgen.runtime.rule import Group
 from optgen.runtime.state.create import create_missing

@@ -55,7 +55,7 @@ def test_rules_share_a_library_of_sweeps(compiled_sources: list[str]) -> None:
 
 def test_sweeps_read_the_bfloat16_results_of_matrix_ops(compiled_sources: list[str]) -> None:
     """The sweeps of a float64 model of Muon read bfloat16 too, but not float32."""
-    sweep_library_of(kernel_source("muon"), DOUBLE, dtype_variants.matrix_op_dtypes(True))
+    sweep_library_of(kernel_source("muon"), DOUBLE, dtype_variants.matrix_op_dtypes([()]))
     bits = DOUBLE | dtype_variants.bits_of_dtypes([torch.bfloat16]) & ~SINGLE
 
     assert f"#define OPTGEN_TYPES {bits}\n" in compiled_sources[0]
