@@ -22,6 +22,7 @@ from benchmarks.triton_aot_assembly import Figures, figures
 from optgen import use_lowering
 from optgen.runtime.elementwise import Elementwise
 from optgen.runtime.fused_triton import backend, folds
+from optgen.runtime.rule import State
 from optgen.verification.patch_attribute import patch_attribute
 
 TARGETS = {
@@ -153,8 +154,28 @@ def call_function(update: Elementwise, case: Case, shapes: Shapes = SHAPES) -> N
     """Call a function over lists of tensors of a case's dtypes."""
     dtype, state_dtype = TYPES[case.types]
     dtypes = [dtype, dtype, *(state_dtype for _ in update.rule.states)]
-    lists = [[torch.ones(size, dtype=each) for size in shapes] for each in dtypes]
+    lists = [
+        [torch.ones(size, dtype=each) for size in sizes]
+        for sizes, each in zip(shapes_of_lists(update, shapes), dtypes, strict=True)
+    ]
     update(*lists, **example_hypers(update))
+
+
+def shapes_of_lists(update: Elementwise, shapes: Shapes) -> list[Shapes]:
+    """Return the shapes of the tensors in each list of a function.
+
+    A function with lists of rows, columns or numbers takes no vectors.
+    """
+    states = update.rule.states
+    if any(state.shape != "like" for state in states):
+        shapes = [shape for shape in shapes if len(shape) > 1]
+
+    def shape_beside(state: State, shape: tuple[int, ...]) -> tuple[int, ...]:
+        if state.shape == "scalar":
+            return (1,) * len(shape)
+        return tuple(state.shape_for(torch.empty(shape, device="meta")))
+
+    return [shapes, shapes, *([shape_beside(state, s) for s in shapes] for state in states)]
 
 
 def example_hypers(update: Elementwise) -> dict[str, Any]:

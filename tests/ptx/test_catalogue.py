@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 
 from fuzz.trial import Setting, StepCounts, run
 
-from benchmarks.triton_aot_compile import example_hypers, flags_of
+from benchmarks.triton_aot_compile import example_hypers, flags_of, shapes_of_lists
 from benchmarks.triton_catalogue import classes, function, functions
 from optgen import use_lowering
 from optgen.runtime.backends import backend
@@ -131,10 +131,9 @@ def test_functions_over_lists_are_those_of_the_for_loop(folder: str) -> None:
 def called(folder: str, lowering: str) -> list[Tensor]:
     """Return the lists that a function leaves, in float64."""
     update, generator = function(folder), torch.Generator().manual_seed(3)
-    shapes = [(600,), (3, 5), ()]
     lists = [
         [torch.rand(shape, generator=generator, dtype=torch.float64) + 0.1 for shape in shapes]
-        for _ in update.written
+        for shapes in shapes_of_lists(update, [(600,), (3, 5), (2, 40, 30), ()])
     ]
     with emulated() as device, use_lowering(lowering):
         update(*lists, **example_hypers(update))
