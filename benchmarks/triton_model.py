@@ -92,15 +92,19 @@ def kind_of(kernel: str) -> str:
 def predict_step(launches: Sequence[Launch], card: Card = H100) -> list[Prediction]:
     """Return a prediction for each launch of a step on one parameter, in their order.
 
-    A finish is compared with the sweep before it, and scalars with the sweep after them. If there
-    are finishes, the parameter must have REFERENCE elements.
+    A finish is compared with the sweep before it, and scalars with the sweep after them; so is a
+    finish that comes first. If there are finishes, the parameter must have REFERENCE elements.
     """
     sweeps = [i for i, each in enumerate(launches) if kind_of(each.name) == "sweep"]
     found = {i: predict(launches[i], card) for i in sweeps}
     for index, each in enumerate(launches):
         if index not in sweeps:
             before, after = [i for i in sweeps if i < index], [i for i in sweeps if i > index]
-            beside = before[-1] if kind_of(each.name) != "scalars" else after[0]
+            is_first = kind_of(each.name) == "scalars" or not before
+            if not sweeps:
+                found[index] = predict(each, card)
+                continue
+            beside = after[0] if is_first else before[-1]
             to_load = _bytes_to_add_up(launches[beside : index + 1]) if beside < index else 0.0
             prediction, time = predict(each, card, to_load), found[beside].microseconds
             fraction = time / (time + prediction.microseconds)

@@ -72,13 +72,15 @@ REASONS = {
         "instructions for 8 elements of a thread; 16 bits leave half the time for them",
     ),
     "one program for all lines": (
-        r"(adafactor\w*|adam_mini\w*|came|normuon)_finish1 ",
+        r"(adafactor\w*|adam_mini\w*|came|normuon)_finish1 |"
+        r"^(dion/sweep2|apollo/sweep7) .*_finish1 ",
         "when all programs have combined the partial sums of a matrix, one of them finishes all "
         "of its lines, 1024 rows or columns at a time, and waits for loads and for quotients in "
         "float64 each time",
     ),
     "tiles of 16 bits": (
-        r"(adafactor\w*|adam_mini\w*|came\w*|normuon\w*)_step\d bfloat16",
+        r"(adafactor\w*|adam_mini\w*|came\w*|normuon\w*)_step\d bfloat16|"
+        r"^(dion/sweep2|one_sided_shampoo/sweep3|shampoo/sweep4) .*_step\d bfloat16",
         "tiles of 16-bit elements move half the bytes in the same time, and some 200 instructions "
         "find a tile and its rows; tiles of 4096 elements would reach 0.8 to 1 where all matrices "
         "have one tile shape, but the kernels of several shapes spill",

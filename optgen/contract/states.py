@@ -9,6 +9,9 @@ from typing import Any, Final, Literal
 
 Shape = Literal["like", "row", "col", "scalar"] | tuple[str, str]
 
+VIEW: Final = "view"
+"""The key of the option in a group that asks for a view; the view may be invalid."""
+
 RANK: Final = "rank"
 """The hyperparameter that limits the width of thin matrices, and a size in shapes of states."""
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from optgen.contract.states import VIEW
 from optgen.keyed.apply_optimizer_in_backward import (
     after_backward,
     backward_pass,
@@ -25,7 +26,6 @@ from optgen.keyed.create_state import create_state, zero_gradients
 from optgen.keyed.fused import FusedOptimizer
 from optgen.runtime.light_optimizer import needs_closure, with_step_hooks
 from optgen.runtime.rule import Rule
-from optgen.runtime.tensors.group_view import VIEW
 
 Group = dict[str, Any]
 

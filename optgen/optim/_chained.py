@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from optgen.contract.states import MATRIX_SHAPES
+from optgen.contract.states import MATRIX_SHAPES, VIEW
 from optgen.optim._parameter_roles import HIDDEN, OUTPUT, Role, parameter_roles
 from optgen.runtime.batch.check_params import check_viewed
 from optgen.runtime.joint_step import OptimizerOfMembers, loss_of, step_members
 from optgen.runtime.light_optimizer import needs_closure, unchanged_after_error, with_step_hooks
 from optgen.runtime.optimizer import GeneratedOptimizer
-from optgen.runtime.tensors.group_view import VIEW, View, in_view
+from optgen.runtime.tensors.group_view import View, in_view
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 
 from optgen.contract.states import RANK
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.execution import why_uncut
 from optgen.ir.kinds import Kind, height, kind_of, width
 from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, children, truth
 from optgen.ir.ops import OPS
@@ -30,11 +29,9 @@ def fused_share(algorithm: Algorithm) -> float:
     """Return the share of elementwise memory traffic that runs in fused sweeps, from 0 to 1.
 
     The share is that of the fused lowerings, for a float32 parameter of 1,024 x 1,024 elements and
-    a rank of 128. It is 1 for a rule that is cut into sweeps: its kernels compute all but matrix
-    words. If several plans belong to the rule, their traffic is added.
+    a rank of 128. If several plans belong to the rule, their traffic is added. The rule is one on
+    whole matrices: kernels of all others compute everything but matrix words.
     """
-    if not why_uncut(algorithm):
-        return 1.0
     outlined = outline_sweeps(algorithm)
     functions = {function.name: function for function in outlined.functions}
     fused = unfused = 0

@@ -2,6 +2,7 @@
 
 import torch
 
+from optgen.contract.states import VIEW
 from optgen.runtime.backends import BACKENDS
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.check_params import check_views
@@ -14,7 +15,6 @@ from optgen.runtime.joint_step import OptimizerOfMembers
 from optgen.runtime.light_optimizer import LightOptimizer
 from optgen.runtime.optimizer import GeneratedOptimizer
 from optgen.runtime.rule import Group, Rule
-from optgen.runtime.tensors.group_view import VIEW
 from optgen.runtime.torch_private import numel
 
 _PHASE_BY_PHASE = "phase by phase with the ranks that hold the other shards"

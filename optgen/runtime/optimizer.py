@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from optgen.contract.states import VIEW
 from optgen.runtime import take_step
 from optgen.runtime.batch.check_params import (
     check_added_group,
@@ -27,7 +28,6 @@ from optgen.runtime.light_optimizer import LightOptimizer, with_step_hooks
 from optgen.runtime.rule import Rule
 from optgen.runtime.state import checkpoint
 from optgen.runtime.state.create import create_missing
-from optgen.runtime.tensors.group_view import VIEW
 from optgen.runtime.torch_private import (
     called_to_init_state,
     check_graph_capture,

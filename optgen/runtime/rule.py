@@ -19,6 +19,7 @@ from optgen.contract.states import (
     MATRIX_SHAPES,
     QUANTIZED,
     RANK,
+    VIEW,
     Condition,
     StateEntry,
     fact_holds,
@@ -200,6 +201,10 @@ class Rule:
     def needs_inputs(self) -> bool:
         """Tell whether every step needs an extra input."""
         return any(state.when is None for state in self.inputs)
+
+    def view(self, group: Mapping[str, Any]) -> tuple[int, ...] | None:
+        """Return a group's view; None for an elementwise rule, which looks at no shape."""
+        return None if self.elementwise else group.get(VIEW)
 
     def rank(self, group: Mapping[str, Any]) -> int:
         """Return a group's rank; 0 for a rule that has none.

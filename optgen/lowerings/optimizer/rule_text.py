@@ -106,7 +106,7 @@ def _facts_of_kernels(algorithm: Algorithm) -> dict[str, object]:
         "by_matrix": by_matrix,
         "codes_readers": tuple(codes_readers(algorithm)),
         "sweeps": tuple(function.name for function in outlined.functions),
-        "fused_share": round(fused_share(algorithm), 3),
+        "fused_share": round(fused_share(algorithm), 3) if uncut else 1.0,
         "why_no_sweeps": outlined.why_none,
         "matrix_calls": tuple(_matrix_calls(all_plans)),
         "matrices": _matrices(all_plans),

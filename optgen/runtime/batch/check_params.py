@@ -22,9 +22,10 @@ from typing import Any
 
 from torch import Tensor
 
+from optgen.contract.states import VIEW
 from optgen.runtime.batch.step_context import OptimizerWithContext, OriginalParams
 from optgen.runtime.rule import Group, OptimizerLike, Rule
-from optgen.runtime.tensors.group_view import VIEW, check_form, in_view
+from optgen.runtime.tensors.group_view import check_form, in_view
 from optgen.runtime.tensors.sharding import shard_sizes, sharding_of
 from optgen.runtime.torch_private import flattened_by_fsdp, is_flat_parameter, local_tensor
 

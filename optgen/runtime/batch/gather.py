@@ -53,7 +53,7 @@ from optgen.runtime.rule import Group, OptimizerLike, Rule
 from optgen.runtime.state.create import create_missing, state_keys
 from optgen.runtime.state.scalars import counts_as_tensors, store_int_counts
 from optgen.runtime.tensors.dtensor import check_not_partial, dtensor_signature, real_local_views
-from optgen.runtime.tensors.group_view import seen_params, seen_view
+from optgen.runtime.tensors.group_view import seen_params
 from optgen.runtime.tensors.quantized import QuantizedTensor
 from optgen.runtime.tensors.sharding import shard_sizes
 from optgen.runtime.torch_private import check_fused, is_plain_class, numel
@@ -211,7 +211,7 @@ def make_batch(
         previous: the group's batch of the last step; reused in part if its signature is equal.
         inputs: the extra inputs of this step.
     """
-    rule, view = optimizer.rule, seen_view(optimizer.rule, group)
+    rule, view = optimizer.rule, optimizer.rule.view(group)
     seen = seen_params(rule, group, members)
     keys = state_keys(rule, group)
     step_keys = [] if rule.step is None else ["step"]

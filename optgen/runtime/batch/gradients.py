@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from optgen.contract.states import VIEW
 from optgen.runtime.batch.check_params import rule_owner
 from optgen.runtime.rule import Group, OptimizerLike, truth
 from optgen.runtime.tensors.dtensor import all_plain, real_local_views
-from optgen.runtime.tensors.group_view import VIEW
 
 _layout = attrgetter("layout")
 

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from optgen.contract.states import VIEW
 from optgen.runtime.batch.batch import OPTIONS, dtype_or_class
 from optgen.runtime.reader.streams import RuleStreams
 from optgen.runtime.reader.tensor_reader import Answer, Reader, RequestBuffers
 from optgen.runtime.rule import Group, OptimizerLike, Rule
 from optgen.runtime.tensors.dtensor import is_dtensor, same_sharding
-from optgen.runtime.tensors.group_view import VIEW, seen_view
 from optgen.runtime.torch_private import dtensor_spec
 
 _REFUSED = int(Answer.REFUSED)
@@ -141,7 +141,7 @@ class StepReader:
         self._groups = GroupReader(streams.rule, groups, set_hypers_and_streams)
         self.read_groups = self._groups.read
         self._allowed_dtypes = array("Q", allowed_dtypes)
-        views = [seen_view(streams.rule, group) for group in groups]
+        views = [streams.rule.view(group) for group in groups]
         self._views = [None if view is None else array("q", [len(view), *view]) for view in views]
         self._param_of_entry = array("q")  # index, for each entry of the optimizer's state
         self._buffers, self.request = buffers, buffers.request

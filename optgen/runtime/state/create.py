@@ -16,7 +16,7 @@ from optgen.contract.states import AT_LEAST_FLOAT32
 from optgen.runtime.rule import Group, Rule, State
 from optgen.runtime.state.scalars import as_scalar, as_scalars
 from optgen.runtime.tensors.dtensor import all_plain, is_dtensor
-from optgen.runtime.tensors.group_view import seen_params
+from optgen.runtime.tensors.group_view import in_view
 from optgen.runtime.tensors.quantized import QuantizedTensor, spec_like
 from optgen.runtime.tensors.sharding import zeros_for_matrix, zeros_reduced
 from optgen.runtime.torch_private import foreach_clone, local_tensor, numel
@@ -65,7 +65,8 @@ def create_missing(
         return []
     rule.rank(group)  # raises for an invalid rank, before anything is created
     params = list(params)
-    views = seen_params(rule, group, params)
+    view = rule.view(group)
+    views = params if view is None else in_view(view, params)
     with _gc_paused(len(params) * (1 + len(present_states))):
         dicts = [states[param] for param in params]
         if rule.step is not None:

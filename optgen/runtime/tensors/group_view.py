@@ -20,19 +20,10 @@ from optgen.runtime.rule import Rule
 
 View: TypeAlias = tuple[int, ...]
 
-VIEW = "view"
-"""The key of the option in a group that asks for a view; the view may be invalid."""
-
 MAX_AXES = 32  # the same limit as in tensor_request.h
 _MAX_ELEMENTS = 2**63 - 1  # torch counts elements in 64 bits
 _short = reprlib.Repr()
 _short.maxtuple = MAX_AXES
-
-
-def seen_view(rule: Rule, group: Mapping[str, Any]) -> View | None:
-    """Return the view of a group; None for an elementwise rule, which looks at no shape."""
-    view: View | None = None if rule.elementwise else group.get(VIEW)
-    return view
 
 
 def check_form(view: Any) -> None:
@@ -87,5 +78,5 @@ def in_view(view: View, params: list[Tensor]) -> list[Tensor]:
 
 def seen_params(rule: Rule, group: Mapping[str, Any], params: list[Tensor]) -> list[Tensor]:
     """Return whole parameters in the shapes that a rule sees; with a view, as meta tensors."""
-    view = seen_view(rule, group)
+    view = rule.view(group)
     return params if view is None else in_view(view, params)
