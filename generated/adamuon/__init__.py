@@ -83,9 +83,11 @@ class AdaMuon(GeneratedOptimizer):
         elementwise=False,
         widens=True,
         matrix_calls=(
-            MatrixCall("o", "orthogonalize", "sign_matrix", ("ns_coefficients", "ns_steps", 1e-7)),
+            MatrixCall(
+                "o_2", "orthogonalize", "sign_matrix", ("ns_coefficients", "ns_steps", 1e-7)
+            ),
         ),
-        matrices=("sign_matrix", "o"),
+        matrices=("sign_matrix", "o_2"),
         upper_bounds=(("momentum", 1), ("ns_steps", 100)),
     )
     lowerings = __name__

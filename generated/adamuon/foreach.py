@@ -50,24 +50,24 @@ def update(
             us = momentum_buffers
         # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
         sign_matrices = torch._foreach_sign(us)
-        os = orthogonalize(sign_matrices, ns_coefficients, ns_steps, 1e-07)
-        os = [o.to(params[0].dtype) for o in os]
+        o_2s = orthogonalize(sign_matrices, ns_coefficients, ns_steps, 1e-07)
+        o_2s = [o_2.to(params[0].dtype) for o_2 in o_2s]
         # v = momentum * v + (1 - momentum) * o**2
         scale_(v_buffers, momentum)
-        torch._foreach_addcmul_(v_buffers, os, os, one_minus_momentum)
+        torch._foreach_addcmul_(v_buffers, o_2s, o_2s, one_minus_momentum)
         # o = o / (sqrt(v) + eps)
         denoms = torch._foreach_sqrt(v_buffers)
         torch._foreach_add_(denoms, eps)
-        o_2s = torch._foreach_div(os, denoms)
+        o_3s = torch._foreach_div(o_2s, denoms)
         # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-        o_sq_sum = torch.stack([sum_of_squares(o_2) for o_2 in o_2s]).double()
-        o_3_scale = sqrt(minimum(rows(params[0]), cols(params[0]))) / (sqrt(o_sq_sum) + eps)
-        o_3_scales = narrowed(o_3_scale.unbind(), like=params[0])
-        o_3s = torch._foreach_mul(o_2s, o_3_scales)
+        o_sq_sum = torch.stack([sum_of_squares(o_3) for o_3 in o_3s]).double()
+        o_scale = sqrt(minimum(rows(params[0]), cols(params[0]))) / (sqrt(o_sq_sum) + eps)
+        o_scales = narrowed(o_scale.unbind(), like=params[0])
+        os = torch._foreach_mul(o_3s, o_scales)
         # p = p - lr * weight_decay * p
         scale_(params, 1 - lr * weight_decay)
         # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
-        torch._foreach_add_(params, o_3s, alpha=-step_size)
+        torch._foreach_add_(params, os, alpha=-step_size)
         copies.write_back()
 
 
@@ -107,25 +107,25 @@ def update_sharded(
     # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
     sign_matrices = torch._foreach_sign(us)
     whole = yield collectives.gather(sign_matrices)
-    os = yield collectives.scatter(orthogonalize(whole, ns_coefficients, ns_steps, 1e-07))
-    os = [o.to(params[0].dtype) for o in os]
+    o_2s = yield collectives.scatter(orthogonalize(whole, ns_coefficients, ns_steps, 1e-07))
+    o_2s = [o_2.to(params[0].dtype) for o_2 in o_2s]
     # v = momentum * v + (1 - momentum) * o**2
     scale_(v_buffers, momentum)
-    torch._foreach_addcmul_(v_buffers, os, os, one_minus_momentum)
+    torch._foreach_addcmul_(v_buffers, o_2s, o_2s, one_minus_momentum)
     # o = o / (sqrt(v) + eps)
     denoms = torch._foreach_sqrt(v_buffers)
     torch._foreach_add_(denoms, eps)
-    o_2s = torch._foreach_div(os, denoms)
+    o_3s = torch._foreach_div(o_2s, denoms)
     # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-    o_sq_sum = torch.stack([sum_of_squares(o_2) for o_2 in o_2s]).double()
+    o_sq_sum = torch.stack([sum_of_squares(o_3) for o_3 in o_3s]).double()
     yield [collectives.sum(o_sq_sum)]
-    o_3_scale = sqrt(minimum(rows(collectives.whole), cols(collectives.whole))) / (
+    o_scale = sqrt(minimum(rows(collectives.whole), cols(collectives.whole))) / (
         sqrt(o_sq_sum) + eps
     )
-    o_3_scales = narrowed(o_3_scale.unbind(), like=params[0])
-    o_3s = torch._foreach_mul(o_2s, o_3_scales)
+    o_scales = narrowed(o_scale.unbind(), like=params[0])
+    os = torch._foreach_mul(o_3s, o_scales)
     # p = p - lr * weight_decay * p
     scale_(params, 1 - lr * weight_decay)
     # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
-    torch._foreach_add_(params, o_3s, alpha=-step_size)
+    torch._foreach_add_(params, os, alpha=-step_size)
     copies.write_back()

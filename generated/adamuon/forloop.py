@@ -46,22 +46,22 @@ def update(
             u = momentum_buffer
         # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
         sign_matrix = u.sign()
-        o = orthogonalize([sign_matrix], ns_coefficients, ns_steps, 1e-07)[0]
-        o = o.to(param.dtype)
+        o_2 = orthogonalize([sign_matrix], ns_coefficients, ns_steps, 1e-07)[0]
+        o_2 = o_2.to(param.dtype)
         # v = momentum * v + (1 - momentum) * o**2
-        v_buffer.mul_(momentum).addcmul_(o, o, value=one_minus_momentum)
+        v_buffer.mul_(momentum).addcmul_(o_2, o_2, value=one_minus_momentum)
         # o = o / (sqrt(v) + eps)
         denom = v_buffer.sqrt().add_(eps)
-        o_2 = o.div(denom)
+        o_3 = o_2.div(denom)
         # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-        o_sq_sum = sum_of_squares(o_2).double()
-        o_3_scale = sqrt(minimum(rows(params[0]), cols(params[0]))) / (sqrt(o_sq_sum) + eps)
-        o_3_scale = narrowed(o_3_scale, like=param)
-        o_3 = o_2.mul(o_3_scale)
+        o_sq_sum = sum_of_squares(o_3).double()
+        o_scale = sqrt(minimum(rows(params[0]), cols(params[0]))) / (sqrt(o_sq_sum) + eps)
+        o_scale = narrowed(o_scale, like=param)
+        o = o_3.mul(o_scale)
         # p = p - lr * weight_decay * p
         param.mul_(1 - lr * weight_decay)
         # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
-        param.add_(o_3, alpha=-step_size)
+        param.add_(o, alpha=-step_size)
         copies.write_back()
 
 
@@ -102,18 +102,18 @@ def update_functional(
             # u = b
             u = momentum_buffer
         # o = orthogonalize(sign(u), ns_coefficients, ns_steps, 1e-7)
-        o = orthogonalize([sign(u)], ns_coefficients, ns_steps, 1e-07)[0]
+        o_2 = orthogonalize([sign(u)], ns_coefficients, ns_steps, 1e-07)[0]
         # v = momentum * v + (1 - momentum) * o**2
-        v_buffer = momentum * v_buffer + one_minus_momentum * o * o
+        v_buffer = momentum * v_buffer + one_minus_momentum * o_2 * o_2
         # o = o / (sqrt(v) + eps)
-        o_2 = o / (sqrt(v_buffer) + eps)
+        o_3 = o_2 / (sqrt(v_buffer) + eps)
         # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-        o_sq_sum = total(o_2 * o_2)
-        o_3 = sqrt(minimum(rows(param), cols(param))) / (sqrt(o_sq_sum) + eps) * o_2
+        o_sq_sum = total(o_3 * o_3)
+        o = sqrt(minimum(rows(param), cols(param))) / (sqrt(o_sq_sum) + eps) * o_3
         # p = p - lr * weight_decay * p
         param = (1 - lr * weight_decay) * param
         # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
-        param = param - step_size * o_3
+        param = param - step_size * o
 
         params[index].copy_(param)
         momentum_buffers[index].copy_(momentum_buffer)

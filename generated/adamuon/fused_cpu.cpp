@@ -8,7 +8,7 @@ namespace {
 // Muon on the signs of the momentum, with a second moment per element (Si et al., 2025).
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { PARAM, GRAD, MOMENTUM_BUFFER, V_BUFFER, SIGN_MATRIX, O, STREAMS };
+    enum { PARAM, GRAD, MOMENTUM_BUFFER, V_BUFFER, SIGN_MATRIX, O_2, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
@@ -132,7 +132,7 @@ struct AdaMuonAfter : Rule {
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
-        double o_sq_sum, o_3_scale;
+        double o_sq_sum, o_scale;
     };
 
     // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
@@ -142,10 +142,10 @@ struct AdaMuonAfter : Rule {
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, MAKE_O_SQ_SUM, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };
     static constexpr Step STEPS[] = {
-        {Step::LOOP, TENSOR, set(V_BUFFER, O), set(), 0},
+        {Step::LOOP, TENSOR, set(V_BUFFER, O_2), set(), 0},
         {Step::SUM, NONE, set(), set(), 0},
         {Step::LOOP, NONE, set(), set(), 0},
-        {Step::LOOP, TENSOR, set(V_BUFFER, O, PARAM), set(PARAM, V_BUFFER), 0},
+        {Step::LOOP, TENSOR, set(V_BUFFER, O_2, PARAM), set(PARAM, V_BUFFER), 0},
     };
     static constexpr Pass WHOLE_MATRICES[] = {
         {
@@ -178,7 +178,7 @@ struct AdaMuonAfter : Rule {
     template <class S, class C>
     NOINLINE static void sweep1(
         const Hypers& hypers, const Scalars& scalars, Numbers& sums, i64 n,
-        const S* __restrict v_buffers, const S* __restrict os) {
+        const S* __restrict v_buffers, const S* __restrict o_2s) {
         const C momentum = C(hypers.momentum);
         const C one_minus_momentum = C(scalars.one_minus_momentum);
         const C eps = C(hypers.eps);
@@ -188,14 +188,14 @@ struct AdaMuonAfter : Rule {
         #pragma omp simd if(LANES<C> == 1) reduction(+ : o_sq_sum)
         for (i64 i = 0; i < n; i += LANES<C>) {
             C v_buffer = load_as<S, C>(v_buffers + i);
-            C o = load_as<S, C>(os + i);
+            C o_2 = load_as<S, C>(o_2s + i);
 
             // v = momentum * v + (1 - momentum) * o**2
-            v_buffer = momentum * v_buffer + one_minus_momentum * o * o;
+            v_buffer = momentum * v_buffer + one_minus_momentum * o_2 * o_2;
             // o = o / (sqrt(v) + eps)
-            const C o_2 = o / (sqrt(v_buffer) + eps);
+            const C o_3 = o_2 / (sqrt(v_buffer) + eps);
             // o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-            const C o_sq = o_2 * o_2;
+            const C o_sq = o_3 * o_3;
 
             o_sq_sum += o_sq;
         }
@@ -207,36 +207,36 @@ struct AdaMuonAfter : Rule {
         const double o_sq_sum = numbers.o_sq_sum;
         // o = o / (sqrt(v) + eps)
         // o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-        const double o_3_scale = sqrt(minimum(sizes.rows, sizes.cols))
+        const double o_scale = sqrt(minimum(sizes.rows, sizes.cols))
             / (sqrt(o_sq_sum) + hypers.eps);
-        numbers.o_3_scale = o_3_scale;
+        numbers.o_scale = o_scale;
     }
 
     template <class S, class C>
     NOINLINE static void sweep2(
         const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, i64 n,
-        S* __restrict params, S* __restrict v_buffers, const S* __restrict os) {
+        S* __restrict params, S* __restrict v_buffers, const S* __restrict o_2s) {
         const C momentum = C(hypers.momentum);
         const C one_minus_momentum = C(scalars.one_minus_momentum);
         const C eps = C(hypers.eps);
         const C decay_factor = C(scalars.decay_factor);
         const C step_size = C(scalars.step_size);
-        const C o_3_scale = C(numbers.o_3_scale);
+        const C o_scale = C(numbers.o_scale);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load_as<S, C>(params + i);
             C v_buffer = load_as<S, C>(v_buffers + i);
-            C o = load_as<S, C>(os + i);
+            C o_2 = load_as<S, C>(o_2s + i);
 
             // v = momentum * v + (1 - momentum) * o**2
-            v_buffer = momentum * v_buffer + one_minus_momentum * o * o;
+            v_buffer = momentum * v_buffer + one_minus_momentum * o_2 * o_2;
             // o = o / (sqrt(v) + eps)
             // o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-            const C o_3 = o_3_scale * o / (sqrt(v_buffer) + eps);
+            const C o = o_scale * o_2 / (sqrt(v_buffer) + eps);
             // p = p - lr * weight_decay * p
             param = decay_factor * param;
             // p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
-            param = param - step_size * o_3;
+            param = param - step_size * o;
 
             store_as<S>(params + i, param);
             store_as<S>(v_buffers + i, v_buffer);
@@ -260,11 +260,12 @@ struct AdaMuonAfter : Rule {
         switch (step) {
             case RUN_SWEEP1:
                 return sweep1<S, C>(
-                    inputs.hypers, inputs.scalars, inputs.named_partials(), n, at[V_BUFFER], at[O]);
+                    inputs.hypers, inputs.scalars, inputs.named_partials(), n, at[V_BUFFER],
+                    at[O_2]);
             case RUN_SWEEP2:
                 return sweep2<S, C>(
                     inputs.hypers, inputs.scalars, inputs.named_numbers(), n, at[PARAM],
-                    at[V_BUFFER], at[O]);
+                    at[V_BUFFER], at[O_2]);
         }
     }
 };

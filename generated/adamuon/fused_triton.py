@@ -35,7 +35,7 @@ from optgen.runtime.matrix_ops import orthogonalize
 
 SCALARS = tl.constexpr(8)
 WORKSPACE = WorkspaceSpec(
-    scalars=SCALARS.value, in_phases=True, sums=1, locals=("sign_matrix", "o")
+    scalars=SCALARS.value, in_phases=True, sums=1, locals=("sign_matrix", "o_2")
 )
 
 
@@ -159,20 +159,20 @@ def adamuon_step1(
 
 
 @triton.jit
-def adamuon_step2_on_elements(v_buffers, os, lanes, mask, scalars, dtype: tl.constexpr):
+def adamuon_step2_on_elements(v_buffers, o_2s, lanes, mask, scalars, dtype: tl.constexpr):
     """Reduce the elements `lanes` of one tensor."""
     v_buffer = tl.load(v_buffers + lanes, mask).to(dtype)
-    o = tl.load(os + lanes, mask).to(dtype)
+    o_2 = tl.load(o_2s + lanes, mask).to(dtype)
     momentum = tl.load(scalars + 3).to(dtype)
     one_minus_momentum = tl.load(scalars + 1).to(dtype)
     eps = tl.load(scalars + 4).to(dtype)
 
     # v = momentum * v + (1 - momentum) * o**2
-    v_buffer = momentum * v_buffer + one_minus_momentum * o * o
+    v_buffer = momentum * v_buffer + one_minus_momentum * o_2 * o_2
     # o = o / (sqrt(v) + eps)
-    o_2 = div(o, sqrt(v_buffer) + eps)
+    o_3 = div(o_2, sqrt(v_buffer) + eps)
     # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-    o_sq_sum = total(o_2 * o_2, mask)
+    o_sq_sum = total(o_3 * o_3, mask)
 
     return o_sq_sum
 
@@ -188,7 +188,7 @@ def adamuon_step2(
     num_tensors,
     COMPUTE_T: tl.constexpr,
     V_BUFFER_T: tl.constexpr,
-    O_T: tl.constexpr,
+    O_2_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -205,12 +205,12 @@ def adamuon_step2(
         if tl.load(found_inf) != 0.0:
             count = 0
     v_buffers = tl.load(entry + (STREAMS + 3) * num_tensors)
-    os = tl.load(entry + (STREAMS + 5) * num_tensors)
+    o_2s = tl.load(entry + (STREAMS + 5) * num_tensors)
     o_sq_sum = tl.zeros((), tl.float64)
-    if (count == BLOCK) & ((v_buffers | os) & 15 == 0):
+    if (count == BLOCK) & ((v_buffers | o_2s) & 15 == 0):
         o_sq_sum = adamuon_step2_on_elements(
             at(v_buffers, start, V_BUFFER_T, VECTOR),
-            at(os, start, O_T, VECTOR),
+            at(o_2s, start, O_2_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -221,7 +221,7 @@ def adamuon_step2(
             lanes = first + tl.arange(0, TAIL)
             more_o_sq_sum = adamuon_step2_on_elements(
                 at(v_buffers, start, V_BUFFER_T, 1),
-                at(os, start, O_T, 1),
+                at(o_2s, start, O_2_T, 1),
                 lanes,
                 lanes < count,
                 scalars,
@@ -256,32 +256,32 @@ def adamuon_finish1(shapes, scalars, partials, found_inf, num_tensors):
     column_count = tl.load(shape + COLUMNS * num_tensors).to(tl.float64)
     # o = o / (sqrt(v) + eps)
     # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-    o_3_scale = sqrt(minimum(row_count, column_count)) / (sqrt(o_sq_sum) + eps)
-    tl.store(scalars + 7, o_3_scale)
+    o_scale = sqrt(minimum(row_count, column_count)) / (sqrt(o_sq_sum) + eps)
+    tl.store(scalars + 7, o_scale)
 
 
 @triton.jit
-def adamuon_step3_on_elements(params, v_buffers, os, lanes, mask, scalars, dtype: tl.constexpr):
+def adamuon_step3_on_elements(params, v_buffers, o_2s, lanes, mask, scalars, dtype: tl.constexpr):
     """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     v_buffer = tl.load(v_buffers + lanes, mask).to(dtype)
-    o = tl.load(os + lanes, mask).to(dtype)
+    o_2 = tl.load(o_2s + lanes, mask).to(dtype)
     momentum = tl.load(scalars + 3).to(dtype)
     one_minus_momentum = tl.load(scalars + 1).to(dtype)
-    o_3_scale = tl.load(scalars + 7).to(dtype)
+    o_scale = tl.load(scalars + 7).to(dtype)
     eps = tl.load(scalars + 4).to(dtype)
     decay_factor = tl.load(scalars + 5).to(dtype)
     step_size = tl.load(scalars + 6).to(dtype)
 
     # v = momentum * v + (1 - momentum) * o**2
-    v_buffer = momentum * v_buffer + one_minus_momentum * o * o
+    v_buffer = momentum * v_buffer + one_minus_momentum * o_2 * o_2
     # o = o / (sqrt(v) + eps)
     # o = o * sqrt(minimum(rows(p), cols(p))) / (norm(o) + eps)
-    o_3 = o_3_scale * div(o, sqrt(v_buffer) + eps)
+    o = o_scale * div(o_2, sqrt(v_buffer) + eps)
     # p = p - lr * weight_decay * p
     param = decay_factor * param
     # p = p - lr * 0.2 * sqrt(maximum(rows(p), cols(p))) * o
-    param = param - step_size * o_3
+    param = param - step_size * o
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
     tl.store(v_buffers + lanes, v_buffer.to(v_buffers.dtype.element_ty), mask)
@@ -297,7 +297,7 @@ def adamuon_step3(
     COMPUTE_T: tl.constexpr,
     PARAM_T: tl.constexpr,
     V_BUFFER_T: tl.constexpr,
-    O_T: tl.constexpr,
+    O_2_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -313,12 +313,12 @@ def adamuon_step3(
             count = 0
     params = tl.load(entry + STREAMS * num_tensors)
     v_buffers = tl.load(entry + (STREAMS + 3) * num_tensors)
-    os = tl.load(entry + (STREAMS + 5) * num_tensors)
-    if (count == BLOCK) & ((params | v_buffers | os) & 15 == 0):
+    o_2s = tl.load(entry + (STREAMS + 5) * num_tensors)
+    if (count == BLOCK) & ((params | v_buffers | o_2s) & 15 == 0):
         adamuon_step3_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(v_buffers, start, V_BUFFER_T, VECTOR),
-            at(os, start, O_T, VECTOR),
+            at(o_2s, start, O_2_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -330,7 +330,7 @@ def adamuon_step3(
             adamuon_step3_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(v_buffers, start, V_BUFFER_T, 1),
-                at(os, start, O_T, 1),
+                at(o_2s, start, O_2_T, 1),
                 lanes,
                 lanes < count,
                 scalars,
@@ -374,7 +374,7 @@ def update(bucket: Bucket) -> None:
     bucket.call(
         orthogonalize,
         "sign_matrix",
-        "o",
+        "o_2",
         lambda group: (
             group["ns_coefficients"],
             group["ns_steps"],
@@ -393,7 +393,7 @@ def update(bucket: Bucket) -> None:
         bucket.num_tensors,
         bucket.compute_type,
         bucket.types[3],
-        bucket.local_type("o"),
+        bucket.local_type("o_2"),
         **bucket.options,
     )
     bucket.fold(adamuon_fold1, results=1)
@@ -418,6 +418,6 @@ def update(bucket: Bucket) -> None:
         bucket.compute_type,
         bucket.types[0],
         bucket.types[3],
-        bucket.local_type("o"),
+        bucket.local_type("o_2"),
         **bucket.options,
     )

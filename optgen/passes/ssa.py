@@ -188,12 +188,9 @@ def split_live_ranges(algorithm: Algorithm, split_tensors: bool = False) -> Algo
         to_split |= algorithm.stored_tensors
         to_split |= {ref.name for a in matrix_ops for ref in refs(a.value)}
     written = dict.fromkeys(a.target for a in assigns(algorithm.rule))
-    stored = set(declared_kinds(algorithm))
-    kept = {
-        ref.name: ref
-        for ref in sorted(written, key=lambda r: r.version if r.name in stored else -r.version)
-    }
-    split = [ref for ref in written if ref.name in to_split and ref != kept[ref.name]]
+    # Plans of one rule call their last matrix op by one name, whatever branches each has lost.
+    last_versions = {ref.name: ref for ref in sorted(written, key=lambda ref: ref.version)}
+    split = [ref for ref in written if ref.name in to_split and ref != last_versions[ref.name]]
     versions_to_rename = [*_later_small_values(algorithm), *split]
     names = _new_names(algorithm, [ref.name for ref in versions_to_rename])
     renamed = {

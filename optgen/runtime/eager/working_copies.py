@@ -262,20 +262,28 @@ def write_back(tensors: list[Tensor], values: Tensor) -> None:
 def empty_like(values: Tensor, shape: Shape) -> Tensor:
     """Return a `TensorList` of new tensors, which a sweep is to fill.
 
-    The shape is that of a state. A number has as many axes as the tensor that it is computed from.
+    The shape is that of a state. A number is in float64, as those are that the rule stores; it has
+    no axes, so that it changes the dtype of no tensor.
     """
     tensors = cast(TensorList, values).tensors
     if shape == "like":
         return cast(Tensor, TensorList(list(map(torch.empty_like, tensors))))
-    state = State("", shape=shape)
-    shapes = ([1] * x.dim() if shape == "scalar" else state.shape_for(x) for x in tensors)
-    return cast(Tensor, TensorList([x.new_empty(s) for x, s in zip(tensors, shapes, strict=True)]))
+    if shape == "scalar":
+        created = [x.new_empty((), dtype=torch.float64) for x in tensors]
+    else:
+        state = State("", shape=shape)
+        created = [x.new_empty(state.shape_for(x)) for x in tensors]
+    return cast(Tensor, TensorList(created))
 
 
 def in_rows(numbers: Tensor, like: Tensor) -> Tensor:
     """Return a `TensorList` with a number of each matrix, repeated for each row of `like`."""
     pairs = zip(cast(TensorList, numbers).tensors, cast(TensorList, like).tensors, strict=True)
-    return cast(Tensor, TensorList([n.expand(*x.shape[:-1], 1).contiguous() for n, x in pairs]))
+    return cast(Tensor, TensorList([_in_rows(n, x) for n, x in pairs]))
+
+
+def _in_rows(number: Tensor, like: Tensor) -> Tensor:
+    return number.to(like.dtype).expand(*like.shape[:-1], 1).contiguous()
 
 
 def write_number(state: Tensor | list[Tensor], value: float | Tensor | TensorList) -> None:
