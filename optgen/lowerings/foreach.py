@@ -119,6 +119,7 @@ def _loop(plan: Plan, syntax: Syntax = TENSOR_LISTS) -> Body:
     chunks, lines = loop_in_wide_dtype(
         plan,
         f"chunks({', '.join(names)}{live_argument})",
+        sweep.streams,
         stream_lists,
         foreach_lines(instructions),
     )

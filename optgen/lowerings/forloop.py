@@ -84,12 +84,14 @@ def _loop(plan: Plan) -> Body:
     )
     (sweep,) = plan.sweeps
     used = names_read(sweep.body) | names_assigned(sweep.body)
-    stream_names = [stream.name for stream in sweep.streams if stream.name in used]
+    used_streams = [stream for stream in sweep.streams if stream.name in used]
+    stream_names = [stream.name for stream in used_streams]
     names = [*stream_names, *draws]
     instructions = select_torch_ops(plan, sweep)
     slices, lines = loop_in_wide_dtype(
         plan,
         f"zip_slices({', '.join(map(plural, names))})",
+        used_streams,
         stream_names,
         forloop_lines(instructions),
     )

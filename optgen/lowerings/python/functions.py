@@ -102,7 +102,7 @@ def bucket_function(plan: Plan, loop: Callable[[Plan], Body]) -> Function:
 
 
 def loop_in_wide_dtype(
-    plan: Plan, parts: str, names: Sequence[str], lines: list[str]
+    plan: Plan, parts: str, streams: Sequence[Stream], names: Sequence[str], lines: list[str]
 ) -> tuple[str, list[str]]:
     """Return what the loop of an elementwise rule iterates over, and the loop's lines.
 
@@ -112,10 +112,10 @@ def loop_in_wide_dtype(
     Args:
         plan: The plan of the rule, with a single sweep.
         parts: Text of the parts of tensors.
-        names: Variables of the sweep's streams.
+        streams: The sweep's streams that the loop goes over.
+        names: Their variables.
         lines: Lines of the loop, which compute with these variables.
     """
-    streams = plan.sweeps[0].streams
     if not widens_in_python(plan.algorithm):
         return parts, lines
     if plan.algorithm.has_random_ops:
