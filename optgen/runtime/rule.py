@@ -98,16 +98,17 @@ class MatrixCall:
     op: str
     source: str
     arguments: tuple[str | float, ...] = ()  # keys of a group, and numbers
-    facts: tuple[tuple[str, bool], ...] = ()  # of the parameters to which it applies
+    facts: tuple[tuple[tuple[str, bool], ...], ...] = ()  # of each plan that has it; () is all
     options: tuple[str, ...] = ()  # further arguments; "parameter" is the dtype of `source`
 
     def selected_indices(self, params: Sequence[Tensor]) -> list[int]:
         """Return the indices of the parameters that the op applies to."""
-        return [
-            index
-            for index, param in enumerate(params)
-            if all(FACTS[fact](param.shape) is holds for fact, holds in self.facts)
-        ]
+        return [index for index, param in enumerate(params) if self._applies_to(param)]
+
+    def _applies_to(self, param: Tensor) -> bool:
+        return not self.facts or any(
+            all(FACTS[fact](param.shape) is holds for fact, holds in plan) for plan in self.facts
+        )
 
 
 @dataclass(frozen=True)

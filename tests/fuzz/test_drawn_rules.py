@@ -10,15 +10,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-KNOWN_DEFECT = pytest.mark.xfail(
-    reason="fused C++ is wrong in the second step of tests/fuzz/open/"
-    "fused_cpp_differs_in_its_second_step.txt, which this seed draws"
-)
 
 
 @pytest.mark.parametrize(
     ("seed", "num_rules"),
-    [("make test", 6), pytest.param("thorough", 96, marks=[pytest.mark.thorough, KNOWN_DEFECT])],
+    [("make test", 6), pytest.param("thorough", 96, marks=pytest.mark.thorough)],
 )
 def test_every_lowering_computes_drawn_rules_right(
     seed: str, num_rules: int, tmp_path: Path

@@ -151,16 +151,17 @@ def _state(state: State) -> _Text:
 def _matrix_calls(all_plans: Sequence[Plan]) -> Iterator[_Text]:
     """Yield the matrix ops that cut a fused C++ step into parts, each as a `MatrixCall`.
 
-    An op that some plans lack comes with the facts of the plan that has it.
+    An op that some plans lack comes with the facts of each plan that has it.
     """
     texts = [list(map(_arguments_of_call, plan.matrix_calls)) for plan in all_plans]
     longest = max(texts, key=len)
     if any(each != longest[: len(each)] for each in texts):
         raise NotImplementedError("fused C++: plans with different matrix ops")
-    facts = tuple(all_plans[texts.index(longest)].facts.items())
     for number, arguments in enumerate(longest):
-        in_all_plans = all(number < len(each) for each in texts)
-        yield _Text(f"MatrixCall({arguments}{'' if in_all_plans else f', facts={literal(facts)}'})")
+        having = [plan for plan, each in zip(all_plans, texts, strict=True) if number < len(each)]
+        facts = tuple(tuple(plan.facts.items()) for plan in having)
+        is_in_all = len(having) == len(all_plans)
+        yield _Text(f"MatrixCall({arguments}{'' if is_in_all else f', facts={literal(facts)}'})")
 
 
 def _arguments_of_call(call: MatrixCall) -> str:

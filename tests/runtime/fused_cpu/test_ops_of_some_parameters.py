@@ -87,5 +87,5 @@ def test_parameters_may_need_different_ops(
 def test_the_printed_call_of_an_op_names_its_fact(fact: str) -> None:
     (algorithm, *_) = read_spec(Spec("made", spec_text(fact), "made.py", 1))
 
-    arguments = "('cs', 5, 1e-7), facts=(('FACT', True),))".replace("FACT", fact)
+    arguments = "('cs', 5, 1e-7), facts=((('FACT', True),),))".replace("FACT", fact)
     assert f"'orthogonalize', 'm_matrix', {arguments}" in rule_of(algorithm)["matrix_calls"]
