@@ -49,3 +49,11 @@ class BackwardSteps:
                 )
             )
             self._worker.check()
+
+
+def weights_not_sent(call: str) -> RuntimeError:
+    """Return the error of a call between a backward pass that has stepped, and `step`."""
+    return RuntimeError(
+        f'{call}() between a backward pass and step(): with hide="backward", the parameters have '
+        f"been stepped, and step() sends their weights to the device: call {call}() after step()"
+    )

@@ -48,7 +48,8 @@ class Collector:
         limit: How many gradients a parameter may have in a step; None for any number.
         use: Called in the worker's thread with each closed load.
 
-    `begin` returns a function to call before the first gradient since a step, or None.
+    `before` returns a function to call before each gradient is taken, or None. It is called with the
+    gradient's parameter, and whether it is the first gradient since a step.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Collector:
     ) -> None:
         self._worker, self._ring, self._owners, self._limit = worker, ring, owners, limit
         self._use = use
-        self.begin: Callable[[], Callable[[], None] | None] = lambda: None
+        self.before: Callable[[], Callable[[Tensor, bool], None] | None] = lambda: None
         self._lock = threading.Lock()  # the backward passes of several devices have threads
         self._open: dict[int, Load] = {}  # by the index of the bucket; the oldest is first
         self.counts: dict[Tensor, int] = {}  # of gradients since the last step
@@ -112,9 +113,8 @@ class Collector:
                     f"takes {self._limit} at most: call step() before this backward pass, or make "
                     'the optimizer with accumulation=None, and another hide= than "backward"'
                 )
-            begin = self.begin()
-            if begin is not None and not self.counts:
-                begin()
+            if (before := self.before()) is not None:
+                before(param, not self.counts)
             local = to_local(grad.detach())
             self._ring.copies_wait(local.device)
             for bucket, row in self._places[param]:

@@ -97,6 +97,11 @@ class HostSide:
                 if self.sums is not None:
                     self.sums.square(self.collector.counts)
 
+    @property
+    def gradient_counts(self) -> Mapping[Tensor, int]:
+        """The numbers of gradients that parameters have had taken since the last step."""
+        return self.collector.counts if self.collector is not None else {}
+
     def set_hypers(self, hypers: Sequence[array[float]]) -> None:
         """Begin a backward pass that takes steps, with these hyperparameters."""
         self.pipeline.copy_cells()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from optgen.offloading import checkpoint
-from optgen.offloading.backward_steps import BackwardSteps
+from optgen.offloading.backward_steps import BackwardSteps, weights_not_sent
 from optgen.offloading.buckets import HostParam, HostStates, Kind
 from optgen.offloading.checks import (
     check_any_on_device,
@@ -181,7 +181,7 @@ class OffloadedOptimizer(LightOptimizer):
         )
         if self._options.hide == "backward":
             assert host.collector is not None
-            host.collector.begin = weakref.WeakMethod(self._begin_backward)
+            host.collector.before = weakref.WeakMethod(self._before_gradient)
         self._is_built = True
 
     def _build_if_changed(self) -> None:
@@ -225,20 +225,21 @@ class OffloadedOptimizer(LightOptimizer):
 
     def _step(self) -> None:
         grads = self._checked_gradients()
-        counts: Mapping[Tensor, int] = {}
         collector = self._stepper.host.collector
         if collector is not None:
             for param in [each for each in grads if each in self._host_params]:
                 collector.take(param)  # of a parameter without a hook
                 del grads[param]
             collector.flush()
-            counts = collector.counts
+        counts = self._stepper.host.gradient_counts
         if not (grads or counts):
             return
         stepped = [each for each in (*grads, *counts) if each in self._host_params]
         is_hidden = self._stepper.may_hide(self._host_params[param] for param in stepped)
         if collector is None:
             self.synchronize()
+        else:
+            self._stepper.wait_for_states(self._options.hide == "backward")
         factor = self._factor(grads, counts)
         hypers = self._packed_hypers(factor)
         self._build_if_changed()
@@ -294,6 +295,12 @@ class OffloadedOptimizer(LightOptimizer):
         rule, pack = self._rule.host.rule, self._host_converter.row
         return [pack(rule.hyper_values({**group, FACTOR: factor})) for group in self.param_groups]
 
+    def _before_gradient(self, param: Tensor, is_first: bool) -> None:
+        """Prepare a parameter's step during a backward pass: from now on its states are used."""
+        if is_first:
+            self._begin_backward()
+        self._states.show([param], self.state)
+
     def _begin_backward(self) -> None:
         """Prepare steps during a backward pass, before its first gradient is taken."""
         self._check_may_step()
@@ -309,6 +316,10 @@ class OffloadedOptimizer(LightOptimizer):
 
     def _check_may_step(self) -> None:
         self._backward_steps.check()
+
+    def _check_weights_are_sent(self, call: str) -> None:
+        if self._options.hide == "backward" and self._stepper.host.gradient_counts:
+            raise weights_not_sent(call)
 
     def synchronize(self) -> None:
         """Wait until all weights are on the device and all states are those of the last step.
@@ -329,7 +340,11 @@ class OffloadedOptimizer(LightOptimizer):
 
         A step does so by itself for parameters that torch's version counter has seen change. Call
         this after other changes: through `.data`, or by another library.
+
+        Raises:
+            RuntimeError: A backward pass has stepped, and `step` has not sent the weights.
         """
+        self._check_weights_are_sent("refresh_masters")
         self.synchronize()
         with torch.no_grad():
             self._states.renew(self.state, lambda _: True)
@@ -356,7 +371,11 @@ class OffloadedOptimizer(LightOptimizer):
         The tensors are those that later steps change, as in torch. Between the backward passes of
         a step with gradients="leave", it has the gradients until now, too: "gradient_sum" and
         "gradient_count" of each parameter that has some.
+
+        Raises:
+            RuntimeError: A backward pass has stepped, and `step` has not sent the weights.
         """
+        self._check_weights_are_sent("state_dict")
         self._collect()
         return super().state_dict()
 

@@ -239,6 +239,17 @@ class Stepper:
         self._is_hidden = False
         self.host.ring.timings.caller_wait_seconds += time.perf_counter() - began
 
+    def wait_for_states(self, of_backward_pass: bool) -> None:
+        """Wait until no job changes the states: of the last pass, or also of a backward pass.
+
+        Gradients may go on to arrive.
+        """
+        if of_backward_pass:
+            self.synchronize()
+        else:
+            number, pipeline = self._pass_number, self.host.pipeline
+            self.worker.wait(lambda: pipeline.ended_pass >= number)
+
     def begin_anew(self) -> None:
         """Forget what is under way, after an error; no job runs."""
         self._is_hidden = False

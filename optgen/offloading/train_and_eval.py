@@ -35,6 +35,7 @@ class OffloadedModeOptimizer(OffloadedOptimizer):
 
         Raises:
             OffloadError: A step failed on the host, or a copy of weights.
+            RuntimeError: A backward pass has stepped, and `step` has not sent the weights.
         """
         self._change_mode(train=True)
 
@@ -43,12 +44,14 @@ class OffloadedModeOptimizer(OffloadedOptimizer):
 
         Raises:
             OffloadError: A step failed on the host, or a copy of weights.
+            RuntimeError: A backward pass has stepped, and `step` has not sent the weights.
         """
         self._change_mode(train=False)
 
     @torch.no_grad()
     def _change_mode(self, train: bool) -> None:
         """Fetch the weights of groups in the other mode, run the program, and send them."""
+        self._check_weights_are_sent("train" if train else "eval")
         self.synchronize()
         changing = [bool(group[MODE]) is not train for group in self.param_groups]
         if not any(changing):

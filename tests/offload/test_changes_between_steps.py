@@ -100,6 +100,43 @@ def test_weights_that_change_after_a_backward_pass_that_steps(sim: Any) -> None:
     optimizer.close()
 
 
+@pytest.mark.parametrize("call", ["refresh_masters", "state_dict", "eval", "train"])
+def test_calls_between_a_backward_pass_that_steps_and_its_step(call: str, sim: Any) -> None:
+    """Weights on the device are older than states then. The refused call changes nothing."""
+    rule = compose("adamw", modifiers.ema)
+    ours, optimizer, theirs, reference = pair(rule, **BACKWARD)
+    for index in range(2):
+        backward(ours, index)
+        with pytest.raises(RuntimeError, match=rf"^{call}\(\) between a backward pass and step"):
+            getattr(optimizer, call)()
+        optimizer.step()
+        getattr(optimizer, call)()
+        optimizer.train()
+    train(theirs, reference, 2)
+
+    assert_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("rule", ["sgd", "ema"])
+def test_states_that_the_worker_makes_before_the_step_begins(rule: str, sim: Any) -> None:
+    """The load leaves no states, so the first step makes some, such as the momentum."""
+    made = {"ema": compose("adamw", modifiers.ema), "sgd": "sgd"}[rule]
+    ours, optimizer, theirs, reference = pair(made, **BACKWARD)
+    for each in (optimizer, reference):
+        each.load_state_dict(each.state_dict())
+        each.param_groups[0].update({"momentum": 0.9} if rule == "sgd" else {})
+    optimizer.synchronize()
+    for index in range(3):
+        for model, each in ((ours, optimizer), (theirs, reference)):
+            backward(model, index)
+            if each is optimizer:
+                each.synchronize()  # the worker has stepped all buckets whose gradients are there
+            each.step()
+            each.zero_grad()
+
+    assert_equal(ours, theirs)
+
+
 def test_two_backward_passes_that_step(sim: Any) -> None:
     ours, optimizer, theirs, reference = pair(**BACKWARD)
     backward(ours)
