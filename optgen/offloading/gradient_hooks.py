@@ -48,8 +48,8 @@ class Collector:
         limit: How many gradients a parameter may have in a step; None for any number.
         use: Called in the worker's thread with each closed load.
 
-    `before` returns a function to call before each gradient is taken, or None. It is called with the
-    gradient's parameter, and whether it is the first gradient since a step.
+    `before` returns a function to call before each gradient is taken, or None. Its arguments are
+    the gradient's parameter, and whether it is the first gradient since a step.
     """
 
     def __init__(
