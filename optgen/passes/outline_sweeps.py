@@ -331,7 +331,7 @@ def _boolean_variables(program: Program) -> frozenset[str]:
 
 def _is_boolean(value: Expr, known: set[str]) -> bool:
     """Tell whether a value is true or false; `known` has the variables that are."""
-    match only_factor(value):
+    match as_plain_arithmetic(value):
         case Ref(name):
             return name in known
         case Call("where", (_, a, b)):
