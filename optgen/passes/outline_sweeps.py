@@ -9,13 +9,13 @@ results are new tensors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from optgen.ir.algorithm import Algorithm, IdentityKey
 from optgen.ir.execution import why_uncut
-from optgen.ir.kinds import HEIGHT, TENSOR, Axes, Kind, Stage
+from optgen.ir.kinds import HEIGHT, TENSOR, Axes, Kind, Stage, kind_of
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -120,7 +120,9 @@ class _Outliner:
         self.used_names |= {ref.name for ref in self.kinds}
         (sweep,) = self.whole_plan.sweeps
         self.body = MatrixWordSeparator(self.kinds, self.used_names).program(sweep.body)
-        self.booleans = _boolean_variables(self.body)
+        self.left_to_torch = _boolean_variables(self.body) | _number_variables(
+            self.body, self.kinds
+        )
         written = [state for state in algorithm.device_states() if state.written]
         self.stored = {algorithm.param, *(state.symbol for state in written)}
         unfused = [stmt for stmt in assigns(self.body) if self._axes(stmt) is None]
@@ -132,8 +134,8 @@ class _Outliner:
 
     def _axes(self, stmt: Assign) -> Axes | None:
         """Return the axes of a statement's sweep; None if no sweep can compute it."""
-        is_boolean = not self.booleans.isdisjoint(_names(stmt))
-        return None if is_boolean else sweep_axes(stmt, self.kinds)
+        is_left = not self.left_to_torch.isdisjoint(_names(stmt))
+        return None if is_left else sweep_axes(stmt, self.kinds)
 
     def _block(self, program: Program) -> Program:
         """Return a block whose elementwise statements are calls, as late as possible."""
@@ -321,15 +323,33 @@ def _read_by_conditions(program: Program) -> set[str]:
 
 def _boolean_variables(program: Program) -> frozenset[str]:
     """Return the variables that are true or false."""
-    booleans: set[str] = set()
+    return _least_set(program, lambda stmt, known: _is_boolean(stmt.value, known))
+
+
+def _number_variables(program: Program, kinds: Mapping[Ref, Kind]) -> frozenset[str]:
+    """Return the variables that are numbers of each tensor in one arm, one of Python in another."""
+
+    def is_number(stmt: Assign, known: Set[str]) -> bool:
+        kind, value = kinds[stmt.target], as_plain_arithmetic(stmt.value)
+        if kind.is_scalar or kind.axes is not Axes.NONE:
+            return False
+        is_copy = isinstance(value, Ref) and value.name in known
+        return is_copy or kind_of(value, kinds.__getitem__).is_scalar
+
+    return _least_set(program, is_number)
+
+
+def _least_set(program: Program, belongs: Callable[[Assign, Set[str]], bool]) -> frozenset[str]:
+    """Return the targets of statements that belong to a set, given those known to belong to it."""
+    known: set[str] = set()
     while True:
-        names = {s.target.name for s in assigns(program) if _is_boolean(s.value, booleans)}
-        if names <= booleans:
-            return frozenset(booleans)
-        booleans |= names
+        names = {s.target.name for s in assigns(program) if belongs(s, known)}
+        if names <= known:
+            return frozenset(known)
+        known |= names
 
 
-def _is_boolean(value: Expr, known: set[str]) -> bool:
+def _is_boolean(value: Expr, known: Set[str]) -> bool:
     """Tell whether a value is true or false; `known` has the variables that are."""
     match as_plain_arithmetic(value):
         case Ref(name):

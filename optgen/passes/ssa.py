@@ -3,7 +3,8 @@
 A printer writes all versions of a name as one variable. `to_ssa` numbers them: every assignment
 gets its own version of its name. Both arms of a branch end in the same version of each name that
 either assigns; this replaces phi nodes. So every version is assigned exactly once on each path. The
-exception is a path on which a state does not exist: it has no version of this state.
+exception is a path on which a state does not exist, or on which nothing reads a local, which has no
+value there: such a path has no version of the name.
 
 Planning computes small values (numbers, rows and columns) as soon as they are known, before or
 between sweeps, out of the rule's order. Then a variable would be overwritten that is still to be
@@ -59,7 +60,9 @@ def to_ssa(algorithm: Algorithm, separate_versions: bool = False) -> Algorithm:
     conditions = {state.symbol: algorithm.existence_condition(state.symbol) for state in states}
     return replace(
         algorithm,
-        rule=_versioned(algorithm.rule, current_versions, _Versions(separate_versions, conditions)),
+        rule=_versioned(
+            algorithm.rule, current_versions, {}, _Versions(separate_versions, conditions)
+        ),
     )
 
 
@@ -107,7 +110,16 @@ def _negated(condition: Expr) -> Expr:
     return Call("not", (condition,))
 
 
-def _versioned(program: Program, current_versions: dict[str, int], versions: _Versions) -> Program:
+def _versioned(
+    program: Program,
+    current_versions: dict[str, int],
+    some_paths: dict[str, int],
+    versions: _Versions,
+) -> Program:
+    """Return a block in SSA form, and bring both mappings up to its end.
+
+    `some_paths` has the last version of each name that has a value on some paths only.
+    """
     out: list[Stmt] = []
     for stmt in program:
         if isinstance(stmt, Assign):
@@ -119,7 +131,7 @@ def _versioned(program: Program, current_versions: dict[str, int], versions: _Ve
                 replace(stmt, target=replace(stmt.target, version=versions[name]), value=value)
             )
         else:
-            out.append(_versioned_if(stmt, current_versions, versions))
+            out.append(_versioned_if(stmt, current_versions, some_paths, versions))
     return tuple(out)
 
 
@@ -137,24 +149,36 @@ def _with_versions(expr: Expr, current_versions: dict[str, int], versions: _Vers
     return rebuild(expr, lambda child: _with_versions(child, current_versions, versions))
 
 
-def _versioned_if(stmt: If, current_versions: dict[str, int], versions: _Versions) -> If:
+def _versioned_if(
+    stmt: If, current_versions: dict[str, int], some_paths: dict[str, int], versions: _Versions
+) -> If:
     """Return a branch in SSA form, whose arms end in the same version of each name."""
     condition = _with_versions(stmt.condition, current_versions, versions)
-    end_versions = [dict(current_versions), dict(current_versions)]
+    ends = [dict(current_versions), dict(current_versions)]
+    partly: list[dict[str, int]] = [{}, {}]
     outer_path = versions.path
     paths = [(*outer_path, holds) for holds in (condition, _negated(condition))]
     arms = []
-    for arm, end, path in zip((stmt.then, stmt.orelse), end_versions, paths, strict=True):
+    for arm, end, part, path in zip((stmt.then, stmt.orelse), ends, partly, paths, strict=True):
         versions.path = path
-        arms.append(_versioned(arm, end, versions))
-    for name in sorted(end_versions[0].keys() & end_versions[1].keys()):
-        if any(end[name] != current_versions.get(name) for end in end_versions):
+        arms.append(_versioned(arm, end, part, versions))
+    for name in sorted(ends[0].keys() & ends[1].keys()):
+        if any(end[name] != current_versions.get(name) for end in ends):
             versions[name] += 1
             joined = Ref(name, versions[name])
-            for i, end in enumerate(end_versions):
+            for i, end in enumerate(ends):
                 versions.path, is_unchanged = paths[i], end[name] == current_versions.get(name)
                 arms[i] = _ending_in(arms[i], Ref(name, end[name]), joined, versions, is_unchanged)
             current_versions[name] = joined.version
+    last = [{**part, **end} for part, end in zip(partly, ends, strict=True)]
+    for name in sorted((last[0].keys() | last[1].keys()) - current_versions.keys()):
+        if name in last[0] and name in last[1]:
+            versions[name] += 1
+            arms = [
+                _renamed(arm, Ref(name, each[name]), Ref(name, versions[name]))
+                for arm, each in zip(arms, last, strict=True)
+            ]
+        some_paths[name] = versions[name]
     versions.path = outer_path
     return replace(stmt, condition=condition, then=arms[0], orelse=arms[1])
 
@@ -165,9 +189,11 @@ def _ending_in(
     """Return an arm with its last version of a name renamed to `joined`, or copied to it."""
     if versions.separate_versions or is_unchanged:
         return (*arm, *versions.copy_to(joined, last))
-    return rename_program(
-        arm, lambda ref: replace(ref, version=joined.version) if ref == last else ref
-    )
+    return _renamed(arm, last, joined)
+
+
+def _renamed(arm: Program, last: Ref, joined: Ref) -> Program:
+    return rename_program(arm, lambda ref: joined if ref == last else ref)
 
 
 def split_live_ranges(algorithm: Algorithm, split_tensors: bool = False) -> Algorithm:

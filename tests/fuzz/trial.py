@@ -30,6 +30,7 @@ from fuzz.oracle import (
 from fuzz.time_limit import time_limit
 from optgen import use_lowering
 from optgen.runtime import newton_schulz
+from optgen.runtime.programs import MODE
 from optgen.verification.compare_with_evaluator import iterate_exactly
 
 LOWERINGS = ("forloop", "foreach", "fused_cpu", "fused_triton", "functional", "sharded")
@@ -154,12 +155,14 @@ class _Trial:
         hypers: Mapping[str, Any],
         values: list[tuple[Tensor, dict[str, Any]]],
     ) -> None:
-        """Run every program from these values, and compare the tensors that it writes."""
+        """Run every program from these values, and compare the tensors that it writes.
+
+        `train` comes first, from groups that are said to be in eval mode: after `eval`, it would
+        put back what 16 bits have rounded, instead of running its program.
+        """
         algorithm = self.rule.algorithm
         names = [name for name in runs if name in programs.LOWERINGS]
-        for program in reversed(
-            algorithm.programs
-        ):  # eval first, because a new optimizer is in train mode
+        for program in algorithm.programs:
             expected: list[tuple[dict[str, Expected], bool]] = []
             with self.record_errors("oracle"):
                 expected += [
@@ -171,6 +174,8 @@ class _Trial:
             for name in names if expected else ():
                 runs[name].set_values(values)
                 with self.record_errors(name), use_lowering(name):
+                    for group in runs[name].optimizer.param_groups:
+                        group[MODE] = program.mode != "train"
                     getattr(runs[name].optimizer, program.mode)()
                     for index, (written, sure) in enumerate(expected):
                         found = runs[name].values(index)
