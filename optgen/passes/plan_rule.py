@@ -8,7 +8,8 @@ from typing import Any
 
 from optgen.ir.algorithm import Algorithm, IdentityKey
 from optgen.ir.execution import why_whole
-from optgen.ir.nodes import RuleError
+from optgen.ir.nodes import Call, Const, Ref, RuleError
+from optgen.ir.ops import OPS
 from optgen.ir.plan import Plan, fresh_keys_of
 from optgen.ir.verify_reads import StaleReadError
 from optgen.passes.all_passes import COMMON, Passes, Target
@@ -71,8 +72,9 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
 def why_uncut(algorithm: Algorithm) -> str:
     """Say in a few words why a rule works on whole tensors; "" if it is cut into sweeps.
 
-    Kernels are not given numbers, rows and columns of sweeps before a matrix op. So a rule that
-    needs one before and after the op is not cut.
+    Kernels are not given numbers, rows and columns of sweeps before a matrix op, and the runtime
+    knows only constants and hyperparameters between two sweeps. So a rule is not cut that needs a
+    number before and after the op, or that computes an argument of the op.
     """
     return why_whole(algorithm) or _why_cut_fails(IdentityKey(algorithm))
 
@@ -87,9 +89,25 @@ def _why_cut_fails(key: IdentityKey) -> str:
         for algorithm in dict.fromkeys((key, IdentityKey(load_device_scalars(key.algorithm)))):
             for facts in fact_combinations(algorithm.algorithm):
                 for order in orders:
-                    _cached_plan(algorithm, tuple(facts.items()), order)
+                    planned = _cached_plan(algorithm, tuple(facts.items()), order)
+                    if op := _op_of_computed_numbers(planned):
+                        return f"an argument of `{op}` is computed"
     except CrossingError as error:
         return str(error)
+    return ""
+
+
+def _op_of_computed_numbers(planned: Plan) -> str:
+    """Return a matrix op that takes other numbers than hyperparameters and constants; else ""."""
+    names = {hyper.name for hyper in planned.algorithm.hypers}
+    for call in planned.matrix_calls:
+        for number in call.args[1 : OPS[call.op].arity]:
+            match number:
+                case Const() | Call("neg", (Const(),)):
+                    continue
+                case Ref(name, 0) if name in names:
+                    continue
+            return call.op
     return ""
 
 

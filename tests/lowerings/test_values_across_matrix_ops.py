@@ -52,6 +52,12 @@ RULES = {name: (CALL, ROWS, rule) for name, rule in READ_AFTER.items()} | {
         "o = orthogonalize(lerp(g, r, p), k, 4, 1e-7)",
         "p = p - lr * (o + n)",
     ),
+    "computed numbers of an op": (
+        ROWS,
+        "n = 2 * floor(lr * 20)",
+        "o = orthogonalize(m, k, n, lr * 1e-6, dtype='parameter')",
+        "p = p - lr * (o + orthogonalize(m / (2 + r), k, 4, lr / 2, divisor='spectral'))",
+    ),
     "numbers and rows before, between and after two ops": (
         "n = norm(g)",
         ROWS,
@@ -106,7 +112,7 @@ def test_fused_triton_in_its_interpreter() -> None:
 
 
 @inside_interpreter
-@pytest.mark.parametrize("case", ["numbers", "rows", *list(RULES)[-5:]])
+@pytest.mark.parametrize("case", ["numbers", "rows", *list(RULES)[-6:]])
 def test_triton_agrees_with_the_rule(case: str) -> None:
     assert_agreement(RULES[case], "fused_triton")
 

@@ -8,7 +8,7 @@ from dataclasses import fields
 from optgen.contract.states import StateEntry
 from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.execution import updates_matrices_independently
-from optgen.ir.nodes import Call, Const, Expr, Ref, RuleError
+from optgen.ir.nodes import Call, Const, Expr, Ref
 from optgen.ir.ops import OPS
 from optgen.ir.plan import MatrixCall, Plan
 from optgen.lowerings.optimizer.constructor import backfill, keys_that_torch_lacks
@@ -176,8 +176,7 @@ def _name_or_number(expr: Expr) -> str | float:
             return value
         case Call("neg", (Const(int() | float() as value),)):
             return -value
-    message = "an operand of a matrix op beside its matrix is a hyperparameter or a number"
-    raise RuleError(expr.place, message, "declare a hyper for the value that is computed here")
+    raise TypeError(f"an operand of a matrix op is computed: {expr!r}")
 
 
 def _matrices(all_plans: Sequence[Plan]) -> tuple[str, ...]:
