@@ -115,6 +115,11 @@ class _Cutter:
             return [value.clone() for value, _ in self._with_pieces(column)]
         if state.step_argument and state.shape == "scalar":
             return [value for value, _ in self._with_pieces(column)]
+        if state.step_argument and state.shape != "like":
+            raise RuntimeError(
+                f"{state.step_argument} has another shape than the parameter, which the view of "
+                "its group cuts into pieces: give the model a parameter for each piece"
+            )
         if state.shape == "like":
             found = self._like(state.key, column, state.written)
             seen = [piece for pieces in self.pieces for piece in pieces]
