@@ -7,10 +7,10 @@ from collections.abc import Callable
 from spec_files import REPRESENTATIVES, TEST_SPECS, TORCH_SPECS, spec_file
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.execution import why_uncut, widens
+from optgen.ir.execution import widens
 from optgen.ir.plan import Plan
 from optgen.passes.hoist_scalars import hoist_scalars
-from optgen.passes.plan_rule import plan
+from optgen.passes.plan_rule import plan, why_uncut
 from optgen.passes.sweep_algebra import fold_denominators, merge_square_roots
 from optgen.spec.read_spec import read_specs
 

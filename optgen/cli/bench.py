@@ -22,12 +22,11 @@ from optgen.cli.catalogue import columns, spec_path, specs_folder
 from optgen.contract.states import Shape
 from optgen.emit import ToolchainError
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.execution import why_uncut
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import assigns, expressions
 from optgen.ir.plan import Finish, MatrixCall, Plan, Stream, Sweep, reads
 from optgen.jit import load
-from optgen.passes.plan_rule import plans
+from optgen.passes.plan_rule import plans, why_uncut
 from optgen.passes.prepare_for_kernels import zero_gradients
 from optgen.passes.prepare_rule import derive
 from optgen.runtime.toolchain.compiler import CompileError

@@ -57,7 +57,10 @@ def fact_holds(fact: str, shape: Sequence[int], group: Mapping[str, object]) -> 
     if parts := parts_of_limit(fact):
         side, limit = parts
         bound: Any = int(limit) if limit.isdigit() else group[limit]
-        return len(shape) > 1 and bool(shape[SIDES[side]] <= bound)
+        try:
+            return len(shape) > 1 and bool(shape[SIDES[side]] <= bound)
+        except (TypeError, ValueError, RuntimeError):  # a tensor of several elements is neither
+            raise TypeError(f"{limit} must be a number, not {bound!r}") from None
     return FACTS[fact](shape)
 
 

@@ -1,4 +1,4 @@
-"""Tell how a rule is executed: in sweeps or on whole tensors, by which kernels, in which dtype.
+"""Tell how a rule's words let it be executed: on whole tensors, by which kernels, in which dtype.
 
 A rule on whole matrices is not cut into sweeps over elements, so no kernel computes all of it. A
 rule that reduces over several parameters is cut: in C++ a step suspends until all parameters have
@@ -18,10 +18,8 @@ _OPS_ACROSS_MATRICES = {"sum", "mean", "norm", "rms", "max_abs", "numel", *DRAWI
 """Ops whose result for a matrix depends on other matrices of the parameter, or on its position."""
 
 
-def why_not_in_triton(algorithm: Algorithm) -> str:
-    """Say in a few words why a rule is not lowered to Triton; "" if it is."""
-    if reason := why_uncut(algorithm):
-        return reason
+def why_reductions_not_in_triton(algorithm: Algorithm) -> str:
+    """Say in a few words why Triton cannot reduce over several parameters; "" if it can."""
     known_to_host = {
         h.name for h in algorithm.hypers if h.type in ("flag", "number") and h.tensor == "never"
     }
@@ -49,8 +47,11 @@ def _reads_only(condition: Expr, hypers: Collection[str]) -> bool:
     return all(not isinstance(e, Ref) or e.name in hypers for e in walk(condition))
 
 
-def why_uncut(algorithm: Algorithm) -> str:
-    """Say in a few words why a rule works on whole tensors; "" if it is cut into sweeps."""
+def why_whole(algorithm: Algorithm) -> str:
+    """Say in a few words why a rule's words keep it whole; "" if a cut can be tried.
+
+    `why_uncut` in `optgen/passes/plan_rule.py` tries the cut, and also says what forbids it.
+    """
     for state in algorithm.matrix_states():
         is_square = state.shape[0] == state.shape[1]
         return f"the state {state.key} is a {'square' if is_square else 'thin'} matrix"
@@ -126,14 +127,3 @@ def widens(algorithm: Algorithm) -> bool:
     """
     declares_dtype = any(state.dtype and state.shape != "scalar" for state in algorithm.states)
     return declares_dtype or algorithm.has_storage_ops or algorithm.has_random_ops
-
-
-def widens_in_python(algorithm: Algorithm) -> bool:
-    """Tell whether the for-loop and foreach compute in float32 or wider, as the kernels always do.
-
-    In float16 an `eps` of 1e-8 is 0, and the square of a small gradient is, too. Only rules with
-    `compute_dtype="param"` compute in 16 bits, as torch's classes do, and functions of lists, whose
-    caller chooses. Rules on whole matrices widen each tensor where they read it.
-    """
-    in_param_dtype = algorithm.compute_dtype == "param" or algorithm.lists
-    return widens(algorithm) or not (in_param_dtype or why_uncut(algorithm))

@@ -405,6 +405,11 @@ class Word:
             return {name: values[0] for name, values in MATRIX_OP_OPTIONS.items()}
         return {"over": None} if self.name in WHOLE_REDUCTIONS else {}
 
+    @property
+    def optional_arguments(self) -> frozenset[str]:
+        """The arguments that an author may leave out: an `eps` with divisor="none"."""
+        return frozenset({"eps"} if self.name in MATRIX_OPS else ())
+
 
 def _word(call: str, doc: str) -> Word:
     name, _, arguments = call.removesuffix(")").partition("(")

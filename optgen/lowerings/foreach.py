@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.execution import why_uncut
 from optgen.ir.nodes import Ref, expressions, refs
 from optgen.ir.plan import Plan
 from optgen.ir.reserved_in_python import plural
@@ -42,7 +41,7 @@ from optgen.lowerings.python.whole_printer import whole_body
 from optgen.passes import all_passes
 from optgen.passes.extract_subexpressions import extract_draws, with_listed_streams
 from optgen.passes.outline_sweeps import outline_sweeps
-from optgen.passes.plan_rule import target_plans
+from optgen.passes.plan_rule import target_plans, why_uncut
 from optgen.passes.select_torch_ops import select_torch_ops
 from optgen.passes.torch_ops import new_tensors, numbers_read
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.execution import is_wide, why_uncut, widens_in_python
+from optgen.ir.execution import is_wide
 from optgen.ir.nodes import Assign, Call, names_assigned, names_read
 from optgen.ir.ops import MATRIX_OPS
 from optgen.ir.plan import Plan
@@ -49,8 +49,9 @@ from optgen.lowerings.python.whole_printer import (
 )
 from optgen.passes import all_passes
 from optgen.passes.extract_subexpressions import extract_draws, with_listed_streams
-from optgen.passes.plan_rule import target_plan
+from optgen.passes.plan_rule import target_plan, why_uncut
 from optgen.passes.prepare_rule import fact_combinations
+from optgen.passes.recognize_rules import widens_in_python
 from optgen.passes.select_torch_ops import select_torch_ops
 from optgen.passes.torch_ops import numbers_read
 

@@ -23,7 +23,7 @@ from optgen.runtime.batch.check_params import check_viewed
 from optgen.runtime.joint_step import OptimizerOfMembers, loss_of, step_members
 from optgen.runtime.light_optimizer import needs_closure, unchanged_after_error, with_step_hooks
 from optgen.runtime.optimizer import GeneratedOptimizer
-from optgen.runtime.tensors.group_view import View, in_view
+from optgen.runtime.tensors.group_view import Pieces, View, each_seen
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Assignment:
     name: str
     member: int
     reason: str  # what the parameter is, such as "output layer"
-    view: tuple[int, ...] | None = None  # the shape in which the member sees it; None: its own
+    view: View | Pieces | None = None  # the shapes in which the member sees it; None: its own
 
 
 @dataclass(frozen=True)
@@ -406,7 +406,9 @@ def _split(
     return Split((first.cls.__name__, second.cls.__name__), tuple(assignments))
 
 
-def _view_for(cls: Any, param: Tensor, role: Role, given: View | None) -> View | None:
+def _view_for(
+    cls: Any, param: Tensor, role: Role, given: View | Pieces | None
+) -> View | Pieces | None:
     """Return the view in which an optimizer gets a parameter: the given one, or that of its role.
 
     A rule that looks at no matrices gets none. Without a shape of its role, a batch that a rule
@@ -430,7 +432,7 @@ def _sees_matrices(cls: Any) -> bool:
     return not all(_accepts(cls, other, None) for other in others)
 
 
-def _accepts(cls: Any, param: Tensor, view: View | None) -> bool:
+def _accepts(cls: Any, param: Tensor, view: View | Pieces | None) -> bool:
     """Tell whether a class takes a parameter, in the shape of a view if there is one.
 
     A class of another library is asked by its constructor.
@@ -441,7 +443,8 @@ def _accepts(cls: Any, param: Tensor, view: View | None) -> bool:
         elif view is None:
             cls._check_param(param)
         else:
-            check_viewed(cls, in_view(view, [param])[0])
+            for seen in each_seen(view, param):
+                check_viewed(cls, seen)
     except (ValueError, TypeError):
         return False
     return True
@@ -479,11 +482,12 @@ def _with_names(call: OptimizerCall, split: Split, member: int) -> OptimizerCall
     views = {each.name: each.view for each in split.assignments if each.member == member}
     results: Groups = []
     for group in call.groups:
-        by_view: dict[View | None, dict[str, Tensor]] = {}
+        by_view: dict[str, dict[str, Tensor]] = {}  # by the view's text: a list is no key
         for name, param in _named_params(group):
             if name in views:
-                by_view.setdefault(views[name], {})[name] = param
-        for view, named in by_view.items():
+                by_view.setdefault(repr(views[name]), {})[name] = param
+        for named in by_view.values():
+            view = views[next(iter(named))]
             options = {key: value for key, value in group.items() if key != VIEW}
             shape = {} if view is None else {VIEW: view}
             names = {"params": [*named.values()], "param_names": [*named]}

@@ -11,7 +11,7 @@ A step continues with values before rounding. So if a rule computes in a wider d
 No small value stays alive across a matrix op. The op runs for many parameters at once, on whole
 tensors that a sweep has stored. Only tensors are kept across it; numbers, rows and columns are not.
 So a small value that is read after the op is also reduced after it, from tensors that the later
-sweep recomputes.
+sweep recomputes. A rule whose op needs this value, too, is not cut (`why_uncut`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from optgen.ir.nodes import (
     Expr,
     Program,
     Ref,
-    RuleError,
     assigns,
     expressions,
     filter_assigns,
@@ -47,6 +46,10 @@ Rules on whole matrices have no other plan.
 """
 
 
+class CrossingError(Exception):
+    """A small value would have to be kept across a matrix op, as the message says briefly."""
+
+
 def cut_into_phases(algorithm: Algorithm, order: Order) -> CutRule:
     """Return an SSA rule with named reductions, cut into phases.
 
@@ -54,7 +57,7 @@ def cut_into_phases(algorithm: Algorithm, order: Order) -> CutRule:
     case the rule is cut again with early stores, and sweeps read back all that is stored.
 
     Raises:
-        RuleError: A number, row or column is needed both before and after a matrix op.
+        CrossingError: A number, row or column is needed both before and after a matrix op.
     """
     kinds = kinds_of(algorithm)
     stores_early = order == "early"
@@ -64,7 +67,7 @@ def cut_into_phases(algorithm: Algorithm, order: Order) -> CutRule:
     rounded_names = algorithm.stored_tensors if is_rounded else frozenset[str]()
     try:
         return _cut_without_crossings(algorithm, kinds, stores_early, rounded_names)
-    except RuleError:
+    except CrossingError:
         return _cut_without_crossings(
             algorithm, kinds, stores_early=True, rounded_names=frozenset()
         )
@@ -101,7 +104,6 @@ class _Dependencies:
             for stmt in assigns(algorithm.rule)
             if needs_sweep(stmt.value, kinds) and self._is_small(stmt.target)
         }
-        self.definitions = {a.target: a for a in reversed(tuple(assigns(algorithm.rule)))}
 
     def _add_reads(self, program: Program, conditions: tuple[Expr, ...]) -> None:
         for stmt in program:
@@ -137,17 +139,10 @@ class _Dependencies:
                 yield ref
 
     def _check_is_no_operand(self, delayed: Ref, call: Assign) -> None:
-        """Raise RuleError if a matrix op needs a value that is to be computed after the op."""
-        if delayed not in self._upstream(call.target):
-            return
-        assert isinstance(call.value, Call)
-        word = call.value.op
-        raise RuleError(
-            self.definitions[delayed].place,
-            f"the value computed here is read both before and after `{word}`",
-            f"numbers, rows and columns are not kept across `{word}`: recompute the value after "
-            "it; a rule that has `@` or transpose as well keeps them",
-        )
+        """Raise CrossingError if a matrix op needs a value that is to be computed after the op."""
+        if delayed in self._upstream(call.target):
+            assert isinstance(call.value, Call)
+            raise CrossingError(f"values of sums are read before and after `{call.value.op}`")
 
     def _upstream(self, ref: Ref, small_only: bool = False) -> set[Ref]:
         """Return a value and everything that the value depends on.

@@ -19,11 +19,13 @@ from optgen.ir.nodes import (
     Ref,
     always_assigned,
     assigns,
+    expressions,
     names_read,
     rebuild,
     truth,
+    walk,
 )
-from optgen.ir.ops import OPS, PROPERTIES, RANDOM_OPS, WIDE_OPS
+from optgen.ir.ops import MATRIX_OP_OPTIONS, MATRIX_OPS, OPS, PROPERTIES, RANDOM_OPS, WIDE_OPS
 from optgen.passes.prepare_rule import add_maximize
 
 # Precedence of each op, and the least precedence of each operand without parentheses.
@@ -104,6 +106,9 @@ class _Typesetter:
         self.carried: set[str] = set()
         self.changing: set[str] = set()
         self.wide: dict[str, Expr] = {}
+        calls = (node for expr in expressions(self.algorithm.rule) for node in walk(expr))
+        ops = (call for call in calls if isinstance(call, Call) and call.op in MATRIX_OPS)
+        self.options = {option for call in ops for option in call.args[OPS[call.op].arity :]}
         self._find_changing(self.algorithm.rule)
 
     def _find_changing(self, program: Program) -> None:
@@ -132,7 +137,7 @@ class _Typesetter:
                 continue
             if isinstance(stmt.value, Call) and stmt.value.op in WIDE_OPS:
                 self.wide[stmt.target.name] = stmt.value
-            elif not is_unpacking(stmt):
+            elif not (is_unpacking(stmt) or stmt.target in self.options):
                 name, value = stmt.target.name, self._text(stmt.value)
                 self.written.add(name)
                 yield rf"{_INDENT * depth}{self._ref(name)} \leftarrow {value}"
@@ -206,6 +211,8 @@ class _Typesetter:
                 numbers = [self._text(_key_as_written(n)) for n in (seed, stream)]
                 texts = [*numbers, self._text(step), str(call + 1)]
                 return OPS[word].latex.format(*texts), _ATOM
+            case Call(word, args) if word in MATRIX_OPS:
+                return self._matrix_op(word, args), _ATOM
             case Call(word, args):
                 precedence, min_precedences = _PRECEDENCE.get(word, (_ATOM, (0,) * len(args)))
                 texts = [
@@ -215,6 +222,18 @@ class _Typesetter:
                     return rf"{texts[0]} \cdot {texts[1]}", precedence
                 return _short_power(OPS[word].latex.format(*texts)), precedence
         raise TypeError(f"cannot typeset {type(expr).__name__}: {expr!r}")
+
+    def _matrix_op(self, word: str, args: tuple[Expr, ...]) -> str:
+        """Typeset a matrix op, with the options that are not their defaults."""
+        arity = OPS[word].arity
+        texts = [self._text(arg) for arg in args[:arity]]
+        # The dtype of the parameter is given by its machine epsilon.
+        given = [str(o.value) if isinstance(o, Const) else "parameter" for o in args[arity:]]
+        for (name, values), value in zip(MATRIX_OP_OPTIONS.items(), given, strict=False):
+            if value != values[0]:
+                texts.append(rf"\text{{{name}}} = \text{{{value}}}")
+        last = texts[arity - ("none" not in given) :]  # without a divisor, there is no eps
+        return OPS[word].latex.format(*texts[: arity - 1], ", ".join(last))
 
     def _without_time(self, latex: str, precedence: int, args: tuple[Expr, ...]) -> tuple[str, int]:
         """Typeset a predicate or property. A state in it has no time index."""

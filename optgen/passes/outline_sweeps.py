@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from optgen.ir.algorithm import Algorithm, IdentityKey
-from optgen.ir.execution import why_uncut
 from optgen.ir.kinds import HEIGHT, TENSOR, Axes, Kind, Stage, kind_of
 from optgen.ir.nodes import (
     Assign,
@@ -41,7 +40,7 @@ from optgen.ir.plan import Plan
 from optgen.ir.reserved_in_python import free_name
 from optgen.passes.all_passes import OUTLINED
 from optgen.passes.hoist_between_sweeps import as_plain_arithmetic
-from optgen.passes.plan_rule import target_plans
+from optgen.passes.plan_rule import target_plans, why_uncut
 from optgen.passes.separate_matrix_words import (
     MatrixWordSeparator,
     has_rows_and_columns,

@@ -7,14 +7,15 @@ from functools import lru_cache
 from typing import Any
 
 from optgen.ir.algorithm import Algorithm, IdentityKey
-from optgen.ir.execution import why_uncut
-from optgen.ir.nodes import Call, Program, RuleError, assigns, walk
-from optgen.ir.ops import MATRIX_OPS
+from optgen.ir.execution import why_whole
+from optgen.ir.nodes import Call, Const, Ref, RuleError
+from optgen.ir.ops import OPS
 from optgen.ir.plan import Plan, fresh_keys_of
 from optgen.ir.verify_reads import StaleReadError
 from optgen.passes.all_passes import COMMON, Passes, Target
-from optgen.passes.cut_phases import Order
+from optgen.passes.cut_phases import CrossingError, Order
 from optgen.passes.dependency_depth import CyclicDependencyError
+from optgen.passes.prepare_for_kernels import load_device_scalars
 from optgen.passes.prepare_rule import Facts, fact_combinations
 
 
@@ -58,12 +59,56 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
     The plan is cached, because several targets begin with it.
 
     Raises:
-        RuleError: The rule cannot be cut at a matrix op, or changes no tensor.
+        RuleError: The rule changes no tensor.
     """
     if order == "early" and algorithm.elementwise:
         order = "late"  # its only sweep stores all states
+    if why_uncut(algorithm):
+        order = "whole"
     cached = _cached_plan(IdentityKey(algorithm), tuple((facts or {}).items()), order)
     return replace(cached, facts=dict(cached.facts), kinds=dict(cached.kinds))
+
+
+def why_uncut(algorithm: Algorithm) -> str:
+    """Say in a few words why a rule works on whole tensors; "" if it is cut into sweeps.
+
+    Kernels are not given numbers, rows and columns of sweeps before a matrix op, and the runtime
+    knows only constants and hyperparameters between two sweeps. So a rule is not cut that needs a
+    number before and after the op, or that computes an argument of the op.
+    """
+    return why_whole(algorithm) or _why_cut_fails(IdentityKey(algorithm))
+
+
+@lru_cache(maxsize=32)
+def _why_cut_fails(key: IdentityKey) -> str:
+    """Say in a few words why a rule cannot be cut at a matrix op, in one of its plans."""
+    if not key.algorithm.has_matrix_ops:
+        return ""
+    orders: tuple[Order, ...] = "late", "early"
+    try:
+        for algorithm in dict.fromkeys((key, IdentityKey(load_device_scalars(key.algorithm)))):
+            for facts in fact_combinations(algorithm.algorithm):
+                for order in orders:
+                    planned = _cached_plan(algorithm, tuple(facts.items()), order)
+                    if op := _op_of_computed_numbers(planned):
+                        return f"an argument of `{op}` is computed"
+    except CrossingError as error:
+        return str(error)
+    return ""
+
+
+def _op_of_computed_numbers(planned: Plan) -> str:
+    """Return a matrix op that takes other numbers than hyperparameters and constants; else ""."""
+    names = {hyper.name for hyper in planned.algorithm.hypers}
+    for call in planned.matrix_calls:
+        for number in call.args[1 : OPS[call.op].arity]:
+            match number:
+                case Const() | Call("neg", (Const(),)):
+                    continue
+                case Ref(name, 0) if name in names:
+                    continue
+            return call.op
+    return ""
 
 
 @lru_cache(maxsize=32)  # enough for the plans of a few algorithms, which are used in turn
@@ -71,10 +116,11 @@ def _cached_plan(key: IdentityKey, facts_items: tuple[tuple[str, bool], ...], or
     """Return a plan whose mappings belong to the cache.
 
     Raises:
-        RuleError: The rule cannot be cut at a matrix op, or changes no tensor.
+        CrossingError: The rule cannot be cut at a matrix op.
+        RuleError: The rule changes no tensor.
     """
     algorithm, facts = key.algorithm, dict(facts_items)
-    request = Request(facts, "whole" if why_uncut(algorithm) else order)
+    request = Request(facts, order)
     passes = COMMON[request.order]
     try:
         result = _run(passes, algorithm, request)
@@ -82,9 +128,10 @@ def _cached_plan(key: IdentityKey, facts_items: tuple[tuple[str, bool], ...], or
         try:
             result = _run(passes, algorithm, replace(request, separate_versions=True))
         except CyclicDependencyError as error:
-            if rule_error := circular_matrix_op(algorithm.rule):
-                raise rule_error from error
-            raise
+            if not algorithm.has_matrix_ops or order == "whole":
+                raise
+            message = "a matrix op and a value that is read after it depend on each other"
+            raise CrossingError(message) from error
     if not result.sweeps:
         raise changes_nothing(algorithm, facts)
     return replace(result, facts=facts, fresh_keys=fresh_keys_of(algorithm))
@@ -96,20 +143,6 @@ def _run(passes: Passes, rule: Any, request: Request) -> Plan:
         rule = each.run(rule, *(getattr(request, field) for field in each.asks))
     planned: Plan = rule
     return planned
-
-
-def circular_matrix_op(program: Program) -> RuleError | None:
-    """Return the error for a circular dependency; None if the program has no matrix op."""
-    for stmt in assigns(program):
-        for call in walk(stmt.value):
-            if isinstance(call, Call) and call.op in MATRIX_OPS:
-                return RuleError(
-                    call.place,
-                    f"`{call.op}` and a value that is read after it depend on each other",
-                    f"numbers, rows and columns are not kept across `{call.op}`: assign a row or "
-                    f"column state after `{call.op}`",
-                )
-    return None
 
 
 def changes_nothing(algorithm: Algorithm, facts: Facts) -> RuleError:

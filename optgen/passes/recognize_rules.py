@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.execution import why_not_in_triton, why_uncut
+from optgen.ir.execution import why_reductions_not_in_triton, widens
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -27,7 +27,7 @@ from optgen.ir.nodes import (
     walk,
 )
 from optgen.ir.ops import WIDE_OPS
-from optgen.passes.plan_rule import plans
+from optgen.passes.plan_rule import plans, why_uncut
 from optgen.passes.prepare_for_kernels import has_flat_sweeps, load_device_scalars
 from optgen.passes.prepare_rule import add_maximize
 
@@ -206,6 +206,22 @@ def scale_is_ignored(algorithm: Algorithm) -> bool:
                 return True
             of_several.add(target)
     return False
+
+
+def why_not_in_triton(algorithm: Algorithm) -> str:
+    """Say in a few words why a rule is not lowered to Triton; "" if it is."""
+    return why_uncut(algorithm) or why_reductions_not_in_triton(algorithm)
+
+
+def widens_in_python(algorithm: Algorithm) -> bool:
+    """Tell whether the for-loop and foreach compute in float32 or wider, as the kernels always do.
+
+    In float16 an `eps` of 1e-8 is 0, and the square of a small gradient is, too. Only rules with
+    `compute_dtype="param"` compute in 16 bits, as torch's classes do, and functions of lists, whose
+    caller chooses. Rules on whole matrices widen each tensor where they read it.
+    """
+    in_param_dtype = algorithm.compute_dtype == "param" or algorithm.lists
+    return widens(algorithm) or not (in_param_dtype or why_uncut(algorithm))
 
 
 def codes_readers(algorithm: Algorithm) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ import torch
 
 from optgen.contract.states import VIEW
 from optgen.runtime.backends import BACKENDS
-from optgen.runtime.batch.batch import Batch
+from optgen.runtime.batch.batch import Batch, ViewCopy
 from optgen.runtime.batch.check_params import check_views
 from optgen.runtime.batch.gather import States, make_batch
 from optgen.runtime.batch.gradients import checked_gradients, params_and_gradients
@@ -124,10 +124,11 @@ def _sharded_note(rule: Rule, batch: Batch) -> str:
 
 def _view_note(batch: Batch) -> str:
     """Tell in which shape the rule sees the parameters; "" if it sees their own shapes."""
-    if not batch.meta_views:
+    if not (batch.meta_views or batch.in_pieces):
         return ""
+    copies = [each for each in batch.view_copies if isinstance(each, ViewCopy)]
     copy_note = ", of copies: the memory of some tensors has no such view"
-    return f"; view={batch.group.get(VIEW)}{copy_note if batch.view_copies else ''}"
+    return f"; view={batch.group.get(VIEW)}{copy_note if copies else ''}"
 
 
 def _codes_note(rule: Rule, batch: Batch) -> str:
@@ -147,6 +148,8 @@ def _sparse_note(rule: Rule, batch: Batch) -> str:
     """Tell how the step will treat sparse gradients; "" if there is nothing to tell."""
     if batch.dispatch_key.sparse_grad:
         return "; sparse gradients by the rows they touch"
+    if batch.in_pieces:
+        return ""  # no view takes sparse gradients
     if not any(param.grad is not None and param.grad.is_sparse for param in batch.members):
         return ""
     dense_keys = [

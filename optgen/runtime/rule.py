@@ -204,8 +204,14 @@ class Rule:
         return any(state.when is None for state in self.inputs)
 
     def view(self, group: Mapping[str, Any]) -> tuple[int, ...] | None:
-        """Return a group's view; None for an elementwise rule, which looks at no shape."""
-        return None if self.elementwise else group.get(VIEW)
+        """Return a group's view; None if it is in pieces, or if the rule looks at no shape."""
+        view = None if self.elementwise else group.get(VIEW)
+        return None if isinstance(view, list) else view
+
+    def pieces(self, group: Mapping[str, Any]) -> list[tuple[int, ...]] | None:
+        """Return the views of the pieces that a group's parameters are cut into; else None."""
+        view = None if self.elementwise else group.get(VIEW)
+        return view if isinstance(view, list) else None
 
     def rank(self, group: Mapping[str, Any]) -> int:
         """Return a group's rank; 0 for a rule that has none.

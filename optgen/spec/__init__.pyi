@@ -178,7 +178,7 @@ def orthogonalize(
     x: Any,
     coefficients: Any,
     steps: Any,
-    eps: Any,
+    eps: Any = None,
     *,
     divisor: str = "norm",
     dtype: str = "bfloat16",

@@ -443,7 +443,12 @@ def word_function(word: Word) -> Callable[..., Any]:
         _refuse(word.name)
 
     parameter, any_kind = inspect.Parameter, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    parameters = [parameter(name, any_kind, annotation=Any) for name in word.arguments]
+    defaults = dict.fromkeys(word.arguments, parameter.empty)
+    defaults |= dict.fromkeys(word.optional_arguments, None)
+    parameters = [
+        parameter(name, any_kind, default=default, annotation=Any)
+        for name, default in defaults.items()
+    ]
     for name, default in word.keywords.items():
         annotation = str if default else str | None
         parameters.append(

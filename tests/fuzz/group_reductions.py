@@ -39,7 +39,14 @@ _USES_OF_STATE = (
 
 def group_index(setting: Setting, index: int) -> int:
     """Return a parameter's group index: in some settings each has a group, else all share one."""
+    if are_pieces(setting):
+        return 0
     return index if setting.viewed or setting.seed % 3 == 0 else 0
+
+
+def are_pieces(setting: Setting) -> bool:
+    """Tell whether the parameters are to be pieces of one parameter, if the rule takes pieces."""
+    return setting.viewed and setting.seed % 8 == 0
 
 
 def options_of_group(algorithm: Algorithm, setting: Setting, index: int) -> dict[str, float]:

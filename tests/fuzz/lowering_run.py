@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
+from math import prod
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -18,6 +19,7 @@ from fuzz.build import BuiltRule
 from fuzz.oracle import PARAM
 from optgen import use_lowering
 from optgen.runtime.eager import call
+from optgen.runtime.state.pieces import shapes_in_pieces
 from optgen.runtime.tensors.quantized import to_numbers
 
 if TYPE_CHECKING:
@@ -33,14 +35,17 @@ class LoweringRun:
         is_functional = name == "functional"
         self.name, self.rule = name, rule
         self.axis = setting.seed  # the sharded axis, modulo the number of axes
-        self.shapes, self.viewed = [x.shape for x in initial_values], setting.viewed
+        self.shapes = [x.shape for x in initial_values]
+        are_pieces = group_reductions.are_pieces(setting)
+        self.in_pieces = are_pieces and _takes_pieces(rule.cls.rule)
+        self.viewed = setting.viewed and not are_pieces
         self.has_group_per_param = group_reductions.group_index(setting, 1) == 1
         self.params = [
             torch.nn.Parameter(
                 (x.reshape(_other_shape(x)) if self.viewed else x).clone(),
                 requires_grad=not is_functional,
             )
-            for x in initial_values
+            for x in ([_joined(initial_values)] if self.in_pieces else initial_values)
         ]
         self.optimizer = rule.cls(
             self.groups(setting), **setting.hypers, differentiable=is_functional
@@ -49,6 +54,8 @@ class LoweringRun:
 
     def groups(self, setting: Setting) -> list[Any]:
         """Return the parameters; with views and for some seeds, return a group for each."""
+        if self.in_pieces:
+            return [{"params": self.params, "view": [tuple(shape) for shape in self.shapes]}]
         if not self.has_group_per_param:
             return self.params
         algorithm = self.rule.algorithm
@@ -62,7 +69,8 @@ class LoweringRun:
 
     def step(self, grads: list[Tensor], inputs: extra_inputs.ExtraInputs) -> None:
         """Take a step with these gradients and extra inputs."""
-        for param, grad in zip(self.params, grads, strict=True):
+        own_grads = [_joined(grads)] if self.in_pieces else grads
+        for param, grad in zip(self.params, own_grads, strict=True):
             param.grad = grad.clone().reshape(param.shape)
         is_sharded = self.name == "sharded"
         with (
@@ -89,9 +97,7 @@ class LoweringRun:
 
     def values(self, index: int) -> dict[str, Tensor]:
         """Return a parameter and its states, by key."""
-        param = self.params[index]
-        state = self.optimizer.state[param]
-        found = {PARAM: param, **{key: torch.as_tensor(value) for key, value in state.items()}}
+        found = self._tensors(index)
         group = self.group(index)
         found |= {key: group[key] for key in self.group_state_keys}
         found = {key: to_numbers(value) for key, value in found.items()}
@@ -117,14 +123,49 @@ class LoweringRun:
 
     def set_values(self, values: list[tuple[Tensor, dict[str, Any]]]) -> None:
         """Copy these values to parameters and states."""
-        for index, (param, (value, state)) in enumerate(zip(self.params, values, strict=True)):
+        for index, (value, state) in enumerate(values):
             with torch.no_grad():
-                param.copy_(value.reshape(param.shape))
+                tensors = self._tensors(index)
+                tensors[PARAM].copy_(value.reshape(tensors[PARAM].shape))
                 for key, each in state.items():
                     if key != "step":
                         is_shared = key in self.group_state_keys
-                        holder = self.group(index) if is_shared else self.optimizer.state[param]
+                        holder = self.group(index) if is_shared else tensors
                         holder[key].copy_(each.reshape(holder[key].shape))
+
+    def _tensors(self, index: int) -> dict[str, Tensor]:
+        """Return a parameter and its states, or those of a piece, by key."""
+        param = self.params[0 if self.in_pieces else index]
+        state = self.optimizer.state[param]
+        tensors = {PARAM: param, **{key: torch.as_tensor(value) for key, value in state.items()}}
+        if not self.in_pieces:
+            return tensors
+        like = list(map(tuple, self.shapes))
+        found = {key: value for key, value in tensors.items() if key == "step"}
+        found[PARAM] = _piece(param, like, like, index)
+        pieces = [torch.empty(shape, device="meta") for shape in like]
+        for each in self.rule.cls.rule.states:
+            shapes = shapes_in_pieces(self.rule.cls.rule, each, pieces, self.group(0))
+            if each.key in tensors and shapes[index] is not None:
+                stored_shapes = like if each.shape == "like" else shapes
+                found[each.key] = _piece(tensors[each.key], stored_shapes, shapes, index)
+        return found
+
+
+def _takes_pieces(rule: Any) -> bool:
+    """Tell whether the parameters may be pieces: an elementwise rule sees no pieces."""
+    has_blocks_across_pieces = bool(rule.quantized_states)
+    return not (rule.elementwise or rule.inputs or has_blocks_across_pieces)
+
+
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+
+def _piece(tensor: Tensor, stored_shapes: Sequence[Any], shapes: Sequence[Any], index: int) -> Any:
+    """Return a piece of a state; a stored shape is None if a piece has no values in it."""
+    sizes = [0 if shape is None else prod(shape) for shape in stored_shapes]
+    return tensor.detach().view(-1).split(sizes)[index].view(shapes[index])
 
 
 def _other_shape(tensor: Tensor) -> tuple[int, ...]:

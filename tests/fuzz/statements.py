@@ -282,7 +282,7 @@ class StatementGenerator:
         return [f"{a}, {b} = {self.value(nature, 1)}, {self.value(nature, 1)}"]
 
     def matrix_op(self, level: int) -> list[str]:
-        """Return a call of a matrix op, sometimes inside another call."""
+        """Return a call of a matrix op, sometimes inside another call, or between two reads."""
         indent = "    " * level
         if not self.draw.has_axes:
             return []
@@ -292,7 +292,19 @@ class StatementGenerator:
         call = f"orthogonalize({x}, {self.poly}, {self.draw.pick('1', '2')}, {least}{options})"
         if self.draw.chance(0.2):
             call = f"orthogonalize({call}, {self.poly}, 1, 0.5)"
+        if self.draw.chance(0.25):
+            return [indent + line for line in self.reads_around(call)]
         return [indent + self.assign_one_of("tensors", call, "x", "y", "z", "g")]
+
+    def reads_around(self, call: str) -> list[str]:
+        """Return statements that read a number, row or column before and after a matrix op."""
+        nature = self.draw.pick("reduced_numbers", "rows", "columns")
+        name, target = self.draw.pick(*LOCALS[nature]), self.draw.pick("x", "y", "z", "g")
+        scaled = call.replace("orthogonalize(", f"orthogonalize((1 + abs({name})) * ", 1)
+        return [
+            self.assign(nature, name, self.value(nature, 1)),
+            self.assign("tensors", target, f"{scaled} * (1 - {name} / (1 + abs({name})))"),
+        ]
 
     def compound_statement(self, kind: str, level: int, depth: int) -> list[str]:
         """Return a compound statement."""

@@ -12,11 +12,11 @@ from planning import WITH_PHASES
 
 import optgen.lowerings.fused_cpu as fused_cpu
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.execution import why_uncut
 from optgen.ir.nodes import RuleError
 from optgen.lowerings.fused_cpu import phased_file
 from optgen.lowerings.fused_cpu.kernel_steps import Step
 from optgen.lowerings.fused_cpu.pass_schedule import Pass, TileSchedule, tiling_strategies
+from optgen.passes.plan_rule import why_uncut
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
 from optgen.spec.read_spec import read_spec

@@ -15,10 +15,10 @@ from torch import Tensor, linalg
 import optgen
 from optgen import emit, use_lowering
 from optgen.ir.evaluate import evaluate
-from optgen.ir.execution import why_uncut
 from optgen.lowerings.foreach import FOREACH
 from optgen.lowerings.forloop import FORLOOP
 from optgen.passes.latex import to_latex
+from optgen.passes.plan_rule import why_uncut
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 from optgen.verification.compare_with_evaluator import iterate_exactly

@@ -8,8 +8,8 @@ import pytest
 from spec_files import CATALOGUE
 from spec_texts import read, spec
 
-from optgen.ir.execution import why_uncut
 from optgen.passes.fused_share import fused_share
+from optgen.passes.plan_rule import why_uncut
 from optgen.spec.read_spec import read_spec
 
 MATRIX = 'require(ndim(p) == 2, "{shape}")'

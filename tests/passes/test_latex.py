@@ -34,6 +34,17 @@ NAMES = [
     "rprop",
 ]
 
+MATRIX_OPS = {
+    "orthogonalize(g, k, 5, 1e-7)": r"_{5}(g_t;\, k, 10^{-7})",
+    "orthogonalize(g, k, 5, 1e-7, divisor='spectral', dtype='float16')": (
+        r"_{5}(g_t;\, k, 10^{-7}, \text{divisor} = \text{spectral}, \text{dtype} = \text{float16})"
+    ),
+    "orthogonalize(g, k, 5, divisor='none', dtype='parameter')": (
+        r"_{5}(g_t;\, k, \text{divisor} = \text{none}, \text{dtype} = \text{parameter})"
+    ),
+}
+"""Matrix ops, and their LaTeX."""
+
 SPEC = '''from optgen.spec import *
 
 @optimizer(paper="")
@@ -393,3 +404,11 @@ def test_no_two_names_look_alike(order: tuple[str, str]) -> None:
     )
     symbols = Symbols(algorithm)
     assert symbols.at("m", "t") != symbols.at("m_t", "t")
+
+
+@pytest.mark.parametrize("op", MATRIX_OPS)
+def test_options_of_a_matrix_op_that_are_not_their_defaults_are_typeset(op: str) -> None:
+    hypers = "lr=hyper(0.1), k=hyper((1.5, -0.5, 0.0))"
+    text = to_latex(read(spec("require(ndim(p) == 2, '')", f"p = p - lr * {op}", hypers=hypers)))
+    assert r"\gamma \operatorname{NewtonSchulz}" + MATRIX_OPS[op] + "\n" in text
+    assert text.count(r"\leftarrow") == 3  # no line for the machine epsilon of the dtype

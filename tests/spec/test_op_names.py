@@ -34,8 +34,9 @@ def test_a_word_has_its_arity_and_never_runs(name: str) -> None:
     parameters = inspect.signature(word).parameters
     required = [p for p in parameters.values() if p.default is p.empty]
 
-    assert len(required) == len(WORDS[name].arguments)
-    assert [*parameters][len(required) :] == [*WORDS[name].keywords]
+    optional = [*WORDS[name].optional_arguments]
+    assert len(required) == len(WORDS[name].arguments) - len(optional)
+    assert [*parameters][len(required) :] == [*optional, *WORDS[name].keywords]
     with pytest.raises(TypeError, match=rf"{name}\(\) is a function of the spec language"):
         word(*[1.0] * len(WORDS[name].arguments))
 

@@ -6,7 +6,7 @@ import pytest
 from conftest import Golden
 from spec_texts import LR, UPDATE, read, spec
 
-from optgen.ir.execution import why_uncut
+from optgen.passes.plan_rule import why_uncut
 from optgen.spec.errors import SpecError
 
 MATRIX = 'require(ndim(p) >= 2, "no matrix: {shape}")'

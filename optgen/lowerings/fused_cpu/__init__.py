@@ -14,7 +14,6 @@ from dataclasses import replace
 
 from optgen.contract.states import QUANTIZED, Shape
 from optgen.ir.algorithm import Algorithm, Hyper
-from optgen.ir.execution import why_uncut
 from optgen.ir.kinds import Axes
 from optgen.ir.plan import Plan
 from optgen.lowerings.fused_cpu.cpp_text import (
@@ -30,7 +29,7 @@ from optgen.lowerings.fused_cpu.phased_file import phased_context
 from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
 from optgen.lowerings.lowering import Context, Lowering
 from optgen.passes import all_passes
-from optgen.passes.plan_rule import plan, plans, run_own
+from optgen.passes.plan_rule import plan, plans, run_own, why_uncut
 from optgen.passes.prepare_for_kernels import (
     is_one_sweep,
     legend_of_choices,

@@ -13,7 +13,6 @@ from itertools import count
 from typing import Any
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.execution import why_not_in_triton
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import Ref
 from optgen.ir.plan import Finish, Plan, Sweep, WideCall
@@ -41,6 +40,7 @@ from optgen.lowerings.lowering import Lowering
 from optgen.passes.all_passes import FUSED_TRITON as TRITON_PASSES
 from optgen.passes.plan_rule import target_plans
 from optgen.passes.prepare_for_kernels import load_device_scalars
+from optgen.passes.recognize_rules import why_not_in_triton
 from optgen.passes.split_finishes import (
     first_part,
     partial_sums,

@@ -7,26 +7,23 @@ from dataclasses import fields
 
 from optgen.contract.states import StateEntry
 from optgen.ir.algorithm import Algorithm, State
-from optgen.ir.execution import (
-    updates_matrices_independently,
-    why_not_in_triton,
-    why_uncut,
-    widens_in_python,
-)
-from optgen.ir.nodes import Call, Const, Expr, Ref, RuleError
+from optgen.ir.execution import updates_matrices_independently
+from optgen.ir.nodes import Call, Const, Expr, Ref
 from optgen.ir.ops import OPS
 from optgen.ir.plan import MatrixCall, Plan
 from optgen.lowerings.optimizer.constructor import backfill, keys_that_torch_lacks
 from optgen.lowerings.python.literals import literal
 from optgen.passes.fused_share import fused_share
 from optgen.passes.outline_sweeps import outline_sweeps
-from optgen.passes.plan_rule import plans
+from optgen.passes.plan_rule import plans, why_uncut
 from optgen.passes.prepare_rule import facts_read
 from optgen.passes.recognize_rules import (
     codes_readers,
     is_scatter_add,
     scale_is_ignored,
     skip_count,
+    why_not_in_triton,
+    widens_in_python,
 )
 
 _ALWAYS = ("name", "states", "hypers")
@@ -179,8 +176,7 @@ def _name_or_number(expr: Expr) -> str | float:
             return value
         case Call("neg", (Const(int() | float() as value),)):
             return -value
-    message = "an operand of a matrix op beside its matrix is a hyperparameter or a number"
-    raise RuleError(expr.place, message, "declare a hyper for the value that is computed here")
+    raise TypeError(f"an operand of a matrix op is computed: {expr!r}")
 
 
 def _matrices(all_plans: Sequence[Plan]) -> tuple[str, ...]:

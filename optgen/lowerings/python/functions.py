@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 
 from optgen.ir.algorithm import Algorithm, State
-from optgen.ir.execution import widens_in_python
 from optgen.ir.kinds import PARAM
 from optgen.ir.nodes import (
     Assign,
@@ -34,6 +33,7 @@ from optgen.lowerings.lowering import Context
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.literals import annotation, comment
 from optgen.passes.extract_subexpressions import Draws, is_item, reuse_item_names
+from optgen.passes.recognize_rules import widens_in_python
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from optgen.ir.execution import widens_in_python
 from optgen.ir.nodes import Assign, Ref, assigns, names_assigned, names_read, rename_program
 from optgen.ir.plan import Finish, Plan, Stream, Sweep
 from optgen.ir.reserved_in_python import plural
@@ -16,6 +15,7 @@ from optgen.lowerings.python.functions import (
 )
 from optgen.lowerings.python.literals import Quote
 from optgen.lowerings.python.syntax import SmallValues, Syntax, filled_in
+from optgen.passes.recognize_rules import widens_in_python
 from optgen.passes.select_torch_ops import select_torch_ops
 from optgen.passes.torch_ops import Branch, Instruction, Op, Reduce, live_tensors, numbers_read
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from optgen.ir.algorithm import State
-from optgen.ir.execution import widens_in_python
 from optgen.ir.kinds import Axes, Kind, Stage, kind_of
 from optgen.ir.nodes import Call, Expr, Ref, always_assigned, assigns, expressions
 from optgen.ir.plan import Finish, Plan, Sweep, reads
@@ -22,6 +21,7 @@ from optgen.lowerings.python.expression_printer import (
 )
 from optgen.lowerings.python.functions import guarded_lines
 from optgen.passes.extract_subexpressions import Draws
+from optgen.passes.recognize_rules import widens_in_python
 
 _PRINTER = PythonPrinter({}, {})
 

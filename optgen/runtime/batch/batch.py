@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from optgen.contract.states import fact_holds
-from optgen.runtime.rule import Group, Rule
+from optgen.runtime.rule import Group, OptimizerLike, Rule
 from optgen.runtime.tensors.dtensor import all_plain
 from optgen.runtime.tensors.layout import streams_to_copy
 from optgen.runtime.tensors.quantized import QuantizedTensor
@@ -61,6 +61,9 @@ class Batch:
     # Meta tensors with the shapes of whole parameters in the group's view; empty without a view.
     meta_views: list[Tensor] = field(default_factory=list)
     view_copies: list[ViewCopy] = field(default_factory=list)
+    in_pieces: bool = False  # whether `members` are pieces of the group's parameters
+    # Of a batch in pieces: the dicts of the pieces' parameters; `dicts` are the pieces' own.
+    whole_dicts: list[dict[str, Any]] = field(default_factory=list)
     memo: dict[str, Any] = field(default_factory=dict)  # backends' cache, valid for this signature
     parts: list[Batch] = field(default_factory=list)  # one per dispatch key, if there are several
     # Of a part: the indices of its tensors in the whole batch.
@@ -78,6 +81,11 @@ class Batch:
     def seen_params(self) -> list[Tensor]:
         """Return whole parameters in the shapes that the rule sees; with a view, meta tensors."""
         return self.meta_views or self.members
+
+    @property
+    def stored_dicts(self) -> list[dict[str, Any]]:
+        """Return the state dicts in the optimizer; pieces of one parameter have the same one."""
+        return self.whole_dicts or self.dicts
 
     @property
     def any_fresh(self) -> bool:
@@ -133,6 +141,7 @@ class Batch:
         self.grads, self.states, self.step_counts = other.grads, other.states, other.step_counts
         self.dicts, self.fresh, self.shapes = other.dicts, other.fresh, other.shapes
         self.meta_views, self.view_copies = other.meta_views, other.view_copies
+        self.whole_dicts = other.whole_dicts
         self._noncontiguous_indices, self._grad_dtypes = (
             other._noncontiguous_indices,
             other._grad_dtypes,
@@ -143,7 +152,7 @@ class Batch:
         """Drop all tensors, so that none stays alive until the next step."""
         self.group, self.members, self.params, self.grads = {}, [], [], []
         self.states, self.step_counts, self.dicts, self.fresh = [], [], [], {}
-        self.meta_views, self.view_copies = [], []
+        self.meta_views, self.view_copies, self.whole_dicts = [], [], []
         self.shapes, self._noncontiguous_indices, self._grad_dtypes = [], None, None
 
     def split_into_parts(self) -> None:
@@ -193,7 +202,8 @@ class Batch:
         part.members, part.params, part.grads = map(pick, (self.members, self.params, self.grads))
         part.states = [_all_or_none(pick(column)) for column in self.states]
         part.step_counts, part.dicts = pick(self.step_counts), pick(self.dicts)
-        part.meta_views = pick(self.meta_views)
+        part.in_pieces = self.in_pieces
+        part.meta_views, part.whole_dicts = pick(self.meta_views), pick(self.whole_dicts)
         picked = set(indices) if self.view_copies else ()
         part.view_copies = [each for each in self.view_copies if each.param_index in picked]
         part.fresh = {key: pick(flags) for key, flags in self.fresh.items()}
@@ -311,6 +321,12 @@ def codes_in_other_order(rule: Rule, batch: Batch) -> bool:
         for param, state in zip(batch.params, column, strict=False)
         if type(state) is QuantizedTensor
     )
+
+
+def has_pieces(optimizer: OptimizerLike) -> bool:
+    """Tell whether a group's view cuts parameters into pieces, which no cached step reads."""
+    rule = optimizer.rule
+    return any(rule.pieces(group) is not None for group in optimizer.param_groups)
 
 
 def codes_obstacle(rule: Rule, batch: Batch, lowering: str) -> str:

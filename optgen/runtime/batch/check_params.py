@@ -25,7 +25,8 @@ from torch import Tensor
 from optgen.contract.states import VIEW
 from optgen.runtime.batch.step_context import OptimizerWithContext, OriginalParams
 from optgen.runtime.rule import Group, OptimizerLike, Rule
-from optgen.runtime.tensors.group_view import check_form, in_view
+from optgen.runtime.tensors.dtensor import is_dtensor
+from optgen.runtime.tensors.group_view import Pieces, View, check_form, each_seen
 from optgen.runtime.tensors.sharding import shard_sizes, sharding_of
 from optgen.runtime.torch_private import flattened_by_fsdp, is_flat_parameter, local_tensor
 
@@ -85,16 +86,29 @@ def _check_group(
         check_form(view)
         if not must_fit:
             return
-        for param, viewed_param in zip(params, in_view(view, params), strict=True):
+        for param in params:
+            seen = each_seen(view, param)
             if not rule.elementwise:
-                shard_sizes(param, viewed_param.shape)
+                _check_sharding_in_view(param, view, seen)
             try:
-                check_viewed(optimizer, viewed_param)
+                for viewed_param in seen:
+                    check_viewed(optimizer, viewed_param)
             except ValueError as error:
                 shape = tuple(param.shape)
                 raise ValueError(f"view={view} of a parameter of shape {shape}: {error}") from None
     except ValueError as error:
         raise ValueError(f"group {index}: {error}") from None
+
+
+def _check_sharding_in_view(param: Tensor, view: View | Pieces, seen: list[Tensor]) -> None:
+    """Raise a ValueError if the shards of a parameter are no shards of its view."""
+    if not isinstance(view, list):
+        shard_sizes(param, seen[0].shape)
+    elif is_dtensor(type(param)):
+        raise ValueError(
+            f"a parameter of shape {tuple(param.shape)} is a DTensor, and view={view} cuts it into "
+            "pieces: shards are no shards of the pieces; give the model a parameter for each piece"
+        )
 
 
 def note_narrow_params(rule: Rule, groups: Iterable[Group]) -> None:

@@ -43,6 +43,7 @@ from optgen.runtime.batch.gradients import (
     params_and_gradients,
 )
 from optgen.runtime.batch.group_states import create_group_states, group_state_columns
+from optgen.runtime.batch.pieces import cut_into_pieces
 from optgen.runtime.batch.step_context import (
     OptimizerWithContext,
     StateSnapshot,
@@ -51,6 +52,7 @@ from optgen.runtime.batch.step_context import (
 )
 from optgen.runtime.rule import Group, OptimizerLike, Rule
 from optgen.runtime.state.create import create_missing, state_keys
+from optgen.runtime.state.pieces import Seen, seen_of_group, suits_parameters
 from optgen.runtime.state.scalars import counts_as_tensors, store_int_counts
 from optgen.runtime.tensors.dtensor import check_not_partial, dtensor_signature, real_local_views
 from optgen.runtime.tensors.group_view import seen_params
@@ -95,7 +97,7 @@ def gather_batches(
         batch = make_batch(optimizer, group, members, grads, states, last, inputs)
         known = context.batch_like(id(group), batch, last)
         if known is None:
-            batch = _rebuild(optimizer, batch, grads, inputs)
+            batch = _rebuild(optimizer, batch, members, grads, inputs)
         else:
             known.take_tensors(batch)
             batch = known
@@ -131,7 +133,7 @@ def finish(optimizer: OptimizerWithContext, stepped: bool) -> None:
     context: StepContext = optimizer._context
     if optimizer.rule.step == "int":
         for batch in context.batches.values():
-            store_int_counts(batch.dicts, batch.step_counts)
+            store_int_counts(batch.stored_dicts, batch.step_counts)
     if not stepped:
         for values, key in context.created_states:
             values.pop(key, None)
@@ -139,33 +141,37 @@ def finish(optimizer: OptimizerWithContext, stepped: bool) -> None:
 
 
 def _rebuild(
-    optimizer: OptimizerWithContext, batch: Batch, grads: Gradients, inputs: Inputs
+    optimizer: OptimizerWithContext,
+    batch: Batch,
+    members: list[Tensor],
+    grads: Gradients,
+    inputs: Inputs,
 ) -> Batch:
     """Check a batch whose signature or dispatch keys are new; return it with all states created."""
     group, rule, context = batch.group, optimizer.rule, optimizer._context
-    check_not_partial(batch.members)
-    check_for_whole_params(optimizer, batch.members)
+    check_not_partial(members)
+    check_for_whole_params(optimizer, members)
     check_not_flat(optimizer, group, context.original_params)
-    check_params(optimizer, group, batch.members)
+    check_params(optimizer, group, members)
     if group.get("fused"):
-        for param in batch.members:
+        for param in members:
             check_fused(param)
     snapshot(optimizer)
     created = create_missing(
         rule,
         optimizer.state,
         group,
-        batch.members,
+        members,
         optimizer.defaults,
         groups=optimizer.param_groups,
     )
     context.created_states += created
     states = States(optimizer.state)
-    batch = make_batch(optimizer, group, batch.members, grads, states, inputs=inputs)
+    batch = make_batch(optimizer, group, members, grads, states, inputs=inputs)
     check_signature(rule, batch)
     created_ids = {(id(values), key) for values, key in created}
     for key in rule.fresh if created else ():
-        batch.fresh[key] = [(id(values), key) in created_ids for values in batch.dicts]
+        batch.fresh[key] = [(id(values), key) in created_ids for values in batch.stored_dicts]
     batch.fill_parts()
     return batch
 
@@ -212,14 +218,14 @@ def make_batch(
         inputs: the extra inputs of this step.
     """
     rule, view = optimizer.rule, optimizer.rule.view(group)
-    seen = seen_params(rule, group, members)
+    pieces, seen = rule.pieces(group), seen_of_group(rule, group, members)
     keys = state_keys(rule, group)
     step_keys = [] if rule.step is None else ["step"]
     dicts, are_distinct = states.of(members) if keys or step_keys else ([], False)
     shapes = list(map(_shape, members))
     states_by_key, signature = _fetch_states(rule, group, keys, step_keys, members, seen, dicts)
     extra_columns = input_columns(rule, inputs, members) if rule.inputs else {}
-    signature += [shapes, [] if view is None else [view], [rule.rank(group)]]
+    signature += [shapes, [] if view is None else [view], list(pieces or ()), [rule.rank(group)]]
     signature += [list(map(type, _present(column))) for column in extra_columns.values()]
     has_same_signature = previous is not None and previous.signature == signature
     needs_no_views = (
@@ -244,13 +250,18 @@ def make_batch(
         dispatch_keys=[],
         signature=signature,
         shapes=shapes,
-        needs_no_views=needs_no_views and view is None,
+        needs_no_views=needs_no_views and view is None and pieces is None,
         ordinary=grads.ordinary and (are_distinct or len(set(map(id, members))) == len(members)),
     )
-    if view is not None:
+    if not (view is None and pieces is None):
         check_for_whole_params(optimizer, members)
-        batch.meta_views = seen
+    if view is not None:
+        batch.meta_views = seen_params(rule, group, members)
         view_tensors(rule, batch)
+    if pieces is not None:
+        cut_into_pieces(rule, batch, pieces)
+        columns_by_key = zip(rule.states, batch.states, strict=True)
+        extra_columns = {s.key: column for s, column in columns_by_key if s.step_argument}
     _set_dispatch_keys(rule, batch, previous if has_same_signature else None, extra_columns)
     return batch
 
@@ -288,7 +299,7 @@ def _fetch_states(
     keys: list[str],
     step_keys: list[str],
     members: list[Tensor],
-    seen: list[Tensor],
+    seen: Sequence[Seen],
     dicts: list[dict[str, Any]],
 ) -> tuple[dict[str, list[Any]], list[list[Any]]]:
     """Return the states and step counts by key, and the signature; no states if any is missing."""
@@ -309,7 +320,7 @@ def _fetch_states(
 
 
 def _state_columns(
-    rule: Rule, group: Group, keys: list[str], seen: list[Tensor], dicts: list[dict[str, Any]]
+    rule: Rule, group: Group, keys: list[str], seen: Sequence[Seen], dicts: list[dict[str, Any]]
 ) -> dict[str, list[Any]]:
     """Return the states by key.
 
@@ -320,7 +331,7 @@ def _state_columns(
     columns = {}
     for state in rule.states:
         if state.key in keys:
-            suitable = state.suits_each(seen, group)
+            suitable = suits_parameters(state, seen, group)
             pairs = zip(dicts, suitable, strict=True)
             column = [values[state.key] if is_suitable else None for values, is_suitable in pairs]
             if suitable != [value is not None for value in column]:

@@ -261,7 +261,7 @@ def check_functional(rule: Rule, batch: Batch) -> None:
         param_states[state.key]  # the state itself: a view of it in the batch is no leaf
         for state, column in zip(rule.states, batch.states, strict=True)
         if not (state.step_argument or state.of_group)
-        for param_states, value in zip(batch.dicts, column, strict=False)
+        for param_states, value in zip(batch.stored_dicts, column, strict=False)
         if value is not None
     ]
     written_tensors = [*batch.members, *states]

@@ -14,7 +14,7 @@ from operator import attrgetter
 
 import torch
 
-from optgen.runtime.batch.batch import Batch, codes_obstacle
+from optgen.runtime.batch.batch import Batch, codes_obstacle, has_pieces
 from optgen.runtime.batch.grad_scaler import is_skipped
 from optgen.runtime.batch.step_context import CachedStep, OptimizerWithContext
 from optgen.runtime.fused_cpu import sparse_gradients
@@ -134,7 +134,7 @@ class FusedCpuBackend:
 
         Return None if the next step must gather its tensors.
         """
-        if any(batch.view_copies or batch.has_codes for batch in batches):
+        if any(batch.view_copies or batch.has_codes for batch in batches) or has_pieces(optimizer):
             return None
         kernel, group_ids = _unsharded_kernel(optimizer), updated_group_ids(optimizer, batches)
         if kernel.suspends and single_chunk(kernel, batches).needs_copies:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import chain, compress
 
-from optgen.runtime.batch.batch import Batch
+from optgen.runtime.batch.batch import Batch, has_pieces
 from optgen.runtime.batch.check_params import (
     check_not_flat,
     check_params,
@@ -34,7 +34,7 @@ def first_batches(optimizer: OptimizerWithContext) -> list[Batch]:
     `gather_batches` raises the error later.
     """
     rule, groups = optimizer.rule, optimizer.param_groups
-    if rule.quantized_states:  # the reader cannot read them
+    if rule.quantized_states or has_pieces(optimizer):  # the reader cannot read them
         return []
     if rule.gradient == "sparse_only" or rule.step == "int" or optimizer._context.placeholders:
         return []

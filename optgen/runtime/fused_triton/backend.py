@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from optgen.runtime.batch.batch import Batch, codes_obstacle
+from optgen.runtime.batch.batch import Batch, codes_obstacle, has_pieces
 from optgen.runtime.batch.gather import snapshot
 from optgen.runtime.batch.sparse_rows import gather_rows
 from optgen.runtime.batch.step_context import (
@@ -152,7 +152,7 @@ class FusedTritonBackend:
         Return None if the next step must gather its tensors.
         """
         kept_buckets = self._kept.get(optimizer, {}).get(None)
-        if kept_buckets is None or capturing():
+        if kept_buckets is None or capturing() or has_pieces(optimizer):
             return None
         step_buckets = kept_buckets.find(lambda each: each.is_for(batches))
         if step_buckets is None or step_buckets.marks_fresh:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from itertools import chain, repeat
+from itertools import accumulate, repeat
 from operator import attrgetter
 from typing import Any
 
@@ -14,9 +14,9 @@ from torch import Tensor
 
 from optgen.contract.states import AT_LEAST_FLOAT32
 from optgen.runtime.rule import Group, Rule, State
+from optgen.runtime.state.pieces import Seen, seen_of_group, suits_parameters
 from optgen.runtime.state.scalars import as_scalar, as_scalars
 from optgen.runtime.tensors.dtensor import all_plain, is_dtensor
-from optgen.runtime.tensors.group_view import in_view
 from optgen.runtime.tensors.quantized import QuantizedTensor, spec_like
 from optgen.runtime.tensors.sharding import zeros_for_matrix, zeros_reduced
 from optgen.runtime.torch_private import foreach_clone, local_tensor, numel
@@ -65,15 +65,14 @@ def create_missing(
         return []
     rule.rank(group)  # raises for an invalid rank, before anything is created
     params = list(params)
-    view = rule.view(group)
-    views = params if view is None else in_view(view, params)
+    seen = seen_of_group(rule, group, params)
     with _gc_paused(len(params) * (1 + len(present_states))):
         dicts = [states[param] for param in params]
         if rule.step is not None:
             _create_step_counts(rule, group, params, dicts)
         created: list[CreatedState] = []
         for state in present_states:
-            changed = _create_state(rule, state, group, params, views, dicts, defaults, groups)
+            changed = _create_state(rule, state, group, params, seen, dicts, defaults, groups)
             created += [(values, state.key) for values in changed if state.key in rule.fresh]
     return created
 
@@ -106,14 +105,14 @@ def _create_state(
     state: State,
     group: Group,
     params: list[Tensor],
-    views: list[Tensor],
+    seen: Sequence[Seen],
     dicts: list[dict[str, Any]],
     defaults: Mapping[str, Any],
     groups: Iterable[Group],
 ) -> list[dict[str, Any]]:
     """Create one state where it is missing; return the dicts that lacked it."""
     missing_indices = []
-    suits = state.suits_each(views, group)
+    suits = suits_parameters(state, seen, group)
     for index, values in enumerate(dicts):
         value = values.get(state.key)
         if value is None:
@@ -127,11 +126,11 @@ def _create_state(
         elif value.is_sparse:  # torch keeps SGD's momentum as sparse as its gradients
             values[state.key] = value.to_dense()
     lacking_params = [params[i] for i in missing_indices]
-    lacking_views = [views[i] for i in missing_indices]
+    lacking_seen = [seen[i] for i in missing_indices]
     initial = (
         _indices(rule, state, group, lacking_params, groups)
         if state.init == "index"
-        else _initial_values(rule, state, group, lacking_params, lacking_views, defaults)
+        else _initial_values(rule, state, group, lacking_params, lacking_seen, defaults)
     )
     for index, value in zip(missing_indices, initial, strict=True):
         dicts[index][state.key] = value
@@ -163,10 +162,14 @@ def _initial_values(
     state: State,
     group: Mapping[str, Any],
     params: list[Tensor],
-    views: list[Tensor],
+    seen: Sequence[Seen],
     defaults: Mapping[str, Any],
 ) -> Sequence[Tensor]:
     """Return a state's initial values for several parameters, made by few calls if possible."""
+    if state.shape != "like" and seen and isinstance(seen[0], list):
+        pairs = zip(params, seen, strict=True)
+        return [_values_of_pieces(rule, state, group, *pair, defaults) for pair in pairs]
+    views: list[Tensor] = seen  # type: ignore[assignment]
     if state.init == 0 and state.shape == "like" and not state.is_quantized:
         if state.dtype is None:
             return list(map(torch.zeros_like, params))
@@ -185,6 +188,20 @@ def _initial_values(
             return _copied_zeros(state, params, views, rule.rank(group))
     pairs = zip(params, views, strict=True)
     return [_initial_value(rule, state, group, param, view, defaults) for param, view in pairs]
+
+
+def _values_of_pieces(
+    rule: Rule,
+    state: State,
+    group: Group,
+    param: Tensor,
+    pieces: list[Tensor],
+    defaults: Mapping[str, Any],
+) -> Tensor:
+    """Return the initial values of the pieces of a parameter, one after the other, as a vector."""
+    suitable = [each for each in pieces if state.suits(each, group)]
+    values = _initial_values(rule, state, group, [param] * len(suitable), suitable, defaults)
+    return torch.cat([value.reshape(-1) for value in values])
 
 
 def _initial_codes(
@@ -222,13 +239,27 @@ def _indices(
     params: list[Tensor],
     groups: Iterable[Group],
 ) -> Sequence[Tensor]:
-    """Return each parameter's index among all parameters, as a scalar state."""
+    """Return each parameter's index among all parameters, as a scalar state.
+
+    Each piece of a parameter counts as a parameter; the state is the vector of their indices.
+    """
     if not params:
         return []
-    all_params = chain.from_iterable(each["params"] for each in groups)
-    indices = {id(param): float(index) for index, param in enumerate(all_params)}
-    dtype = dtype_of(state, params[0].dtype)
-    return [as_scalar(indices[id(param)], rule, group, param, dtype) for param in params]
+    counts = ((p, len(rule.pieces(each) or [p])) for each in groups for p in each["params"])
+    counted, sizes = zip(*counts, strict=True)
+    first = dict(zip(map(id, counted), accumulate(sizes, initial=0), strict=False))
+    dtype, pieces = dtype_of(state, params[0].dtype), rule.pieces(group)
+    if pieces is None:
+        return [as_scalar(float(first[id(p)]), rule, group, p, dtype) for p in params]
+    return [
+        torch.stack(
+            [
+                as_scalar(float(first[id(p)] + position), rule, group, p, dtype)
+                for position in range(len(pieces))
+            ]
+        )
+        for p in params
+    ]
 
 
 def _copied_zeros(

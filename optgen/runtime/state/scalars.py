@@ -139,7 +139,10 @@ def _copies_on_cpu(tensors: Sequence[Tensor]) -> list[Tensor]:
         by_device_and_dtype.setdefault((tensor.device, tensor.dtype), []).append(index)
     result = list(tensors)
     for indices in by_device_and_dtype.values():
-        values = torch.stack([tensors[index].detach().reshape(()) for index in indices]).cpu()
-        for index, value in zip(indices, values.unbind(), strict=True):
-            result[index] = value.clone()  # a checkpoint would store the whole stack with a view
+        chosen = [tensors[index] for index in indices]
+        values = torch.cat([tensor.detach().reshape(-1) for tensor in chosen]).cpu()
+        sizes = [tensor.numel() for tensor in chosen]
+        for index, value in zip(indices, values.split(sizes), strict=True):
+            # A checkpoint would store all values with a view.
+            result[index] = value.clone().view(tensors[index].shape)
     return result

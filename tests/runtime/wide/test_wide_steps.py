@@ -26,7 +26,7 @@ from torch import Tensor
 
 import optgen
 from optgen import explain, use_lowering
-from optgen.ir.execution import why_not_in_triton
+from optgen.passes.recognize_rules import why_not_in_triton
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
