@@ -146,6 +146,7 @@ def with_state_dtypes(
     copies = [part.copy() for part in parts]
     states = {declared_key(state): state for part in copies for _, state in part.states}
     _check_keys(by_key, states, name)
+    _check_map((default, *by_key.values()), quantized_options, name)
     if default:
         suits = _may_have_codes if default in QUANTIZATIONS else _is_tensor
         _check_default(copies[0], default, suits, name)
@@ -168,6 +169,16 @@ def _check_dtypes(dtypes: Iterable[str | None], may_quantize: bool, name: str) -
         if dtype not in allowed:
             listed = ", ".join(map(repr, allowed))
             raise CompositionError(f"{name}: {dtype!r} is no dtype of a state; it is {listed}")
+
+
+def _check_map(dtypes: Iterable[str | None], options: Mapping[str, int | str], name: str) -> None:
+    """Check that one of the dtypes has the map that is asked for."""
+    formats = [QUANTIZATIONS[dtype] for dtype in dtypes if dtype in QUANTIZATIONS]
+    maps = [each for quantization in formats for each in quantization.maps]
+    chosen = options.get("map")
+    if maps and chosen is not None and chosen not in maps:
+        listed = ", ".join(map(repr, maps))
+        raise CompositionError(f"{name}: no state has the map {chosen!r}; there are {listed}")
 
 
 def _check_default(
@@ -235,6 +246,8 @@ def _declare(
     options: dict[str, int | str] = {} if dtype is None else {"dtype": dtype}
     if dtype in QUANTIZATIONS:
         options |= quantized_options
+        if options.get("map") not in QUANTIZATIONS[dtype].maps:  # a map of another state
+            options.pop("map", None)
     for name, value in options.items():
         state.keywords.append(ast.keyword(name, ast.Constant(value)))
 
