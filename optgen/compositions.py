@@ -35,7 +35,7 @@ class StateDtype:
 
     default: str | None
     by_key: tuple[tuple[str, str | None], ...]
-    quantized_options: tuple[tuple[str, int | str], ...] = ()  # for states in 8 bits
+    quantized_options: tuple[tuple[str, int | str], ...] = ()  # for states of codes
 
     @property
     def name(self) -> str:
@@ -60,27 +60,29 @@ def state_dtype(default: str | None = None, **by_key: str | None) -> StateDtype:
 def quantized(
     default: str | None = "8bit",
     *,
-    block: int = 256,
-    map: str = "dynamic",
+    block: int | None = None,
+    map: str | None = None,
     min_elements: int = 4096,
     **by_key: str | None,
 ) -> StateDtype:
-    """Keep states in 8 bits: a code for each element, and a float32 scale for each block.
+    """Keep states in few bits: a code for each element, and a float32 scale for each block.
 
     A step computes in float32 or wider, and a checkpoint holds float32.
 
     Args:
-        default: "8bit" for all of the optimizer's states that have the parameter's shape, declare
-            no dtype and do not begin as a copy of the parameter. None leaves them as they are.
-        block: how many consecutive elements share a scale: 64, 128, 256 or 512.
-        map: the values that codes stand for: "dynamic", which are closer together the smaller they
-            are, or "linear".
+        default: "8bit" or "fp8" for all of the optimizer's states that have the parameter's shape,
+            declare no dtype and do not begin as a copy of the parameter. None leaves them as they
+            are.
+        block: how many consecutive elements share a scale: 64, 128, 256 or 512; by default 256.
+        map: the values that codes of "8bit" stand for: "dynamic", which are closer together the
+            smaller they are, or "linear". Codes of "fp8" are numbers of torch.float8_e4m3fn.
         min_elements: parameters with fewer elements have these states in float32.
         **by_key: the dtypes of some states, also of modifiers, by their checkpoint keys:
             `quantized(exp_avg_sq="float32")`, or `quantized(None, exp_avg="8bit")`.
     """
-    options: dict[str, int | str] = {"block": block, "map": map, "min_elements": min_elements}
-    return StateDtype(default, tuple(by_key.items()), tuple(options.items()))
+    options = {"block": block, "map": map, "min_elements": min_elements}
+    chosen = tuple((key, value) for key, value in options.items() if value is not None)
+    return StateDtype(default, tuple(by_key.items()), chosen)
 
 
 def compose(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 
-from optgen.contract.states import QUANTIZED
 from optgen.ir.algorithm import Algorithm
 from website.entries import Entry
 
@@ -54,7 +53,7 @@ def needs_of(entry: Entry) -> Needs:
         sparse_only=algorithm.gradient == "sparse_only",
         inputs=tuple(state.step_argument for state in algorithm.extra_inputs()),
         has_modes=bool(algorithm.programs),
-        quantized_key=next((s.key for s in algorithm.states if s.dtype == QUANTIZED), ""),
+        quantized_key=next((s.key for s in algorithm.states if s.is_quantized), ""),
         first_step=match[1] if (match := _FIRST_STEP.search(entry.remarks)) else "",
     )
 

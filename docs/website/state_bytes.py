@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
-from optgen.contract.states import AT_LEAST_FLOAT32, QUANTIZED, parts_of_limit
+from optgen.contract.states import AT_LEAST_FLOAT32, parts_of_limit
 from optgen.ir.algorithm import Algorithm, State
 
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
@@ -109,7 +109,7 @@ def _elements(state: State) -> Monomial:
 
 
 def _bytes_per_number(state: State, dtype: str) -> float:
-    if state.dtype == QUANTIZED:
+    if state.is_quantized:
         return 1 + _SCALE / state.block
     if state.dtype == AT_LEAST_FLOAT32:
         return max(_BYTES["float32"], _BYTES[dtype])

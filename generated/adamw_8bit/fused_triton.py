@@ -79,8 +79,8 @@ def adamw_8bit_step_on_elements(
     """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
-    exp_avg = load_coded(exp_avgs, exp_avg_scales, lanes, mask, 256, False).to(dtype)
-    exp_avg_sq = load_coded(exp_avg_sqs, exp_avg_sq_scales, lanes, mask, 256, False).to(dtype)
+    exp_avg = load_coded(exp_avgs, exp_avg_scales, lanes, mask, 256, "dynamic").to(dtype)
+    exp_avg_sq = load_coded(exp_avg_sqs, exp_avg_sq_scales, lanes, mask, 256, "dynamic").to(dtype)
     maximize = tl.load(scalars)
     decay_factor = tl.load(scalars + 1)
     one_minus_beta1 = tl.load(scalars + 2)
@@ -105,8 +105,8 @@ def adamw_8bit_step_on_elements(
     param = param - step_size * div(exp_avg, sqrt(exp_avg_sq) + scaled_eps)
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
-    store_coded(exp_avgs, exp_avg_scales, exp_avg, lanes, mask, 256, False)
-    store_coded(exp_avg_sqs, exp_avg_sq_scales, exp_avg_sq, lanes, mask, 256, False)
+    store_coded(exp_avgs, exp_avg_scales, exp_avg, lanes, mask, 256, "dynamic")
+    store_coded(exp_avg_sqs, exp_avg_sq_scales, exp_avg_sq, lanes, mask, 256, "dynamic")
 
 
 @triton.jit(do_not_specialize=["num_tensors"])

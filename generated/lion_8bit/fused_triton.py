@@ -58,7 +58,7 @@ def lion_8bit_step_on_elements(
     """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
-    exp_avg = load_coded(exp_avgs, exp_avg_scales, lanes, mask, 256, False).to(dtype)
+    exp_avg = load_coded(exp_avgs, exp_avg_scales, lanes, mask, 256, "dynamic").to(dtype)
     maximize = tl.load(scalars)
     decay_factor = tl.load(scalars + 1)
     lr = tl.load(scalars + 2)
@@ -80,7 +80,7 @@ def lion_8bit_step_on_elements(
     exp_avg = exp_avg + one_minus_beta2 * (grad - exp_avg)
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
-    store_coded(exp_avgs, exp_avg_scales, exp_avg, lanes, mask, 256, False)
+    store_coded(exp_avgs, exp_avg_scales, exp_avg, lanes, mask, 256, "dynamic")
 
 
 @triton.jit(do_not_specialize=["num_tensors"])

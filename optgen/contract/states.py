@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Literal
 
+from optgen.contract.quantization import QUANTIZATIONS
+
 Shape = Literal["like", "row", "col", "scalar"] | tuple[str, str]
 
 VIEW: Final = "view"
@@ -23,9 +25,6 @@ MATRIX_SHAPES: Final = (
 
 AT_LEAST_FLOAT32: Final = "at_least_float32"
 """The dtype of a state that is float32 for a parameter of 16 bits, and else the parameter's."""
-
-QUANTIZED: Final = "8bit"
-"""The dtype of a quantized state: codes of 8 bits, and a float32 scale for each block of them."""
 
 FACTS: Final[Mapping[str, Callable[[Sequence[int]], bool]]] = {
     "factored": lambda shape: len(shape) > 1,
@@ -129,9 +128,9 @@ class StateEntry:
     * `of_all`: an `of_group` state that all groups share. Each of them keeps it.
     * `step_argument`: for an extra input, the argument of `step` that passes it; else "". An extra
       input is not kept.
-    * `block`, `map`, `min_elements`: for the dtype "8bit". `block` is the number of elements of a
-      block, and `map` says which values the codes stand for. A parameter with fewer elements than
-      `min_elements` has a float32 state instead.
+    * `block`, `map`, `min_elements`: for a dtype of `QUANTIZATIONS`. `block` is the number of
+      elements of a block, and `map` says which values the codes stand for. A parameter with fewer
+      elements than `min_elements` has a float32 state instead.
     """
 
     key: str
@@ -149,6 +148,16 @@ class StateEntry:
     block: int = 256
     map: str = "dynamic"
     min_elements: int = 4096
+
+    @property
+    def is_quantized(self) -> bool:
+        """Tell whether the state holds codes, except for small parameters."""
+        return self.dtype in QUANTIZATIONS
+
+    @property
+    def width(self) -> str:
+        """The width of a quantized state's codes in words, such as "8 bits"."""
+        return QUANTIZATIONS[self.dtype].name if self.dtype else ""
 
     @cached_property
     def condition(self) -> Condition | None:

@@ -12,7 +12,6 @@ from optgen.contract.states import (
     AT_LEAST_FLOAT32,
     FACTS,
     MATRIX_SHAPES,
-    QUANTIZED,
     RANK,
     StateEntry,
     size_limit,
@@ -41,10 +40,6 @@ Default = float | int | bool | str | None | tuple[float | int | None, ...]
 
 NARROW_DTYPES = ("bfloat16", "float16")
 """Dtypes of 16 bits that a state can declare."""
-QUANTIZED_BLOCKS = (64, 128, 256, 512)
-"""Numbers of elements that a block of a quantized state may have."""
-QUANTIZED_MAPS = ("dynamic", "linear")
-"""Values that the codes may stand for: see `ir/rounding.py`."""
 
 
 @dataclass(frozen=True)
@@ -231,8 +226,8 @@ class Algorithm:
 
     @property
     def has_codes(self) -> bool:
-        """Tell whether a state is kept in 8 bits."""
-        return any(state.dtype == QUANTIZED for state in self.states)
+        """Tell whether a state is kept in codes."""
+        return any(state.is_quantized for state in self.states)
 
     @property
     def has_storage_ops(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.contract.states import AT_LEAST_FLOAT32, FACTS, QUANTIZED, RANK, fact_holds
+from optgen.contract.states import AT_LEAST_FLOAT32, FACTS, RANK, fact_holds
 from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.kinds import Axes, Kind, declared_kinds, height, kind_of, width
 from optgen.ir.meanings import MEANINGS
@@ -330,7 +330,7 @@ def stored_value(state: State, value: Tensor, storage_dtype: torch.dtype | None 
     The value is rounded to the dtype that the state declares. If it declares none, the value is
     rounded to `storage_dtype`, the parameter's, unless this is None or the state is "scalar".
     """
-    if state.dtype == QUANTIZED:
+    if state.is_quantized:
         return quantized(value, state.block, state.map, state.min_elements)
     if state.dtype == AT_LEAST_FLOAT32 and storage_dtype is not None:
         storage_dtype = torch.promote_types(storage_dtype, torch.float32)

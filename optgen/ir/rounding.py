@@ -6,15 +6,19 @@ is exact in float64.
 
 A quantized state is stored in blocks. Consecutive elements in memory form a block. A block is
 stored as its scale, which is the largest magnitude in it, and a code for each element. A code is a
-sign and a number c from 0 to 127, which stands for a share of the scale.
+sign and a number c from 0 to 127, which stands for a share of the largest magnitude.
 
 * "linear": the share is c / 127.
 * "dynamic": shares are closer together the smaller they are. Let L(2**e * (1 + f)) = e + f for
   whole e and 0 <= f < 1, which is log2 with a straight line from one power of 2 to the next. The
   share u of a code c above 0 has L(u) = 4 * L((c + 1) / 128). So code 127 is 1, code 1 is 2**-24,
   and code 0 is 0.
+* "e4m3": the share is a number of the format float8_e4m3fn, divided by its largest number, 448.
+  Such a number has 4 significant bits, and is a multiple of 2**-9. The scale is stored divided by
+  448.
 
-A value gets the nearest code: c is rounded to an integer, ties to even (of c + 1 if "dynamic").
+A value gets the nearest code: c is rounded to an integer, ties to even (of c + 1 if "dynamic"; to
+an even last bit of the number if "e4m3").
 There is one exception: if no value of a block has its sign bit set, c is at least 1 for values that
 are not 0. So a mean of squares, by which a rule divides, does not become 0.
 
@@ -95,6 +99,11 @@ def nearest_shares(shares: Tensor, code_map: str, not_zero: Tensor) -> Tensor:
     """Return the nearest shares that codes stand for. Where `not_zero`, code 0 is left out."""
     if code_map == "linear":
         return torch.maximum((shares * 127).round(), not_zero) / 127
+    if code_map == "e4m3":
+        spacings = torch.ldexp(torch.ones_like(shares), (shares * 448).frexp().exponent - 4)
+        spacings = spacings.clamp(min=2.0**-9)
+        nearest = (shares * 448 / spacings).round() * spacings
+        return torch.maximum(nearest, not_zero * 2.0**-9) / 448
     fourth_roots = _piecewise_exp2(_piecewise_log2(shares) / 4)
     codes_plus_1 = torch.maximum((128 * fourth_roots).round(), 1.0 + not_zero)
     nearest = _piecewise_exp2(4 * _piecewise_log2(codes_plus_1 / 128))

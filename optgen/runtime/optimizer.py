@@ -28,6 +28,7 @@ from optgen.runtime.light_optimizer import LightOptimizer, with_step_hooks
 from optgen.runtime.rule import Rule
 from optgen.runtime.state import checkpoint
 from optgen.runtime.state.create import create_missing
+from optgen.runtime.state.foreign_states import decode_foreign_states
 from optgen.runtime.torch_private import (
     called_to_init_state,
     check_graph_capture,
@@ -177,8 +178,10 @@ class GeneratedOptimizer(LightOptimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state dict of this class, or of torch's class of the same name.
 
-        A state gets its parameter's dtype, as in torch, unless the rule declares a dtype.
+        A state gets its parameter's dtype, as in torch, unless the rule declares a dtype. States of
+        8 bits of bitsandbytes, and of 8 bits, 4 bits and fp8 of torchao, are decoded.
         """
+        state_dict = decode_foreign_states(self.rule, state_dict)
         with checkpoint.preserve_declared_dtypes(self, self.rule):
             super().load_state_dict(state_dict)
 

@@ -17,7 +17,6 @@ from torch import Tensor
 from optgen.contract.states import (
     FACTS,
     MATRIX_SHAPES,
-    QUANTIZED,
     RANK,
     VIEW,
     Condition,
@@ -43,11 +42,6 @@ class State(StateEntry):
     def is_host_scalar(self) -> bool:
         """Tell whether the state is a scalar that the host may compute, like a step count."""
         return self.shape == "scalar" and not self.on_device
-
-    @property
-    def is_quantized(self) -> bool:
-        """Tell whether the state holds codes of 8 bits, except for small parameters."""
-        return self.dtype == QUANTIZED
 
     def is_present(self, group: Mapping[str, object]) -> bool:
         """Tell whether parameters of this group can have the state; `suits` tests their shapes."""

@@ -7,7 +7,6 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
-from optgen.contract.states import QUANTIZED
 from optgen.ir.algorithm import Algorithm, Hyper, Mode, ModeProgram, State
 from optgen.ir.nodes import Assign, Call, Ref, expressions, walk
 from optgen.ir.reserved_in_python import free_name
@@ -221,9 +220,9 @@ class _Reader:
         if state is not None and state.shape != "like":
             message = f"`{name}` has another shape than the parameter"
             self.source.error(argument, message, "a program works element by element")
-        if state is not None and state.dtype == QUANTIZED:
-            hint = f'leave dtype="8bit" of `{name}` out: a program runs on numbers'
-            self.source.error(argument, f"`{name}` is a state of 8 bits", hint)
+        if state is not None and state.is_quantized:
+            hint = f'leave dtype="{state.dtype}" of `{name}` out: a program runs on numbers'
+            self.source.error(argument, f"`{name}` is a state of {state.width}", hint)
         return name
 
     def _hyper(self, argument: ast.arg) -> Hyper:

@@ -8,11 +8,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from optgen.contract.states import AT_LEAST_FLOAT32, MATRIX_SHAPES, QUANTIZED, SIDES, Shape
+from optgen.contract.quantization import BLOCKS, CODE_MAPS, QUANTIZATIONS
+from optgen.contract.states import AT_LEAST_FLOAT32, MATRIX_SHAPES, SIDES, Shape
 from optgen.ir.algorithm import (
     NARROW_DTYPES,
-    QUANTIZED_BLOCKS,
-    QUANTIZED_MAPS,
     Algorithm,
     Bounds,
     Hyper,
@@ -41,17 +40,16 @@ from optgen.spec.source import Source, calls_of, is_call_of
 
 _QUANTIZED_OPTIONS = {
     "block": Option(
-        lambda v: type(v) is int and v in QUANTIZED_BLOCKS,
-        f"one of {', '.join(map(str, QUANTIZED_BLOCKS))}",
+        lambda v: type(v) is int and v in BLOCKS, f"one of {', '.join(map(str, BLOCKS))}"
     ),
-    "map": one_of(*QUANTIZED_MAPS),
+    "map": one_of(*CODE_MAPS),
     "min_elements": Option(lambda v: type(v) is int and v >= 0, "a whole number of at least 0"),
 }
 _STATE_OPTIONS = {
     "init": Option(lambda v: isinstance(v, str) or is_real(v), "a number or a name"),
     "shape": one_of("like", "row", "col", "scalar", "group", "all", *MATRIX_SHAPES),
     "dtype": one_of(
-        None, AT_LEAST_FLOAT32, "float32", *NARROW_DTYPES, QUANTIZED, "float64", "torch"
+        None, AT_LEAST_FLOAT32, "float32", *NARROW_DTYPES, *QUANTIZATIONS, "float64", "torch"
     ),
     **_QUANTIZED_OPTIONS,
     "when": TEXT,
@@ -195,6 +193,8 @@ class Signature:
                 node, "a state needs its checkpoint key", f'{symbol}=state("exp_avg")'
             )
         check_quantized_options(self.source, node, options)
+        if (quantization := QUANTIZATIONS.get(options.get("dtype") or "")) is not None:
+            options = {"map": quantization.maps[0], "block": quantization.block, **options}
         self._read_size_limit(node, options)
         if (shape := options.get("shape")) in ("group", "all"):
             options |= {"shape": "scalar", "on_device": True, "of_group": True}
@@ -445,26 +445,30 @@ def _check_requires(source: Source, node: ast.FunctionDef) -> None:
 
 
 def check_quantized_options(source: Source, node: ast.Call, options: Mapping[str, Any]) -> None:
-    """Check that only a state of 8 bits has such options, and that it has the parameter's shape."""
-    if options.get("dtype") != QUANTIZED:
-        for option in node.keywords:
-            if option.arg in _QUANTIZED_OPTIONS:
-                hint = f'add dtype="{QUANTIZED}", or remove `{option.arg}`'
-                source.error(option.value, f"`{option.arg}` is for a state of 8 bits", hint)
+    """Check that only a quantized state has such options, and that it has the parameter's shape."""
+    quantization = QUANTIZATIONS.get(options.get("dtype") or "")
+    given = {each.arg: each.value for each in node.keywords if each.arg in _QUANTIZED_OPTIONS}
+    if quantization is None:
+        for name, value in given.items():
+            hint = f'add dtype="8bit", or remove `{name}`'
+            source.error(value, f"`{name}` is for a state of 8 bits", hint)
     elif options.get("shape", "like") != "like":
-        message = f'dtype="{QUANTIZED}" is for a state of the parameter\'s shape'
+        message = f'dtype="{options["dtype"]}" is for a state of the parameter\'s shape'
         source.error(
             node,
             message,
             "remove dtype: a state of another shape is small compared with the parameter",
         )
+    elif options.get("map", quantization.maps[0]) not in quantization.maps:
+        message = f'a state with dtype="{options["dtype"]}" has no map "{options["map"]}"'
+        source.error(given["map"], message, f"its maps: {', '.join(quantization.maps)}")
 
 
 def check_quantized_rule(source: Source, algorithm: Algorithm) -> None:
-    """Check that a rule with states of 8 bits takes no sparse gradients: rows share its blocks."""
+    """Check that a rule with quantized states takes no sparse gradients: rows share its blocks."""
     for state in algorithm.states:
-        if state.dtype == QUANTIZED and algorithm.gradient != "dense":
-            message = f"`{state.symbol}` has 8 bits, in a rule for sparse gradients"
+        if state.is_quantized and algorithm.gradient != "dense":
+            message = f"`{state.symbol}` has {state.width}, in a rule for sparse gradients"
             hint = (
                 f'leave gradient="{algorithm.gradient}" out: rows do not have blocks of their own'
             )

@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from optgen import __version__, jit
-from optgen.contract.states import AT_LEAST_FLOAT32, QUANTIZED
+from optgen.contract.quantization import CODE_MAPS
+from optgen.contract.states import AT_LEAST_FLOAT32
 from optgen.ir import evaluate
 from optgen.ir.algorithm import Algorithm, Hyper, State
 from optgen.ir.evaluate import Member, evaluate_together
@@ -52,7 +53,6 @@ _ROUNDINGS = 4
 """The number of roundings by which a noisy step changes an element."""
 _LARGEST = 1e6
 """The comparison ends before a step that makes an element larger than this."""
-_QUANTIZED_EPS = 2.0**-7
 
 
 class NotComparedError(Exception):
@@ -361,11 +361,11 @@ def _shapes_text(shapes: Iterable[tuple[int, ...]]) -> str:
 
 def _eps(state: State, value: Tensor) -> float:
     """Return the machine epsilon of the dtype that a state declares; 0 if it declares none."""
-    if state.dtype == QUANTIZED and value.numel() >= state.min_elements:
-        return _QUANTIZED_EPS
+    if state.is_quantized and value.numel() >= state.min_elements:
+        return CODE_MAPS[state.map].error
     if state.dtype in (None, AT_LEAST_FLOAT32):
         return 0.0
-    name = "float32" if state.dtype == QUANTIZED else str(state.dtype)
+    name = "float32" if state.is_quantized else str(state.dtype)
     return torch.finfo(getattr(torch, name)).eps
 
 

@@ -89,6 +89,8 @@ WRONG_PARTS: dict[str, tuple[Any, ...]] = {
     "unknown state": ("adamw", state_dtype(exp_avg_sqr="bfloat16")),
     "unknown state, unlike any other": ("adamw", state_dtype(memory="bfloat16")),
     "unknown dtype in quantized": ("adamw", quantized("8bits")),
+    "unknown map in quantized": ("adamw", quantized(map="log")),
+    "a map of other codes": ("adamw", quantized("fp8", map="linear")),
     "8 bits for an unknown state": ("adamw", quantized(exp_avgs="8bit")),
     "8 bits for rows": ("adafactor", quantized(None, row_var="8bit")),
     "8 bits for one number": ("adamw", modifier("schedule_free"), quantized(lr_max="8bit")),

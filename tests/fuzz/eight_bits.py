@@ -1,4 +1,4 @@
-"""Declare states of 8 bits in drawn rules, and bound how far rounding to codes moves them."""
+"""Declare quantized states in drawn rules, and bound how far rounding to codes moves them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from optgen.contract.states import QUANTIZED
-from optgen.ir.algorithm import QUANTIZED_MAPS, Algorithm, State
+from optgen.contract.quantization import CODE_MAPS, QUANTIZATIONS
+from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.rounding import nearest_shares
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
@@ -29,13 +29,14 @@ _MIN_SCALE, _MAX_SCALE = 2.0**-80, 2.0**100  # scales of blocks that can be comp
 
 
 def add_8_bit_states(seed: str | int, text: str) -> str:
-    """Return the text, for some seeds with 8-bit states of the parameter's shape."""
+    """Return the text, for some seeds with quantized states of the parameter's shape."""
     rng = Random(f"codes {seed}")
     if rng.random() > 0.15:
         return text
-    code_map, min_elements = rng.choice(QUANTIZED_MAPS), rng.choice((0, 0, 6))
+    formats = [(dtype, each) for dtype in QUANTIZATIONS for each in QUANTIZATIONS[dtype].maps]
+    (dtype, code_map), min_elements = rng.choice(formats), rng.choice((0, 0, 6))
     block = rng.choice((64, 256))
-    options = f', dtype="{QUANTIZED}", block={block}, map="{code_map}", min_elements={min_elements}'
+    options = f', dtype="{dtype}", block={block}, map="{code_map}", min_elements={min_elements}'
     max_states = rng.choice((0, 0, 1))  # 0: all states
     with_codes = _STATE_LIKE_PARAM.sub(rf"\g<1>{options}\g<2>", text, max_states)
     try:
@@ -46,16 +47,14 @@ def add_8_bit_states(seed: str | int, text: str) -> str:
 
 
 def with_float32_states(algorithm: Algorithm) -> Algorithm:
-    """Return the rule with float32 states in place of 8-bit states."""
-    states = tuple(
-        replace(s, dtype="float32") if s.dtype == QUANTIZED else s for s in algorithm.states
-    )
+    """Return the rule with float32 states in place of quantized states."""
+    states = tuple(replace(s, dtype="float32") if s.is_quantized else s for s in algorithm.states)
     return replace(algorithm, states=states)
 
 
 def round_to_codes(algorithm: Algorithm, values: Mapping[str, Expected]) -> dict[str, Expected]:
-    """Return the values of a step; states of 8 bits are rounded to the numbers of their codes."""
-    states = {s.key: s for s in algorithm.states if s.dtype == QUANTIZED}
+    """Return the values of a step; quantized states are rounded to the numbers of their codes."""
+    states = {s.key: s for s in algorithm.states if s.is_quantized}
     return {
         key: _round_state(expected, states[key])
         if key in states and expected.value.numel() >= states[key].min_elements
@@ -85,7 +84,7 @@ def _round_state(expected: Expected, state: State) -> Expected:
     code_error = e + x.abs() * scale_error / scale
     value, low, high = map(round_to_code, (x, x - code_error, x + code_error))
     # the number of the smallest code above 0
-    smallest = scale * (2.0**-24 if state.map == "dynamic" else 1 / 127)
+    smallest = scale * CODE_MAPS[state.map].smallest / CODE_MAPS[state.map].largest
     value = torch.where(~has_negative & (value == 0) & (x > 0), smallest, value)
     bound = torch.maximum((low - value).abs(), (high - value).abs()) + 2 * scale_error
     bound = bound + torch.where(has_negative, 0.0, smallest)

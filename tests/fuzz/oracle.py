@@ -18,7 +18,7 @@ from fuzz.bounded_tensors import (
     unit_of_plain_tensors,
     watch_branches,
 )
-from optgen.contract.states import AT_LEAST_FLOAT32, QUANTIZED, Shape
+from optgen.contract.states import AT_LEAST_FLOAT32, Shape
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import Member, dtype_of, evaluate_together, exists, properties_of
 from optgen.ir.execution import widens
@@ -184,7 +184,7 @@ def state_dtype(algorithm: Algorithm, key: str, param: Tensor) -> torch.dtype:
         return dtype_of(state, default) if state else default
     if state.dtype == AT_LEAST_FLOAT32:
         return torch.promote_types(param.dtype, torch.float32)
-    if state.dtype == QUANTIZED:
+    if state.is_quantized:
         return torch.float32
     return getattr(torch, state.dtype) if state.dtype else param.dtype
 

@@ -214,6 +214,7 @@ SIGNATURES = {
     "bad block": spec(states='m=state("exp_avg", dtype="8bit", block=100)'),
     "block that is no whole number": spec(states='m=state("exp_avg", dtype="8bit", block=64.0)'),
     "bad map": spec(states='m=state("exp_avg", dtype="8bit", map="log")'),
+    "map of other codes": spec(states='m=state("exp_avg", dtype="fp8", map="linear")'),
     "bad least size": spec(states='m=state("exp_avg", dtype="8bit", min_elements=-1)'),
     "block without codes": spec(states='m=state("exp_avg", block=64)'),
     "codes of a row": spec(states='m=state("exp_avg", dtype="8bit", shape="row")'),

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from optgen.contract.states import QUANTIZED, Shape
+from optgen.contract.states import Shape
 from optgen.ir.algorithm import Algorithm, Hyper
 from optgen.ir.kinds import Axes
 from optgen.ir.plan import Plan
@@ -124,7 +124,7 @@ def _block_codes(algorithm: Algorithm, streams: Iterable[str]) -> list[str]:
     if not codes_readers(algorithm):
         return []
     no_codes = "{0, DYNAMIC}"
-    states = {s.symbol: s for s in algorithm.states if s.dtype == QUANTIZED}
+    states = {s.symbol: s for s in algorithm.states if s.is_quantized}
     items = [
         f"{{{states[name].block}, {states[name].map.upper()}}}" if name in states else no_codes
         for name in streams

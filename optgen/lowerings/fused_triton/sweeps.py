@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from optgen.contract.states import QUANTIZED, Condition
+from optgen.contract.states import Condition
 from optgen.ir.algorithm import State
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import (
@@ -379,12 +379,12 @@ def codes_context(stream: Stream, may_hold_codes: bool) -> Context:
 def coded_state(stream: Stream) -> State | None:
     """Return the state of a stream that may hold codes of 8 bits; None for any other stream."""
     state = stream.state
-    return state if state is not None and state.dtype == QUANTIZED else None
+    return state if state is not None and state.is_quantized else None
 
 
 def _code_format(state: State) -> str:
-    """Return a state's block size and whether its map is linear, as arguments in Triton."""
-    return f"{state.block}, {state.map == 'linear'}"
+    """Return a state's block size and its map, as arguments in Triton."""
+    return f'{state.block}, "{state.map}"'
 
 
 def print_numbers(

@@ -21,6 +21,16 @@ ROUNDER_BITS = tl.constexpr(0x4B400000)
 LINEAR_STEP = tl.constexpr(0.007874015718698502)
 """The float32 nearest to 1 / 127: the distance of neighbouring codes, as a share of their scale."""
 
+E4M3_STEP = tl.constexpr(2.0**-9)
+"""The smallest number above 0 of float8_e4m3fn: numbers below 2**-6 are its multiples."""
+E4M3_SMALLEST_NORMAL = tl.constexpr(0x3C800000)
+"""The bits of 2**-6 as a float32."""
+E4M3_BIAS = tl.constexpr(120 << 23)
+"""The difference between the exponents of a number in float32 and in float8_e4m3fn, in place."""
+E4M3_ROUNDER = tl.constexpr(1.5 * 2.0**14)
+"""Adding this number to one below 2**-6 rounds it to a multiple of 2**-9, ties to even."""
+E4M3_ROUNDER_BITS = tl.constexpr(0x46C00000)
+
 
 @triton.jit
 def scales_at(address, numel, start, BLOCK: tl.constexpr):
@@ -30,29 +40,34 @@ def scales_at(address, numel, start, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def load_coded(stream, scales, lanes, mask, BLOCK: tl.constexpr, LINEAR: tl.constexpr):
+def load_coded(stream, scales, lanes, mask, BLOCK: tl.constexpr, MAP: tl.constexpr):
     """Return the numbers of a stream's elements at these lanes."""
     numbers = tl.load(stream + lanes, mask)
     if stream.dtype.element_ty == tl.int8:
         scale = tl.load(scales + lanes // BLOCK, mask)
-        numbers = decoded(numbers.to(tl.int32), LINEAR) * scale
+        numbers = decoded(numbers.to(tl.int32), MAP) * scale
     return numbers
 
 
 @triton.jit
-def decoded(code, LINEAR: tl.constexpr):
+def decoded(code, MAP: tl.constexpr):
     """Return the numbers that codes stand for, as shares of their scales."""
-    magnitude = tl.abs(code)
-    if LINEAR:
-        share = magnitude.to(tl.float32) * LINEAR_STEP
+    if MAP == "e4m3":
+        magnitude = code & 0x7F
+        subnormal = magnitude.to(tl.float32) * E4M3_STEP
+        normal = ((magnitude << 20) + E4M3_BIAS).to(tl.float32, bitcast=True)
+        share = tl.where(magnitude < 8, subnormal, normal)
+    elif MAP == "linear":
+        share = tl.abs(code).to(tl.float32) * LINEAR_STEP
     else:
+        magnitude = tl.abs(code)
         bits = (magnitude + 1).to(tl.float32).to(tl.int32, bitcast=True) - FOURTH_ROOT
         share = tl.where(magnitude == 0, 0, bits << 2).to(tl.float32, bitcast=True)
     return tl.where(code < 0, -share, share)
 
 
 @triton.jit
-def store_coded(stream, scales, numbers, lanes, mask, BLOCK: tl.constexpr, LINEAR: tl.constexpr):
+def store_coded(stream, scales, numbers, lanes, mask, BLOCK: tl.constexpr, MAP: tl.constexpr):
     """Store numbers in the elements at these lanes; for codes, store the blocks' scales too."""
     if stream.dtype.element_ty != tl.int8:
         tl.store(stream + lanes, numbers.to(stream.dtype.element_ty), mask)
@@ -63,14 +78,14 @@ def store_coded(stream, scales, numbers, lanes, mask, BLOCK: tl.constexpr, LINEA
         blocks: tl.constexpr = numbers.shape[0] // BLOCK
         numbers = tl.reshape(numbers, (blocks, BLOCK))
         bits = numbers.to(tl.int32, bitcast=True)
-        largest_bits = tl.max(bits & MAGNITUDE, axis=1)
+        largest = tl.max(bits & MAGNITUDE, axis=1).to(tl.float32, bitcast=True)
         has_negatives = tl.min(bits, axis=1) < 0
-        scale = largest_bits.to(tl.float32, bitcast=True)
-        in_range = (scale >= SMALLEST_SCALE) & (scale < TOO_LARGE_SCALE)
+        in_range = (largest >= SMALLEST_SCALE) & (largest < TOO_LARGE_SCALE)
+        scale = div(largest, tl.zeros_like(largest) + 448.0) if MAP == "e4m3" else largest
         inverse = div(1.0, tl.where(in_range, scale, 1.0))
-        code = encoded(numbers, inverse[:, None], has_negatives[:, None], LINEAR)
+        code = encoded(numbers, inverse[:, None], has_negatives[:, None], MAP)
         code = tl.where(in_range[:, None], code, 0).to(tl.int8)
-        replacement = tl.where(scale < SMALLEST_SCALE, 0.0, float("nan"))
+        replacement = tl.where(largest < SMALLEST_SCALE, 0.0, float("nan"))
         tl.store(stream + lanes, tl.reshape(code, lanes.shape), mask)
         first_lanes = tl.min(tl.reshape(lanes, (blocks, BLOCK)), axis=1)
         scale_addresses = scales + first_lanes // BLOCK
@@ -82,10 +97,15 @@ def store_coded(stream, scales, numbers, lanes, mask, BLOCK: tl.constexpr, LINEA
 
 
 @triton.jit
-def encoded(numbers, inverse, has_negatives, LINEAR: tl.constexpr):
+def encoded(numbers, inverse, has_negatives, MAP: tl.constexpr):
     """Return the codes of numbers, given the inverse of their block's scale."""
     share = (numbers * inverse).to(tl.int32, bitcast=True) & MAGNITUDE
-    if LINEAR:
+    if MAP == "e4m3":
+        near = share.to(tl.float32, bitcast=True) + E4M3_ROUNDER
+        subnormal = near.to(tl.int32, bitcast=True) - E4M3_ROUNDER_BITS
+        normal = (share - E4M3_BIAS + 0x7FFFF + ((share >> 20) & 1)) >> 20
+        magnitude = tl.where(share < E4M3_SMALLEST_NORMAL, subnormal, normal)
+    elif MAP == "linear":
         near = share.to(tl.float32, bitcast=True) * 127.0 + ROUNDER
         magnitude = near.to(tl.int32, bitcast=True) - ROUNDER_BITS
     else:
@@ -95,4 +115,6 @@ def encoded(numbers, inverse, has_negatives, LINEAR: tl.constexpr):
     # In a block without negative numbers, numbers that are not 0 get at least code 1.
     min_magnitude = tl.where(has_negatives | (numbers == 0.0), 0, 1)
     magnitude = tl.maximum(magnitude, min_magnitude)
+    if MAP == "e4m3":  # the sign is the top bit of a byte
+        return tl.where(numbers.to(tl.int32, bitcast=True) < 0, magnitude - 128, magnitude)
     return tl.where(numbers < 0, -magnitude, magnitude)

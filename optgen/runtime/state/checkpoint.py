@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from optgen.runtime.rule import Group, OptimizerLike, Rule
-from optgen.runtime.state.create import as_stored, dtype_of
+from optgen.runtime.rule import Group, OptimizerLike, Rule, State
+from optgen.runtime.state.create import as_stored, dtype_of, has_codes
 from optgen.runtime.state.scalars import (
     as_scalar,
     copy_scalars_to_cpu,
     scalar_device,
     scalars_on_param_device,
 )
-from optgen.runtime.tensors.quantized import to_numbers
+from optgen.runtime.tensors.quantized import QuantizedTensor, to_numbers
 
 
 def backfill(
@@ -137,8 +137,25 @@ def restore_declared_dtypes(optimizer: OptimizerLike) -> None:
                 is_host_scalar = state.is_host_scalar
                 device = scalar_device(rule, group, param) if is_host_scalar else param.device
                 dtype = dtype_of(state, param.dtype)
+                if _has_format(loaded.value, state, param):
+                    states[state.key] = loaded.value.to(device).clone()
+                    continue
                 numbers = to_numbers(loaded.value)
                 is_shared = numbers is loaded.value  # with the state dict, unless converted
                 value = numbers.to(dtype=dtype, device=device, copy=is_shared)
                 can_encode = state.is_quantized and value.shape == param.shape
                 states[state.key] = as_stored(state, param, value) if can_encode else value
+
+
+def _has_format(value: Tensor, state: State, param: Tensor) -> bool:
+    """Tell whether a tensor has the codes that a state keeps, in the memory order of its parameter.
+
+    Codes are loaded as they are, because encoding their numbers may round a scale differently.
+    """
+    return (
+        isinstance(value, QuantizedTensor)
+        and state.is_quantized
+        and has_codes(state, param)
+        and (value.block, value.map) == (state.block, state.map)
+        and (value.shape, value.stride()) == (param.shape, param.stride())
+    )

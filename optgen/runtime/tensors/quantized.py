@@ -1,4 +1,4 @@
-"""A state of 8 bits: a tensor whose memory holds a code for each element, and scales of blocks.
+"""A quantized state: a tensor whose memory holds a code for each element, and scales of blocks.
 
 A block is a run of consecutive elements in memory, whatever the strides. The scales follow the
 codes, at a multiple of 64 bytes, so a kernel finds them from the address of the tensor.
@@ -10,6 +10,10 @@ root is computed from the bits of the share as a float32, which are roughly its 
 are divided by 4, and a constant is added. So no lowering needs a table, and all lowerings compute
 equal codes. There is an exception: with a linear map, a GPU may fuse a product and a sum into one
 rounding. If two codes are equally near, the GPU may then choose the other code.
+
+For the map "e4m3", a code is a number of float8_e4m3fn, with its sign in the top bit. The largest
+such number is 448, so the scale is the largest magnitude divided by 448. The codes are those of
+OptimStateFp8 in torchao.optim.
 
 A number gets the nearest code. In a block without negative numbers, numbers that are not 0 get at
 least code 1, so that a rule can divide by them.
@@ -29,6 +33,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from optgen.contract.constants import SMALLEST_SCALE, TOO_LARGE_SCALE
+from optgen.contract.quantization import CODE_MAPS
 from optgen.runtime.tensors.dtensor import is_dtensor
 from optgen.runtime.torch_private import call_ignoring_overrides, dtensor_spec, local_tensor
 
@@ -48,6 +53,7 @@ _MEMORY_FUNCTIONS = frozenset(
         "untyped_storage",
         "element_size",
         "is_contiguous",
+        "is_inference",
         "is_neg",
         "is_conj",
         "is_complex",
@@ -76,7 +82,7 @@ class QuantizedTensor(Tensor):
     """
 
     block: int  # the elements that share a scale
-    map: str  # from codes to shares of their scale: "linear" or "dynamic"
+    map: str  # from codes to shares of their scale: a key of `CODE_MAPS`
     _memory: Tensor  # the codes, then the scales
 
     @classmethod
@@ -304,18 +310,23 @@ def encode(numbers: Tensor, block_size: int, code_map: str) -> tuple[Tensor, Ten
     count = numbers.numel()
     blocks = pad(numbers, (0, -count % block_size)).view(-1, block_size)
     magnitudes = blocks.abs()
-    scales = magnitudes.amax(dim=1, keepdim=True) if count else blocks.new_zeros((0, 1))
-    are_in_range = (scales >= SMALLEST_SCALE) & (scales < TOO_LARGE_SCALE)
+    largest = magnitudes.amax(dim=1, keepdim=True) if count else blocks.new_zeros((0, 1))
+    are_in_range = (largest >= SMALLEST_SCALE) & (largest < TOO_LARGE_SCALE)
+    scales = largest / CODE_MAPS[code_map].largest
     min_code_is_1 = ~blocks.signbit().any(dim=1, keepdim=True) & (blocks > 0)
     shares = magnitudes.mul_(torch.where(are_in_range, scales, 1.0).reciprocal_())
-    if code_map == "linear":
-        codes = shares.mul_(127).round_()
+    if code_map == "e4m3":
+        magnitude_codes = shares.to(torch.float8_e4m3fn).view(torch.int8)
+        codes = torch.maximum(magnitude_codes, min_code_is_1) - 128 * blocks.signbit()
     else:
-        roots = (shares.view(torch.int32) >> 2).add_(_ROOT_OFFSET).view(torch.float32)
-        codes = roots.mul_(128).round_().sub_(1).clamp_(0, 127)
-    codes = torch.maximum(codes, min_code_is_1.float()).copysign_(blocks)
+        if code_map == "linear":
+            codes = shares.mul_(127).round_()
+        else:
+            roots = (shares.view(torch.int32) >> 2).add_(_ROOT_OFFSET).view(torch.float32)
+            codes = roots.mul_(128).round_().sub_(1).clamp_(0, 127)
+        codes = torch.maximum(codes, min_code_is_1).copysign_(blocks)
     codes = torch.where(are_in_range, codes, 0.0).to(torch.int8)
-    are_finite = scales < TOO_LARGE_SCALE
+    are_finite = largest < TOO_LARGE_SCALE
     stored_scales = torch.where(are_in_range, scales, torch.where(are_finite, 0.0, torch.nan))
     return codes.view(-1)[:count], stored_scales.view(-1)
 
@@ -323,8 +334,12 @@ def encode(numbers: Tensor, block_size: int, code_map: str) -> tuple[Tensor, Ten
 def decode(codes: Tensor, scales: Tensor, block_size: int, code_map: str) -> Tensor:
     """Return the float32 numbers that codes and the scales of their blocks stand for."""
     count = codes.numel()
+    if code_map == "e4m3":
+        codes = codes.view(torch.float8_e4m3fn)
     numbers = pad(codes.to(torch.float32), (0, -count % block_size)).view(-1, block_size)
-    if code_map == "linear":
+    if code_map == "e4m3":
+        shares = numbers
+    elif code_map == "linear":
         shares = numbers.mul_(1 / 127)
     else:
         roots = (numbers.abs() + 1).div_(128).view(torch.int32)

@@ -8,7 +8,8 @@ from dataclasses import replace
 from numbers import Real
 from typing import Any
 
-from optgen.contract.states import AT_LEAST_FLOAT32, QUANTIZED, RANK, Condition
+from optgen.contract.quantization import QUANTIZATIONS
+from optgen.contract.states import AT_LEAST_FLOAT32, RANK, Condition
 from optgen.ir.algorithm import NARROW_DTYPES
 from optgen.spec.composition.check_parts import CompositionError
 from optgen.spec.composition.find_parts import Part, declared_key, option
@@ -131,11 +132,11 @@ def with_state_dtypes(
     Args:
         parts: the optimizer first.
         default: the dtype of the optimizer's states that follow the parameter's dtype, except for
-            single numbers; None leaves these states as they are. "8bit" applies only to states with
+            single numbers; None leaves these states as they are. Codes apply only to states with
             a number for each element that do not begin as a copy of the parameter.
         by_key: the dtypes of some states, also of modifiers, by their checkpoint keys. None is the
             parameter's dtype.
-        quantized_options: the options of states of 8 bits; empty if no dtype may be "8bit".
+        quantized_options: the options of quantized states; empty if no state may be one.
         name: the name of the modifier, for messages.
 
     Raises:
@@ -145,8 +146,9 @@ def with_state_dtypes(
     copies = [part.copy() for part in parts]
     states = {declared_key(state): state for part in copies for _, state in part.states}
     _check_keys(by_key, states, name)
+    _check_map((default, *by_key.values()), quantized_options, name)
     if default:
-        suits = _may_have_codes if default == QUANTIZED else _is_tensor
+        suits = _may_have_codes if default in QUANTIZATIONS else _is_tensor
         _check_default(copies[0], default, suits, name)
         for _, state in copies[0].states:
             if suits(state) and _follows_param(state):
@@ -157,14 +159,26 @@ def with_state_dtypes(
 
 
 def _check_dtypes(dtypes: Iterable[str | None], may_quantize: bool, name: str) -> None:
-    """Check that dtypes are allowed, and that none is "8bit" unless states may be quantized."""
-    allowed = (*_DTYPES, QUANTIZED) if may_quantize else _DTYPES
+    """Check that dtypes are allowed, and that none means codes unless states may be quantized."""
+    allowed = (*_DTYPES, *QUANTIZATIONS) if may_quantize else _DTYPES
     for dtype in dtypes:
-        if dtype == QUANTIZED and not may_quantize:
-            raise CompositionError(f"{name}: write modifiers.quantized() for states of 8 bits")
+        if dtype in QUANTIZATIONS and not may_quantize:
+            raise CompositionError(
+                f"{name}: write modifiers.quantized() for states of {QUANTIZATIONS[dtype].name}"
+            )
         if dtype not in allowed:
             listed = ", ".join(map(repr, allowed))
             raise CompositionError(f"{name}: {dtype!r} is no dtype of a state; it is {listed}")
+
+
+def _check_map(dtypes: Iterable[str | None], options: Mapping[str, int | str], name: str) -> None:
+    """Check that one of the dtypes has the map that is asked for."""
+    formats = [QUANTIZATIONS[dtype] for dtype in dtypes if dtype in QUANTIZATIONS]
+    maps = [each for quantization in formats for each in quantization.maps]
+    chosen = options.get("map")
+    if maps and chosen is not None and chosen not in maps:
+        listed = ", ".join(map(repr, maps))
+        raise CompositionError(f"{name}: no state has the map {chosen!r}; there are {listed}")
 
 
 def _check_default(
@@ -176,7 +190,8 @@ def _check_default(
     if any(map(_follows_param, fitting)) or not tensors:
         return
     if not fitting:
-        message = f"no state of {optimizer.name} has the parameter's shape, so none takes 8 bits"
+        codes = QUANTIZATIONS[default].name
+        message = f"no state of {optimizer.name} has the parameter's shape, so none takes {codes}"
         raise CompositionError(f"{name}: {message}: leave it out")
     message = f"every state of {optimizer.name} declares its dtype, which {default!r} leaves as is"
     raise CompositionError(
@@ -194,9 +209,10 @@ def _check_keys(
             raise CompositionError(f"{name}: no state is called `{key}`: {hint}")
         if not _is_tensor(states[key]):
             raise CompositionError(f"{name}: `{key}` is one number")
-        if dtype == QUANTIZED and not _is_like(states[key]):
+        if dtype in QUANTIZATIONS and not _is_like(states[key]):
+            codes = QUANTIZATIONS[dtype].name
             raise CompositionError(
-                f"{name}: `{key}` does not have the parameter's shape, so it takes no 8 bits"
+                f"{name}: `{key}` does not have the parameter's shape, so it takes no {codes}"
             )
 
 
@@ -216,20 +232,22 @@ def _is_like(state: ast.expr) -> bool:
 
 
 def _may_have_codes(state: ast.expr) -> bool:
-    """Tell whether a default of 8 bits applies. A copy of the parameter would lose digits."""
+    """Tell whether a default of codes applies. A copy of the parameter would lose digits."""
     return _is_like(state) and option(state, "init") != "p"
 
 
 def _declare(
     state: ast.expr, dtype: str | None, quantized_options: Mapping[str, int | str]
 ) -> None:
-    """Give the declaration of a state a dtype, and a state of 8 bits its options."""
+    """Give the declaration of a state a dtype, and a quantized state its options."""
     assert isinstance(state, ast.Call)
-    names = ("dtype", *quantized_options)
+    names = ("dtype", "block", "map", "min_elements")
     state.keywords = [each for each in state.keywords if each.arg not in names]
     options: dict[str, int | str] = {} if dtype is None else {"dtype": dtype}
-    if dtype == QUANTIZED:
+    if dtype in QUANTIZATIONS:
         options |= quantized_options
+        if options.get("map") not in QUANTIZATIONS[dtype].maps:  # a map of another state
+            options.pop("map", None)
     for name, value in options.items():
         state.keywords.append(ast.keyword(name, ast.Constant(value)))
 

@@ -1,7 +1,7 @@
 """Steps of rules with states of 8 bits. An element is stored as a sign and the code of its share.
 
-A share is an element's magnitude, divided by the scale of its block: the largest magnitude there.
-The code is that of the nearest share in a table.
+A share is an element's magnitude, divided by the scale of its block: the scale is the largest
+magnitude there, divided by the largest share. The code is that of the nearest share in a table.
 """
 
 from __future__ import annotations
@@ -26,13 +26,21 @@ def _dynamic_share(k: float) -> float:
     return 2.0 ** (4 * (octave - 7) + whole_quarters) * (1 + quarters - whole_quarters)
 
 
+def _e4m3_share(code: float) -> float:
+    """Return the number of float8_e4m3fn with these bits, or of a point between two of them."""
+    exponent, mantissa = divmod(code, 8)
+    return mantissa * 2.0**-9 if exponent == 0 else (1 + mantissa / 8) * 2.0 ** (exponent - 7)
+
+
 SHARES = {
     "linear": [c / 127 for c in range(128)],
     "dynamic": [0.0, *(_dynamic_share(c + 1) for c in range(1, 128))],
+    "e4m3": [_e4m3_share(c) for c in range(127)],
 }
 LIMITS = {  # the shares at which rounding changes from one code to the next
     "linear": [(c + 0.5) / 127 for c in range(127)],
     "dynamic": [_dynamic_share(c + 1.5) for c in range(127)],
+    "e4m3": [_e4m3_share(c + 0.5) for c in range(126)],
 }
 
 
@@ -40,16 +48,19 @@ def nearest_codes(shares: Tensor, code_map: str) -> Tensor:
     """Return, for each share, the code of the nearest share in the table.
 
     The dynamic map drops the last two bits of a share. Halfway between two codes it takes the odd
-    code.
+    code; e4m3 takes the even one.
     """
     limits = torch.tensor(LIMITS[code_map], dtype=torch.float64)
     if code_map == "linear":
         return torch.bucketize(shares.double(), limits)
-    shares = (shares.view(torch.int32) & ~3).view(torch.float32).double()
+    parity = int(code_map == "dynamic")
+    if code_map == "dynamic":
+        shares = (shares.view(torch.int32) & ~3).view(torch.float32)
+    shares = shares.double()
     # They differ only halfway between two codes.
     lower_code = torch.bucketize(shares, limits)
     upper_code = torch.bucketize(shares, limits, right=True)
-    return torch.where(lower_code % 2 == 1, lower_code, upper_code)
+    return torch.where(lower_code % 2 == parity, lower_code, upper_code)
 
 
 def round_to_8_bits(values: Tensor, block: int = 256, code_map: str = "dynamic") -> Tensor:
@@ -60,7 +71,7 @@ def round_to_8_bits(values: Tensor, block: int = 256, code_map: str = "dynamic")
     flat, result = values.detach().float().flatten(), []
     shares = torch.tensor(SHARES[code_map], dtype=torch.float32)
     for block_values in flat.split(block):
-        scale = block_values.abs().max()
+        scale = block_values.abs().max() / shares[-1]
         block_shares = block_values.abs() * (1 / scale) if scale else torch.zeros_like(block_values)
         codes = nearest_codes(block_shares, code_map)
         if not block_values.signbit().any():  # then a positive value does not become 0

@@ -10,6 +10,7 @@ from composition.training import give_gradients, parameters
 from torch import Tensor
 
 from optgen import compose, modifiers, use_lowering
+from optgen.contract.quantization import QUANTIZATIONS
 from optgen.runtime.tensors.quantized import QuantizedTensor
 from optgen.verification.references.eight_bits import round_to_8_bits
 
@@ -21,9 +22,10 @@ STEPS = 4
 
 
 def quantized_class(base: Any, code_map: str = "dynamic", **dtypes: str) -> Any:
-    """Return a composition with states of 8 bits. `dtypes` has the dtypes of other states."""
-    modifier = modifiers.quantized(block=BLOCK, map=code_map, min_elements=MIN_ELEMENTS, **dtypes)
-    return compose(base, modifier)
+    """Return a composition with quantized states. `dtypes` has the dtypes of other states."""
+    dtype = next(name for name, each in QUANTIZATIONS.items() if code_map in each.maps)
+    options = {"block": BLOCK, "map": code_map, "min_elements": MIN_ELEMENTS}
+    return compose(base, modifiers.quantized(dtype, **options, **dtypes))
 
 
 def step(optimizer: Any, params: Iterable[Tensor], seed: int, lowering: str = "foreach") -> None:
@@ -37,7 +39,7 @@ def decoded(state: Tensor) -> Tensor:
 
 
 def round_states(states: dict[str, Tensor], code_map: str) -> None:
-    """Round the states of a plain optimizer to 8 bits, in place."""
+    """Round the states of a plain optimizer to codes, in place."""
     for key, value in states.items():
         if key != "step":
             large = value.numel() >= MIN_ELEMENTS

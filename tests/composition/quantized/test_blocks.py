@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from composition.quantized.eight_bits import STEPS, quantized_class, step
+from composition.quantized.eight_bits import MIN_ELEMENTS, STEPS, quantized_class, step
 from composition.training import LOWERINGS, difference, give_gradients, parameters
 from interpreter import outside_interpreter
 from spec_texts import read, spec
@@ -15,6 +15,8 @@ from torch import Tensor
 
 import optgen
 from optgen import compose, modifiers, use_lowering
+from optgen.contract.quantization import CODE_MAPS
+from optgen.runtime.tensors.quantized import QuantizedTensor
 
 
 @outside_interpreter
@@ -100,6 +102,51 @@ def test_a_rule_with_random_numbers_refuses_codes_in_another_memory_order() -> N
     transposed.grad = torch.ones_like(transposed)
     with pytest.raises(RuntimeError, match="states of 8 bits in another order of memory"):
         optimizer.step()
+
+
+@outside_interpreter
+@pytest.mark.parametrize("code_map", CODE_MAPS)
+def test_a_fused_step_decodes_no_whole_tensor(
+    code_map: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check of tensors once asked a question that decoded them; steps took ten times as long."""
+    param = torch.ones(1000, requires_grad=True)
+    optimizer = quantized_class("adamw", code_map)([param], fused=True)
+    step(optimizer, [param], 0, "fused_cpu")
+    decoded: list[int] = []
+    dequantize = QuantizedTensor.dequantize
+    monkeypatch.setattr(
+        QuantizedTensor, "dequantize", lambda self: decoded.append(1) or dequantize(self)
+    )
+    step(optimizer, [param], 1, "fused_cpu")
+    assert not decoded
+    optimizer.state[param]["exp_avg"].sum()
+    assert decoded
+
+
+@outside_interpreter
+@pytest.mark.parametrize("code_map", CODE_MAPS)
+@pytest.mark.parametrize("lowering", ["foreach", "fused_cpu"])
+def test_a_step_writes_nothing_beside_its_codes_and_scales(lowering: str, code_map: str) -> None:
+    """The memory of the states is a slice of a larger one, at each offset that scales allow."""
+    for count, offset in ((1, 64), (63, 4), (65, 12), (513, 20), (1031, 68)):
+        param = torch.ones(count, requires_grad=True)
+        optimizer = quantized_class("adamw", code_map)([param])
+        step(optimizer, [param], 0, lowering)
+        if count < MIN_ELEMENTS:
+            continue
+        larger = []
+        for key in ("exp_avg", "exp_avg_sq"):
+            state = optimizer.state[param][key]
+            memory = torch.full((state.nbytes + 256,), 77, dtype=torch.int8)
+            inner = memory[offset : offset + state.nbytes]
+            inner.copy_(state._memory)
+            optimizer.state[param][key] = state._with_memory(inner)
+            larger.append((memory, state.nbytes))
+        step(optimizer, [param], 1, lowering)
+        for memory, size in larger:
+            assert (memory[:offset] == 77).all()
+            assert (memory[offset + size :] == 77).all()
 
 
 @outside_interpreter

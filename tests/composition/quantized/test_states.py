@@ -22,6 +22,7 @@ from interpreter import outside_interpreter
 from torch import Tensor
 
 from optgen import compose, modifiers, optim
+from optgen.contract.quantization import CODE_MAPS
 from optgen.keyed import KeyedOptimizerWrapper
 from optgen.runtime.tensors.quantized import QuantizedTensor
 
@@ -40,8 +41,9 @@ def clones(params: Iterable[Tensor]) -> list[Tensor]:
 
 
 @outside_interpreter
-def test_a_checkpoint_holds_float32_and_restores_all_bits() -> None:
-    cls = quantized_class("adamw")
+@pytest.mark.parametrize("code_map", CODE_MAPS)
+def test_a_checkpoint_holds_float32_and_restores_all_bits(code_map: str) -> None:
+    cls = quantized_class("adamw", code_map)
     optimizer, params = train(cls)
     saved = optimizer.state_dict()
     assert {v.dtype for s in saved["state"].values() for v in s.values()} == {torch.float32}
@@ -60,14 +62,15 @@ def test_a_checkpoint_holds_float32_and_restores_all_bits() -> None:
 
 
 @outside_interpreter
-def test_plain_and_8_bit_optimizers_exchange_checkpoints() -> None:
+@pytest.mark.parametrize("code_map", ["dynamic", "e4m3"])
+def test_plain_and_8_bit_optimizers_exchange_checkpoints(code_map: str) -> None:
     plain, params = train(optim.AdamW)
-    loaded = quantized_class("adamw")(clones(params))
+    loaded = quantized_class("adamw", code_map)(clones(params))
     loaded.load_state_dict(plain.state_dict())
     for param, other in zip(params, loaded.param_groups[0]["params"], strict=True):
         for key in ("exp_avg", "exp_avg_sq"):
             value = plain.state[param][key].clone()
-            round_states({key: value}, "dynamic")
+            round_states({key: value}, code_map)
             torch.testing.assert_close(decoded(loaded.state[other][key]), value, rtol=1e-6, atol=0)
     back = torch.optim.AdamW(clones(params))
     back.load_state_dict(loaded.state_dict())
@@ -95,6 +98,10 @@ def test_each_state_gets_its_declared_dtype() -> None:
     assert dtypes(modifiers.quantized(None, exp_avg="8bit"))["exp_avg_sq"] == float32
     assert dtypes(modifiers.quantized(min_elements=5001))["exp_avg"] == float32
     assert dtypes(modifiers.quantized(), modifiers.kahan)["compensation"] == float32
+    assert dtypes(modifiers.quantized("fp8", exp_avg_sq="8bit", map="linear")) == {
+        "exp_avg": codes,
+        "exp_avg_sq": codes,
+    }
     both = dtypes(modifiers.quantized(compensation="8bit"), modifiers.kahan)
     assert both["compensation"] == both["exp_avg"] == codes
 

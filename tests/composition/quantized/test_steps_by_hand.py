@@ -49,7 +49,13 @@ BASES: dict[str, dict[str, Any]] = {
     "AdamW": {"lr": 1e-2, "amsgrad": True},
     "SGD": {"lr": 0.1, "momentum": 0.9, "nesterov": True},
 }
-CASES = [("AdamW", "dynamic"), ("AdamW", "linear"), ("SGD", "dynamic")]
+CASES = [
+    ("AdamW", "dynamic"),
+    ("AdamW", "linear"),
+    ("SGD", "dynamic"),
+    ("AdamW", "e4m3"),
+    ("SGD", "e4m3"),
+]
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)

@@ -1,4 +1,4 @@
-// Streams of 8 bits: an int8 code for each element, and a float32 scale for each block of elements.
+// Streams of codes: an int8 code for each element, and a float32 scale for each block of elements.
 // The scales stand behind the codes, at a multiple of 64 bytes. A code stands for a share: an
 // element divided by its block's scale. The format is that of runtime/tensors/quantized.py, to
 // the bit.
@@ -6,7 +6,7 @@
 
 namespace optgen {
 
-enum CodeMap { DYNAMIC, LINEAR };
+enum CodeMap { DYNAMIC, LINEAR, E4M3 };
 
 // Format of a stream's codes: how many elements share a scale, and which values codes stand for. If
 // a stream never has codes, `block` is 0.
@@ -31,6 +31,14 @@ constexpr float SMALLEST_SCALE = 0x1p-100f, TOO_LARGE_SCALE = 0x1p126f;
 // The sum of this number and a small number has the nearest integer, ties to even, in its low bits.
 constexpr float ROUNDER = 0x1.8p23f;
 
+// A code of E4M3 is a number of float8_e4m3fn: its top bit is the sign, and its other bits are those
+// of a float32 from bit 20 on, but for the bias of the exponent. Numbers below 2^-6 are multiples of
+// 2^-9.
+constexpr int E4M3_BIAS = 120 << 23, E4M3_SMALLEST_NORMAL = 0x3c800000;
+// The share of the largest code.
+template <CodeMap MAP>
+constexpr float LARGEST_SHARE = MAP == E4M3 ? 448.0f : 1.0f;
+
 // Returns the address of the scale of the block that begins at element `first`.
 template <class T>
 inline float* scale_at(T* stream, i64 elements, i64 first, i64 block) {
@@ -43,6 +51,12 @@ inline float* scale_at(T* stream, i64 elements, i64 first, i64 block) {
 template <CodeMap MAP>
 INLINE float decoded_share(int code) {
     if constexpr (MAP == LINEAR) return float(code) * (1 / 127.0f);
+    if constexpr (MAP == E4M3) {
+        const int magnitude = code & 0x7f;
+        const int subnormal = bit_cast<int>(float(magnitude) * 0x1p-9f);
+        const int share = magnitude < 8 ? subnormal : (magnitude << 20) + E4M3_BIAS;
+        return bit_cast<float>(u32(share) | (u32(code) & 0x80000000));
+    }
     const int magnitude = __builtin_abs(code);
     const u32 share = u32(bit_cast<int>(float(magnitude + 1)) - FOURTH_ROOT) << 2;
     return bit_cast<float>((magnitude ? share : 0) | (u32(code) & 0x80000000));
@@ -53,6 +67,11 @@ template <CodeMap MAP>
 INLINE int encoded_share(float share) {
     const int bits = bit_cast<int>(share) & 0x7fffffff, low = bit_cast<int>(ROUNDER);
     if constexpr (MAP == LINEAR) return bit_cast<int>(bit_cast<float>(bits) * 127 + ROUNDER) - low;
+    if constexpr (MAP == E4M3) { // a sum rounds to a multiple of 2^-9, ties to even
+        const int subnormal = bit_cast<int>(bit_cast<float>(bits) + ROUNDER * 0x1p-9f);
+        const int normal = (bits - E4M3_BIAS + 0x7ffff + (bits >> 20 & 1)) >> 20;
+        return bits < E4M3_SMALLEST_NORMAL ? subnormal - bit_cast<int>(ROUNDER * 0x1p-9f) : normal;
+    }
     const float number = bit_cast<float>((bits >> 2) + FOURTH_ROOT) + ROUNDER;
     const int magnitude = bit_cast<int>(number) - (low + 1);
     return magnitude < 0 ? 0 : magnitude;
@@ -70,7 +89,8 @@ INLINE void encode_signed(
     for (i64 i = 0; i < n; ++i) {
         const float number = float(from[i]);
         const int magnitude = encoded_share<MAP>(number * inverse_scale);
-        codes[i] = static_cast<signed char>(bit_cast<int>(number) < 0 ? -magnitude : magnitude);
+        const int negative = MAP == E4M3 ? magnitude - 128 : -magnitude;
+        codes[i] = static_cast<signed char>(bit_cast<int>(number) < 0 ? negative : magnitude);
     }
 }
 
@@ -95,10 +115,10 @@ INLINE float encode_block(const C* __restrict from, i64 n, signed char* __restri
         largest = magnitude > largest ? magnitude : largest;
         signs |= bits;
     }
-    const float scale = bit_cast<float>(largest);
-    if (!(scale >= SMALLEST_SCALE && scale < TOO_LARGE_SCALE)) {
+    const float magnitude = bit_cast<float>(largest), scale = magnitude / LARGEST_SHARE<MAP>;
+    if (!(magnitude >= SMALLEST_SCALE && magnitude < TOO_LARGE_SCALE)) {
         for (i64 i = 0; i < n; ++i) codes[i] = 0;
-        return scale < SMALLEST_SCALE ? 0 : __builtin_nanf("");
+        return magnitude < SMALLEST_SCALE ? 0 : __builtin_nanf("");
     }
     if (signs < 0) encode_signed<MAP>(from, 1 / scale, n, codes);
     else encode_unsigned<MAP>(from, 1 / scale, n, codes);
@@ -124,16 +144,31 @@ NOINLINE void write_codes(const C* from, void* stream, i64 elements, i64 block, 
         *scale = encode_block<MAP>(from + i, n - i < block ? n - i : block, codes + first + i);
 }
 
+template <CodeMap MAP>
+struct Constant {
+    static constexpr CodeMap value = MAP;
+};
+
+// Calls a function with a map as a constant.
+template <class F>
+void with_map(CodeMap map, F function) {
+    if (map == LINEAR) function(Constant<LINEAR>{});
+    else if (map == E4M3) function(Constant<E4M3>{});
+    else function(Constant<DYNAMIC>{});
+}
+
 template <class C>
 void read_codes(BlockCodes format, const void* stream, i64 elements, i64 first, i64 n, C* to) {
-    if (format.map == LINEAR) read_codes<LINEAR>(stream, elements, format.block, first, n, to);
-    else read_codes<DYNAMIC>(stream, elements, format.block, first, n, to);
+    with_map(format.map, [&](auto map) {
+        read_codes<map.value>(stream, elements, format.block, first, n, to);
+    });
 }
 
 template <class C>
 void write_codes(BlockCodes format, const C* from, void* stream, i64 elements, i64 first, i64 n) {
-    if (format.map == LINEAR) write_codes<LINEAR>(from, stream, elements, format.block, first, n);
-    else write_codes<DYNAMIC>(from, stream, elements, format.block, first, n);
+    with_map(format.map, [&](auto map) {
+        write_codes<map.value>(from, stream, elements, format.block, first, n);
+    });
 }
 
 }  // namespace optgen
