@@ -38,7 +38,7 @@ def _train() -> list[Any]:
         "tutorials/low-precision.md",
         "tutorials/many-machines.md",
         "distributed.md",
-        "frameworks.md",
+        {"Frameworks": ["frameworks.md", "configuration-files.md"]},
         {"Offloaded optimizers": ["offload.md", "offload-frameworks.md"]},
         "update-in-backward.md",
         "views.md",

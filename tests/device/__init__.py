@@ -131,7 +131,7 @@ def _index(device: torch.device | str | int | None) -> int | None:
 
 @dataclass(frozen=True)
 class _Properties:
-    """What frameworks read of a device's properties."""
+    """The properties of a device that frameworks read."""
 
     total_memory: int = 2**30  # bytes, for reports alone: the limit is a setting
 

@@ -189,7 +189,7 @@ def engine_weights(rank: int, folder: str) -> list[Tensor]:
 
 def plugin_weights(rank: int, folder: str) -> tuple[list[Tensor], str]:
     """Return the weights after training with Accelerate's plugin, and the optimizer's class."""
-    os.environ |= {"DS_ACCELERATOR": "cpu", "ACCELERATE_USE_CPU": "true", "WORLD_SIZE": "2"}
+    os.environ |= {"DS_ACCELERATOR": "cpu", "WORLD_SIZE": "2"}
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
     import deepspeed
 
