@@ -26,7 +26,7 @@ LAW: dict[str, set[str]] = {
     "offloading": {"compositions", "jit", "keyed", "runtime", "spec", "ir", "contract"},
     "prebuilt_kernels": {"jit", "runtime", "spec"},
     "amp": {"runtime"},
-    "frameworks": {"offloading", "optim"},
+    "frameworks": {"offloading", "optim", "runtime"},
     "bench": TRAINING,
     "verification": {"ir", "spec", "jit", "__version__", *TRAINING},
     "importer": {"ir", "spec", "jit", "verification", *TRAINING},

@@ -18,6 +18,7 @@ from optgen.frameworks.arguments import read_arguments
 from optgen.offloading import offload
 from optgen.optim import create_optimizer
 from optgen.optim._create_optimizer import class_and_preset
+from optgen.runtime import GeneratedOptimizer
 
 
 @dataclass
@@ -65,6 +66,8 @@ def build_optimizers(
     arguments = _arguments(config)
     if is_offloaded:
         cls, preset = class_and_preset(config.name)
+        if not issubclass(cls, GeneratedOptimizer):
+            raise ValueError(f"{cls.__name__} has no rule, so its step cannot be offloaded")
         make = partial(offload, cls, **preset)
     else:
         make = partial(create_optimizer, name=config.name)
