@@ -83,9 +83,10 @@ emulate-cuda: $(CUDA_VENV)/installed $(CUDA_HOST)/libcudart.so.13 ## a program o
 	$(EMULATED_CUDA) OPTGEN_GPU_SMALL=1 PYTHONPATH=$(CURDIR)/tests/cuda_host/every_process:$(CURDIR)/tests:$(CURDIR) \
 		$(CUDA_VENV)/bin/python $(RUN)
 
+OWN_PROCESS = tests/frameworks/test_offload.py tests/frameworks/test_offloaded_trainer.py
 test-frameworks: $(FRAMEWORKS)/installed ## with Hugging Face, Lightning, DeepSpeed, torchtitan
-	$(FRAMEWORKS)/bin/python -m pytest -q --ignore=tests/frameworks/test_offload.py tests/frameworks
-	$(FRAMEWORKS)/bin/python -m pytest -q tests/frameworks/test_offload.py
+	$(FRAMEWORKS)/bin/python -m pytest -q $(OWN_PROCESS:%=--ignore=%) tests/frameworks
+	$(foreach file,$(OWN_PROCESS),$(FRAMEWORKS)/bin/python -m pytest -q $(file) &&) true
 
 # The simulated device is compiled with the sanitizer, and torch is not: what its threads do among themselves is not
 # reported. Python's memory is the system's, so that the sanitizer sees when it is freed.

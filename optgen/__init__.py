@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from optgen import amp, keyed, modifiers, optim, spec
+    from optgen import amp, frameworks, keyed, modifiers, optim, spec
     from optgen.compositions import compose
     from optgen.importer import import_optimizer
     from optgen.jit import load
@@ -29,6 +29,7 @@ __all__ = [
     "build_kernels",
     "compose",
     "explain",
+    "frameworks",
     "import_optimizer",
     "keyed",
     "load",
@@ -50,7 +51,7 @@ _MODULE_OF_NAME = {
     "offload": "optgen.offloading",
     "use_lowering": "optgen.runtime.choose_lowering",
 }
-_SUBMODULES = ("amp", "keyed", "modifiers", "optim", "spec")
+_SUBMODULES = ("amp", "frameworks", "keyed", "modifiers", "optim", "spec")
 
 # In a checkout, specs/, templates/ and generated/ are beside this package; installed, inside it.
 _checkout = Path(__file__).resolve().parent.parent

@@ -26,6 +26,7 @@ LAW: dict[str, set[str]] = {
     "offloading": {"compositions", "jit", "keyed", "runtime", "spec", "ir", "contract"},
     "prebuilt_kernels": {"jit", "runtime", "spec"},
     "amp": {"runtime"},
+    "frameworks": {"offloading", "optim", "runtime"},
     "bench": TRAINING,
     "verification": {"ir", "spec", "jit", "__version__", *TRAINING},
     "importer": {"ir", "spec", "jit", "verification", *TRAINING},
@@ -41,6 +42,7 @@ LAW: dict[str, set[str]] = {
     **dict.fromkeys(TRAINING - {"contract"}, TRAINING),
     "optim": {"jit", "spec", *TRAINING},  # create_optimizer loads a spec that it is given
 }
+FRAMEWORKS = {"lightning", "timm", "torch", "torchtitan", "transformers"}
 # Libraries that training may import besides the standard library and optgen.
 TRAINING_LIBRARIES = {"torch", "triton"}
 GENERATOR_LIBRARIES = {"jinja2", "ruff", "typer"}
@@ -85,6 +87,8 @@ def may_import(part: str, name: str) -> bool:
         return first in TRAINING_LIBRARIES
     if part in {"amp", "importer", "prebuilt_kernels", "offloading", "verification"}:
         return first == "torch"
+    if part == "frameworks":
+        return first in FRAMEWORKS
     if part == "bench":
         return first in {"torch", "matplotlib"}
     if part == "cli":

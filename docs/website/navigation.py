@@ -39,6 +39,7 @@ def _train() -> list[Any]:
         "tutorials/many-machines.md",
         "distributed.md",
         "frameworks.md",
+        "configuration-files.md",
         {"Offloaded optimizers": ["offload.md", "offload-frameworks.md"]},
         "update-in-backward.md",
         "views.md",

@@ -60,7 +60,7 @@ def optimizer_class(name: str) -> type[Optimizer]:
     Raises:
         ValueError: the name is unknown, or stands for a class with arguments.
     """
-    cls, preset = _class_and_preset(name)
+    cls, preset = class_and_preset(name)
     if preset:
         arguments = ", ".join(f"{key}={value!r}" for key, value in preset.items())
         raise ValueError(
@@ -122,7 +122,7 @@ def create_optimizer(
             raise ValueError(
                 "layer_decay, options and others go by names: give the model, not its parameters"
             )
-        cls, preset = _class_and_preset(name)
+        cls, preset = class_and_preset(name)
         lr_and_decay = {"lr": lr, "weight_decay": weight_decay}
         given = {key: value for key, value in lr_and_decay.items() if value is not None}
         return cls(_as_list(model_or_params), **{**preset, **arguments, **given})
@@ -175,7 +175,7 @@ def _call_for_model(
     model: nn.Module, name: Any, arguments: dict[str, Any], grouping: Mapping[str, Any]
 ) -> OptimizerCall:
     """Return the constructor call of an optimizer of all parameters of a model."""
-    cls, preset = _class_and_preset(name)
+    cls, preset = class_and_preset(name)
     lr, weight_decay = arguments.pop("lr", None), arguments.pop("weight_decay", None)
     if weight_decay is None:
         weight_decay = _default_decay(cls)
@@ -223,7 +223,7 @@ def known_name(name: str, known_names: Iterable[str]) -> str:
     raise ValueError(f"no optimizer is called {name!r}: {hint}")
 
 
-def _class_and_preset(name: Any) -> tuple[type[Optimizer], dict[str, Any]]:
+def class_and_preset(name: Any) -> tuple[type[Optimizer], dict[str, Any]]:
     """Return the class of an optimizer in any form, and the arguments that an alias presets.
 
     Raises:

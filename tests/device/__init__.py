@@ -31,6 +31,7 @@ import ctypes
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -128,6 +129,13 @@ def _index(device: torch.device | str | int | None) -> int | None:
     return device if device is None or isinstance(device, int) else torch.device(device).index
 
 
+@dataclass(frozen=True)
+class _Properties:
+    """The properties of a device that frameworks read."""
+
+    total_memory: int = 2**30  # bytes, for reports alone: the limit is a setting
+
+
 def _device_module() -> types.ModuleType:
     """Return `torch.sim`: what torch asks of the module of a device."""
     module = types.ModuleType(f"torch.{NAME}")
@@ -144,7 +152,12 @@ def _device_module() -> types.ModuleType:
         "stream": lambda stream: stream,
         "Stream": lambda device=None, priority=0: torch.Stream(device=device or NAME),
         "Event": lambda *_, **__: torch.Event(device=NAME),
+        "get_device_name": lambda device=None: NAME,
+        "get_device_properties": lambda device=None: _Properties(),
         "memory_allocated": lambda device=None: counts()["device"],
+        "memory_stats": lambda device=None: {"active_bytes.all.peak": counts()["device_peak"]},
+        "reset_peak_memory_stats": lambda device=None: reset_counts(),
+        "empty_cache": lambda: None,
         "get_amp_supported_dtype": lambda: [torch.bfloat16, torch.float16],
         "get_rng_state": lambda device=None: torch.get_rng_state(),
         "set_rng_state": lambda state, device=None: torch.set_rng_state(state),

@@ -25,10 +25,15 @@ def new_group(ranks: Sequence[int] | None = None) -> Any:
 
     The default process group must have been initialized.
     """
+    register()
+    return distributed.new_group(ranks, backend=NAME)
+
+
+def register() -> None:
+    """Let process groups be made for the device, by default these."""
     device.load()
     if NAME not in distributed.Backend.backend_list:
         distributed.Backend.register_backend(NAME, _Collectives, devices=[device.NAME])
-    return distributed.new_group(ranks, backend=NAME)
 
 
 class _Done(distributed._Work):
@@ -111,7 +116,7 @@ class _Collectives(distributed.ProcessGroup):
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, options: Any = None) -> _Done:
         return self._reduce_scatter_base(output, tensor, options)
 
-    def barrier(self, options: Any = None) -> _Done:
+    def barrier(self, opts: Any = None) -> _Done:
         self._host.barrier().wait()
         return _Done([])
 
