@@ -9,92 +9,134 @@ from torch.optim import Optimizer
 
 if TYPE_CHECKING:
     from optgen.generated.adabelief import AdaBelief as AdaBelief
+    from optgen.generated.adabound import AdaBound as AdaBound
     from optgen.generated.adafactor_hf import AdafactorHF as AdafactorHF
     from optgen.generated.adahessian import AdaHessian as AdaHessian
     from optgen.generated.adam_h import AdamH as AdamH
     from optgen.generated.adam_mini import AdamMini as AdamMini
     from optgen.generated.adamc import AdamC as AdamC
+    from optgen.generated.adamod import AdaMod as AdaMod
+    from optgen.generated.adamp import AdamP as AdamP
     from optgen.generated.adamuon import AdaMuon as AdaMuon
     from optgen.generated.adamw_8bit import AdamW8bit as AdamW8bit
+    from optgen.generated.adan import Adan as Adan
+    from optgen.generated.adanorm import AdaNorm as AdaNorm
     from optgen.generated.ademamix import AdEMAMix as AdEMAMix
     from optgen.generated.adopt import ADOPT as ADOPT
+    from optgen.generated.aggmo import AggMo as AggMo
     from optgen.generated.apollo import APOLLO as APOLLO
+    from optgen.generated.avagrad import AvaGrad as AvaGrad
     from optgen.generated.came import CAME as CAME
     from optgen.generated.dadapt_adam import DAdaptAdam as DAdaptAdam
+    from optgen.generated.diffgrad import DiffGrad as DiffGrad
     from optgen.generated.dion import Dion as Dion
+    from optgen.generated.focus import FOCUS as FOCUS
+    from optgen.generated.fromage import Fromage as Fromage
     from optgen.generated.galore import GaLore as GaLore
     from optgen.generated.grams import Grams as Grams
     from optgen.generated.kahan_adamw import KahanAdamW as KahanAdamW
     from optgen.generated.kl_soap import KLSOAP as KLSOAP
     from optgen.generated.kron import Kron as Kron
     from optgen.generated.lamb import LAMB as LAMB
+    from optgen.generated.laprop import LaProp as LaProp
     from optgen.generated.lars import LARS as LARS
     from optgen.generated.lion import Lion as Lion
     from optgen.generated.lion_8bit import Lion8bit as Lion8bit
+    from optgen.generated.madgrad import MADGRAD as MADGRAD
     from optgen.generated.mars import MARS as MARS
     from optgen.generated.muon_clip import MuonClip as MuonClip
     from optgen.generated.muon_h import MuonH as MuonH
+    from optgen.generated.nadamw import NAdamW as NAdamW
+    from optgen.generated.nero import Nero as Nero
     from optgen.generated.normuon import NorMuon as NorMuon
+    from optgen.generated.novograd import NovoGrad as NovoGrad
     from optgen.generated.one_sided_shampoo import OneSidedShampoo as OneSidedShampoo
+    from optgen.generated.padam import Padam as Padam
+    from optgen.generated.pid import PID as PID
     from optgen.generated.polar_muon import PolarMuon as PolarMuon
     from optgen.generated.prodigy import Prodigy as Prodigy
+    from optgen.generated.qhadam import QHAdam as QHAdam
+    from optgen.generated.qhm import QHM as QHM
     from optgen.generated.rmsprop_tf import RMSpropTF as RMSpropTF
     from optgen.generated.schedule_free_adamw import ScheduleFreeAdamW as ScheduleFreeAdamW
     from optgen.generated.schedule_free_radam import ScheduleFreeRAdam as ScheduleFreeRAdam
     from optgen.generated.schedule_free_sgd import ScheduleFreeSGD as ScheduleFreeSGD
     from optgen.generated.scion import Scion as Scion
+    from optgen.generated.sgdp import SGDP as SGDP
     from optgen.generated.sgdw import SGDW as SGDW
     from optgen.generated.shampoo import Shampoo as Shampoo
     from optgen.generated.signum import Signum as Signum
     from optgen.generated.simplified_ademamix import SimplifiedAdEMAMix as SimplifiedAdEMAMix
     from optgen.generated.soap import SOAP as SOAP
     from optgen.generated.sophia import Sophia as Sophia
+    from optgen.generated.srmm import SRMM as SRMM
     from optgen.generated.stable_adamw import StableAdamW as StableAdamW
     from optgen.generated.tiger import Tiger as Tiger
     from optgen.generated.yogi import Yogi as Yogi
 
 PUBLISHED = {
     "adabelief": "AdaBelief",
+    "adabound": "AdaBound",
     "adafactor_hf": "AdafactorHF",
     "adahessian": "AdaHessian",
     "adam_h": "AdamH",
     "adam_mini": "AdamMini",
     "adamc": "AdamC",
+    "adamod": "AdaMod",
+    "adamp": "AdamP",
     "adamuon": "AdaMuon",
     "adamw_8bit": "AdamW8bit",
+    "adan": "Adan",
+    "adanorm": "AdaNorm",
     "ademamix": "AdEMAMix",
     "adopt": "ADOPT",
+    "aggmo": "AggMo",
     "apollo": "APOLLO",
+    "avagrad": "AvaGrad",
     "came": "CAME",
     "dadapt_adam": "DAdaptAdam",
+    "diffgrad": "DiffGrad",
     "dion": "Dion",
+    "focus": "FOCUS",
+    "fromage": "Fromage",
     "galore": "GaLore",
     "grams": "Grams",
     "kahan_adamw": "KahanAdamW",
     "kl_soap": "KLSOAP",
     "kron": "Kron",
     "lamb": "LAMB",
+    "laprop": "LaProp",
     "lars": "LARS",
     "lion": "Lion",
     "lion_8bit": "Lion8bit",
+    "madgrad": "MADGRAD",
     "mars": "MARS",
     "muon_clip": "MuonClip",
     "muon_h": "MuonH",
+    "nadamw": "NAdamW",
+    "nero": "Nero",
     "normuon": "NorMuon",
+    "novograd": "NovoGrad",
     "one_sided_shampoo": "OneSidedShampoo",
+    "padam": "Padam",
+    "pid": "PID",
     "polar_muon": "PolarMuon",
     "prodigy": "Prodigy",
+    "qhadam": "QHAdam",
+    "qhm": "QHM",
     "rmsprop_tf": "RMSpropTF",
     "schedule_free_adamw": "ScheduleFreeAdamW",
     "schedule_free_radam": "ScheduleFreeRAdam",
     "schedule_free_sgd": "ScheduleFreeSGD",
     "scion": "Scion",
+    "sgdp": "SGDP",
     "sgdw": "SGDW",
     "shampoo": "Shampoo",
     "signum": "Signum",
     "simplified_ademamix": "SimplifiedAdEMAMix",
     "soap": "SOAP",
     "sophia": "Sophia",
+    "srmm": "SRMM",
     "stable_adamw": "StableAdamW",
     "tiger": "Tiger",
     "yogi": "Yogi",
