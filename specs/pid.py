@@ -3,7 +3,7 @@
 from optgen.spec import fresh, hyper, optimizer, state
 
 
-@optimizer(paper="https://ieeexplore.ieee.org/document/8578947")
+@optimizer(paper="https://github.com/tensorboy/PIDOptimizer")
 def PID(
     p,
     g,

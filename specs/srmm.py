@@ -16,7 +16,7 @@ def SRMM(
     beta=hyper(0.5, ge=0, le=1, about="How fast the weight of the newest gradient falls"),
     memory_length=hyper(100, ge=1, whole=True, about="Steps after which averages begin anew"),
 ):
-    """Averages of gradients and weights with falling weights (Kim et al., 2022)."""
+    """Averages of gradients and weights with falling weights (Lyu, 2022)."""
     w = (t % memory_length + 1) ** (-beta)
     m = lerp(m, g, w)
     x = lerp(x, p, w) - lr * m

@@ -59,7 +59,7 @@ class PID(GeneratedOptimizer):
         grad_buffer (Tensor): :math:`g^{\text{prev}}_t`, like the parameter, at first 0, with
             `momentum` only.
 
-    Paper: https://ieeexplore.ieee.org/document/8578947
+    Paper: https://github.com/tensorboy/PIDOptimizer
     """
 
     rule = Rule(

@@ -8,7 +8,7 @@ from optgen.runtime import GeneratedOptimizer, Rule, State
 
 
 class SRMM(GeneratedOptimizer):
-    r"""Averages of gradients and weights with falling weights (Kim et al., 2022).
+    r"""Averages of gradients and weights with falling weights (Lyu, 2022).
 
     .. math::
         \begin{aligned}

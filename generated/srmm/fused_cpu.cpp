@@ -5,7 +5,7 @@
 namespace optgen {
 namespace {
 
-// Averages of gradients and weights with falling weights (Kim et al., 2022).
+// Averages of gradients and weights with falling weights (Lyu, 2022).
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
     enum { PARAM, GRAD, MOV_AVG_GRAD, MOV_AVG_PARAM, STREAMS };
