@@ -1,4 +1,4 @@
-"""AdaNorm for Adam, as shivram1987/AdaNorm has it."""
+"""AdaNorm for Adam, with decoupled decay and with Adam's place of eps."""
 
 from optgen.spec import hyper, norm, optimizer, sqrt, state, where
 

@@ -1,4 +1,4 @@
-"""AvaGrad, as lolemacs/avagrad has it."""
+"""AvaGrad, as the paper has it, with decoupled decay and corrections of bias."""
 
 from optgen.spec import hyper, mean, optimizer, sqrt, state
 

@@ -1,4 +1,4 @@
-"""BCOS with momentum and its conditional estimator, as facebookresearch/bcos has it."""
+"""BCOS with momentum and its conditional estimator, as the paper has it."""
 
 from optgen.spec import fresh, hyper, optimizer, sqrt, state
 
