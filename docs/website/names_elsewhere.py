@@ -48,9 +48,12 @@ def filled(page: str) -> str:
         start = f"<!-- names of {title} {version} -->"
         mark = re.compile(rf"<!-- names of {title} .*?<!-- end -->", re.DOTALL)
         text = f"{start}\n\n{table(names)}\n\n<!-- end -->"
-        page, count = mark.subn(lambda _, text=text: text, page)
-        if count != 1:
-            raise ValueError(f"{PAGE.name} has {count} tables of {title}, and should have one")
+        parts = mark.split(page)
+        if len(parts) != 2:
+            raise ValueError(
+                f"{PAGE.name} has {len(parts) - 1} tables of {title}, and should have one"
+            )
+        page = text.join(parts)
     return page
 
 

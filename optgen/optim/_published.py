@@ -9,7 +9,6 @@ from torch.optim import Optimizer
 
 if TYPE_CHECKING:
     from optgen.generated.accsgd import AccSGD as AccSGD
-    from optgen.generated.acprop import ACProp as ACProp
     from optgen.generated.adabelief import AdaBelief as AdaBelief
     from optgen.generated.adabound import AdaBound as AdaBound
     from optgen.generated.adafactor_hf import AdafactorHF as AdafactorHF
@@ -69,7 +68,6 @@ if TYPE_CHECKING:
     from optgen.generated.muon_clip import MuonClip as MuonClip
     from optgen.generated.muon_h import MuonH as MuonH
     from optgen.generated.nadamw import NAdamW as NAdamW
-    from optgen.generated.nero import Nero as Nero
     from optgen.generated.normuon import NorMuon as NorMuon
     from optgen.generated.novograd import NovoGrad as NovoGrad
     from optgen.generated.one_sided_shampoo import OneSidedShampoo as OneSidedShampoo
@@ -103,7 +101,6 @@ if TYPE_CHECKING:
 
 PUBLISHED = {
     "accsgd": "AccSGD",
-    "acprop": "ACProp",
     "adabelief": "AdaBelief",
     "adabound": "AdaBound",
     "adafactor_hf": "AdafactorHF",
@@ -163,7 +160,6 @@ PUBLISHED = {
     "muon_clip": "MuonClip",
     "muon_h": "MuonH",
     "nadamw": "NAdamW",
-    "nero": "Nero",
     "normuon": "NorMuon",
     "novograd": "NovoGrad",
     "one_sided_shampoo": "OneSidedShampoo",

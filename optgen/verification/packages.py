@@ -159,7 +159,6 @@ _SAME_RULES: tuple[
     ("laprop", "LaProp", LR_AND_DECAY, {}, _FLOAT32),
     ("madgrad", "MADGRAD", LR_AND_DECAY, {}, {}),
     ("msvag", "MSVAG", ONLY_LR, {}, {}),
-    ("nero", "Nero", ONLY_LR, {"eps": 0.0}, {"shapes": ((4, 3), (2, 7))}),
     ("novograd", "NovoGrad", LR_AND_DECAY, {}, {}),
     ("pid", "PID", _WITH_MOMENTUM, {}, {}),
     ("pnm", "PNM", LR_AND_DECAY, {}, {}),

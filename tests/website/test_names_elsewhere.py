@@ -6,11 +6,11 @@ import ast
 import inspect
 
 import pytest
-from website import names_elsewhere
 
 import optgen
 from optgen import modifiers
 from optgen.verification.packages import NAMES, class_of
+from website import names_elsewhere
 
 EXPRESSIONS = sorted(
     {

@@ -51,7 +51,6 @@ def _code(repository: str, path: str = "") -> Source:
 _NANOGPT = "KellerJordan/modded-nanogpt"
 SOURCES: dict[str, Source] = {
     "accsgd": _paper("1803.05591", "rahulkidambi/AccSGD"),
-    "acprop": _paper("2110.05454", "optax"),
     "adabelief": _paper("2010.07468", "package"),
     "adabound": _paper("1902.09843", "Luolc/AdaBound"),
     "adafactor_hf": _paper("1804.04235", "transformers"),
@@ -111,7 +110,6 @@ SOURCES: dict[str, Source] = {
     "muon_clip": Source("report of Kimi K2", _ARXIV + "2507.20534"),
     "muon_h": _code(_NANOGPT, "/pull/267"),
     "nadamw": _code("huggingface/pytorch-image-models"),
-    "nero": _paper("2102.07227"),
     "normuon": _code("zichongli5/NorMuon"),
     "novograd": _paper("1905.11286", "timm"),
     "one_sided_shampoo": _paper("2503.10537"),

@@ -151,15 +151,6 @@ def adamaxw(p: Tensor, g: Tensor, state: State) -> Tensor:
     return p - LR * (state["m"] / (1 - 0.9**t) / state["u"] + DECAY * p)
 
 
-def acprop(p: Tensor, g: Tensor, state: State) -> Tensor:
-    """Take a step of ACProp: algorithm 1, with the library's corrections."""
-    t, m, s = state["step"], state.get("m", torch.zeros_like(p)), state.get("s")
-    state["m"] = 0.9 * m + 0.1 * g
-    state["s"] = 0.999 * (0 if s is None else s) + 0.001 * (g - m).square() + 1e-16
-    root = 1.0 if s is None else (s / (1 - 0.999 ** (t - 1))).sqrt() + 1e-16
-    return p * (1 - LR * DECAY) - LR * state["m"] / root
-
-
 def adagc(params: list[Tensor], gradients: list[Tensor], state: State) -> list[Tensor]:
     """Take a step of AdaGC: algorithm 1, whose warmup ends with step 9, and then AdamW's."""
     state["t"] = t = state.get("t", 0) + 1
@@ -224,7 +215,6 @@ CASES = (
     Case("adamg", by_parameter(adamg), {"weight_decay": DECAY}),
     Case("dual_adam", by_parameter(dual_adam), LR_AND_DECAY | {"switch_rate": 0.1}),
     Case("adamaxw", by_parameter(adamaxw), LR_AND_DECAY),
-    Case("acprop", by_parameter(acprop), LR_AND_DECAY),
     Case(
         "adagc",
         over_all_parameters(adagc),

@@ -90,23 +90,6 @@ def srmm(p: Tensor, g: Tensor, state: State) -> Tensor:
     return moved
 
 
-def nero(p: Tensor, g: Tensor, state: State) -> Tensor:
-    """Take a step of Nero: algorithm 1. Elements of vectors are rows without constraints."""
-
-    def constrained(x: Tensor) -> Tensor:
-        x = x - x.mean(1, keepdim=True)
-        return x / x.norm(dim=1, keepdim=True)
-
-    rows, grad = p.reshape(-1, p.size(-1)) if p.dim() > 1 else p.reshape(-1, 1), g
-    grad = g.reshape(rows.shape)
-    if p.dim() > 1 and state["step"] == 1:
-        rows = constrained(rows)
-    scale = state.setdefault("scale", rows.norm(dim=1).mean().item())
-    state["v"] = 0.999 * state.get("v", 0) + 0.001 * grad.square().sum(1, keepdim=True)
-    rows = rows - LR * scale * grad / (state["v"] / (1 - 0.999 ** state["step"])).sqrt()
-    return (constrained(rows) if p.dim() > 1 else rows).reshape(p.shape)
-
-
 def focus(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of FOCUS: algorithm 1, with decay of the averaged weights."""
     state["m"] = 0.9 * state.get("m", 0) + 0.1 * g
@@ -240,7 +223,6 @@ CASES = (
     Case("fromage", by_parameter(fromage), ONLY_LR | {"p_bound": 1.02}),
     Case("pid", by_parameter(pid), LR_AND_DECAY | {"momentum": 0.9}),
     Case("srmm", by_parameter(srmm), ONLY_LR | {"memory_length": 8}),
-    Case("nero", by_parameter(nero), ONLY_LR, shapes=FLAT_SHAPES),
     Case(
         "focus",
         by_parameter(focus),
