@@ -15,7 +15,8 @@ TORCH_SPECS = [p for p in sorted(CATALOGUE.glob("[!_]*.py")) if p.stem not in PU
 
 REPRESENTATIVES = (
     *("adahessian", "adam_h", "adam_mini", "came", "dadapt_adam", "kahan_adamw", "lamb", "lars"),
-    *("muon_h", "normuon", "prodigy", "schedule_free_adamw", "schedule_free_sgd", "sophia"),
+    *("madgrad", "muon_h", "normuon", "novograd", "prodigy", "schedule_free_adamw"),
+    *("schedule_free_sgd", "sm3", "sophia"),
 )
 """Published rules on which tests of passes and of lowerings run, beside TORCH_SPECS."""
 

@@ -13,8 +13,10 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Call, expressions, walk
 from website.entries import Entry, entries
 
-_SCALED_BY_NORMS = ("adam_h", "lamb", "lars")
+_SCALED_BY_NORMS = ("adam_h", "fromage", "lamb", "lars")
 """Optimizers whose steps are in proportion to the weights. Other rules use norms for less."""
+_RATE_FREE = ("adamg", "cocob", "dog", "dowg")
+"""Optimizers that find their rate, and keep no number of all groups."""
 _SQUARES = (("rows", "rows"), ("cols", "cols"))
 
 
@@ -37,7 +39,8 @@ def _is_for_embeddings(entry: Entry) -> bool:
 
 
 def _has_no_rate_to_tune(entry: Entry) -> bool:
-    return any(state.of_all for state in entry.algorithm.states)
+    has_common_number = any(state.of_all for state in entry.algorithm.states)
+    return has_common_number or entry.name in _RATE_FREE
 
 
 def _is_of_second_order(entry: Entry) -> bool:

@@ -51,7 +51,7 @@ def _train() -> list[Any]:
 
 def _optimizers() -> list[Any]:
     groups = [{group.title: [each.page for each in members]} for group, members in grouped()]
-    return ["optimizers/index.md", *groups, "catalogue.md", "evidence.md"]
+    return ["optimizers/index.md", *groups, "catalogue.md", "names-elsewhere.md", "evidence.md"]
 
 
 def _modifiers() -> list[Any]:

@@ -38,12 +38,6 @@ _ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
     "apollo_adamw": ("apollo", {"rank": 128}),
 }
 
-_OTHER_RULES = {
-    "nadamw": "timm's NAdamW is a rule of its own, which optgen lacks. torch's NAdam with "
-    'decoupled decay is create_optimizer(…, "nadam", decoupled_weight_decay=True)',
-}
-"""Names of other packages that a similar rule must not take, and what to say about them."""
-
 OptimizerName = str | os.PathLike[str] | type[Optimizer]
 """An optimizer for `create_optimizer`: a name, a class, or a spec; see there."""
 
@@ -237,8 +231,6 @@ def class_and_preset(name: Any) -> tuple[type[Optimizer], dict[str, Any]]:
         raise TypeError(f"give the class {title} and its arguments, not an optimizer that is made")
     if not isinstance(name, str) or name.endswith(".py"):
         return _loaded_class(name), {}
-    if why := _OTHER_RULES.get(_comparison_key(name)):
-        raise ValueError(f"no optimizer is called {name!r}: {why}")
     listed_name = known_name(name, list_optimizers())
     class_name, preset = _ALIASES.get(listed_name, (listed_name, {}))
     if class_name in PUBLISHED:

@@ -133,6 +133,43 @@ _BETA2_99 = LR_AND_DECAY | {"betas": (0.9, 0.99)}
 _WITH_MOMENTUM = LR_AND_DECAY | {"momentum": 0.9}
 _PYTORCH_OPTIMIZER = "pytorch-optimizer"
 _VECTORS_AND_MATRICES = ((5,), (4, 3), (2, 7))
+_DECOUPLED, _COUPLED = {"weight_decouple": True}, {"weight_decouple": False}
+_FLOAT32: dict[str, Any] = {"bound": 1e-6, "bound_reason": "the library keeps a number in float32"}
+_FLAT: dict[str, Any] = {"shapes": ((5,), (4, 3), (), (2, 7))}
+_SAME_RULES: tuple[
+    tuple[str, str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]], ...
+] = (
+    ("accsgd", "AccSGD", LR_AND_DECAY, {}, {}),
+    ("adagc", "AdaGC", LR_AND_DECAY | {"warmup_steps": 10}, _DECOUPLED, _FLOAT32),
+    ("adamg", "AdamG", {"weight_decay": DECAY}, _COUPLED, {}),
+    ("adams", "AdamS", LR_AND_DECAY, {}, {}),
+    ("adan", "Adan", LR_AND_DECAY, {}, {}),
+    ("adasmooth", "AdaSmooth", LR_AND_DECAY, {}, {}),
+    ("adatam", "AdaTAM", LR_AND_DECAY, {}, _FLAT),
+    ("aggmo", "AggMo", LR_AND_DECAY, {}, {}),
+    ("aida", "Aida", LR_AND_DECAY, {}, {}),
+    ("ano", "Ano", LR_AND_DECAY, {}, {}),
+    ("diffgrad", "DiffGrad", LR_AND_DECAY, _COUPLED, {}),
+    ("dual_adam", "DualAdam", LR_AND_DECAY | {"switch_rate": 0.1}, {}, {}),
+    ("exadam", "EXAdam", LR_AND_DECAY, {}, {}),
+    ("focus", "FOCUS", LR_AND_DECAY, {}, {}),
+    ("fromage", "Fromage", ONLY_LR | {"p_bound": 1.02}, {}, {}),
+    ("ftrl", "FTRL", ONLY_LR | {"beta": 0.1, "lambda_1": 0.5, "lambda_2": 0.2}, {}, {}),
+    ("kate", "Kate", LR_AND_DECAY | {"delta": 0.1}, {}, {}),
+    ("laprop", "LaProp", LR_AND_DECAY, {}, _FLOAT32),
+    ("madgrad", "MADGRAD", LR_AND_DECAY, {}, {}),
+    ("msvag", "MSVAG", ONLY_LR, {}, {}),
+    ("novograd", "NovoGrad", LR_AND_DECAY, {}, {}),
+    ("pid", "PID", _WITH_MOMENTUM, {}, {}),
+    ("pnm", "PNM", LR_AND_DECAY, {}, {}),
+    ("qhadam", "QHAdam", LR_AND_DECAY | {"nus": (0.7, 0.9)}, {}, _FLOAT32),
+    ("qhm", "QHM", LR_AND_DECAY | {"momentum": 0.99, "nu": 0.7}, {}, {}),
+    ("racs", "RACS", LR_AND_DECAY, {}, {"shapes": MATRICES}),
+    ("sgdp", "SGDP", _WITH_MOMENTUM | {"delta": 0.9}, {}, _FLAT),
+    ("srmm", "SRMM", ONLY_LR | {"memory_length": 8}, {}, {}),
+    ("tam", "TAM", LR_AND_DECAY, {}, _FLAT),
+)
+"""Rules of pytorch_optimizer: our name, its class, common options, its own options, the case."""
 LIBRARIES: tuple[Package, ...] = (
     _package("lion", "lion-pytorch", "lion_pytorch:Lion", LR_AND_DECAY),
     _package("lion", "timm", "timm.optim:Lion", LR_AND_DECAY),
@@ -278,6 +315,63 @@ LIBRARIES: tuple[Package, ...] = (
         {"foreach": False},
         label="tables of one column",
         shapes=((6, 1), (3, 1)),
+    ),
+    *(
+        _package(name, _PYTORCH_OPTIMIZER, f"pytorch_optimizer:{cls}", options, theirs, **case)
+        for name, cls, options, theirs, case in _SAME_RULES
+    ),
+    _package(
+        "adabound",
+        _PYTORCH_OPTIMIZER,
+        "pytorch_optimizer:AdaBound",
+        LR_AND_DECAY | {"final_lr": 0.05, "gamma": 0.1},
+        _COUPLED,
+    ),
+    _package(
+        "adai",
+        _PYTORCH_OPTIMIZER,
+        "pytorch_optimizer:Adai",
+        LR_AND_DECAY | {"dampening": 0.5},
+    ),
+    _package(
+        "adamod",
+        _PYTORCH_OPTIMIZER,
+        "pytorch_optimizer:AdaMod",
+        LR_AND_DECAY,
+        {"betas": (0.9, 0.99, 0.95)},
+        ours={"betas": (0.9, 0.99), "beta3": 0.95},
+    ),
+    _package(
+        "adapnm",
+        _PYTORCH_OPTIMIZER,
+        "pytorch_optimizer:AdaPNM",
+        LR_AND_DECAY,
+        {"ams_bound": False},
+        ours={"amsgrad": False},
+        bound=1e-8,
+        bound_reason="the library adds 1e-15 to the second moment",
+    ),
+    _package(
+        "padam",
+        _PYTORCH_OPTIMIZER,
+        "pytorch_optimizer:PAdam",
+        LR_AND_DECAY,
+        ours={"amsgrad": False},
+    ),
+    _package("adamp", "timm", "timm.optim:AdamP", LR_AND_DECAY | {"delta": 0.9}, **_FLAT),
+    _package("adan", "timm", "timm.optim:Adan", LR_AND_DECAY),
+    _package(
+        "adan", "timm", "timm.optim:Adan", LR_AND_DECAY | {"no_prox": True}, label="without prox"
+    ),
+    _package("laprop", "timm", "timm.optim:LaProp", LR_AND_DECAY, **_FLOAT32),
+    _package("madgrad", "timm", "timm.optim:MADGRAD", LR_AND_DECAY | {"decoupled_decay": True}),
+    _package("nadamw", "timm", "timm.optim:NAdamW", LR_AND_DECAY),
+    _package(
+        "novograd",
+        "timm",
+        "timm.optim:NvNovoGrad",
+        LR_AND_DECAY | {"grad_averaging": True},
+        **_FLOAT32,
     ),
 )
 

@@ -276,7 +276,6 @@ def test_both_optimizers_may_be_names_classes_compositions_and_specs(
             r'give others a rate, too, as in others=\("adamw", \{"lr": 1e-3\}\)',
         ),
         (lambda m: create_optimizer(m, optim.Muon), ValueError, r"\(model, Muon, others="),
-        (lambda m: create_optimizer(m, "nadamw"), ValueError, "timm's NAdamW is a rule of its own"),
     ],
 )
 def test_a_wrong_optimizer_is_an_error_with_a_way_out(
