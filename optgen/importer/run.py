@@ -427,6 +427,8 @@ class _Naming:
             for name, x in list(frame.f_locals.items()):
                 if isinstance(x, Float | Size) or type(x) in (float, Int):
                     self.run.note_number(frame.f_code, name, x)
+                if type(x) is float and x == 0:  # else `total += p.numel()` would not record
+                    frame.f_locals[name] = x = recorded(x, constant(x))
                 if isinstance(x, Tensor | float | int):
                     with torch._C.DisableTorchFunction():
                         self.run.see(name, x)
