@@ -45,11 +45,11 @@ class Row:
     reason: str
     seconds: float
     settings: int = 0
-    """The settings of arguments that the proof compared."""
+    """The settings of arguments that the proof compared; 0 if a row is older than its figures."""
     largest: float = 0.0
     """The largest difference of an element in the proof in float64."""
     limits: str = ""
-    """A rounding that the proof leaves out, or shapes that the spec requires; "" if there is none."""
+    """A rounding that the proof leaves out, shapes that the spec requires, or ""."""
 
 
 def classes(package: str) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def section(rows: Sequence[Row]) -> str:
     for each in proven:
         if each.limits:
             limited.setdefault(each.limits, []).append(each.name)
-    lines += [f"Proven {limits}: {', '.join(names)}." for limits, names in limited.items()]
+    lines += [f"{limits.capitalize()}: {', '.join(names)}." for limits, names in limited.items()]
     lines += ["", "| not imported | because | write instead |", "|---|---|---|"]
     for each in rows:
         if each.verdict != "proven":
@@ -160,13 +160,13 @@ def _write(file: Path, package: str, rows: Sequence[Row]) -> None:
     file.write_text(text + "\n", encoding="utf-8")
 
 
-def write_section(page: Path, package: str, text: str) -> None:
-    """Replace a package's section of a page.
+def write_section(page: Path, mark: str, text: str) -> None:
+    """Replace a section of a page, which begins with the comment `mark`.
 
     Raises:
         ValueError: the page has no such section.
     """
-    first, last = f"<!-- {package}, by benchmarks/import_table.py -->", "<!-- end -->"
+    first, last = f"<!-- {mark} -->", "<!-- end -->"
     before, mark, rest = page.read_text(encoding="utf-8").partition(first)
     if not mark:
         raise ValueError(f"{page} has no line {first}")
@@ -191,7 +191,8 @@ def main() -> None:
     found = [rows[name] for name in sorted(rows)]
     print(dict(collections.Counter(each.verdict for each in found)))
     if options.page:
-        write_section(options.page, options.package, section(found))
+        mark = f"{options.package}, by benchmarks/import_table.py"
+        write_section(options.page, mark, section(found))
 
 
 def run(options: argparse.Namespace, rows: dict[str, Row]) -> None:

@@ -56,13 +56,12 @@ def with_numbers_widened(items: Sequence[Item], numbers: set[str]) -> list[Item]
             sides = [widened(item.then), widened(item.other)]
             moved: list[Assign] = []
             for name in sorted(assigned(sides[0]) & assigned(sides[1])):
-                last = [_last(side, name, assigned(sides[0] + sides[1])) for side in sides]
-                if None in last or is_number(last[0].source) == is_number(last[1].source):
+                a, b = (_last(side, name, assigned(sides[0] + sides[1])) for side in sides)
+                if a is None or b is None or is_number(a.source) == is_number(b.source):
                     continue
-                for side, each in zip(sides, last, strict=True):
-                    side.remove(each)
-                source = chosen(item.condition, last[0].source, last[1].source)
-                moved.append(Assign(name, source, last[0].place, "tensor"))
+                sides[0].remove(a)
+                sides[1].remove(b)
+                moved.append(Assign(name, chosen(item.condition, a.source, b.source), a.place))
             rest = replace(item, then=tuple(sides[0]), other=tuple(sides[1]))
             made += [*([rest] if rest.then or rest.other else []), *moved]
         return made

@@ -105,8 +105,11 @@ class Subject:
         return f"{key}_state" if any(a.name == key for a in self.arguments) else key
 
     def letter(self, key: str) -> str:
-        """Return the name of a state in the rule."""
+        """Return the name of a state in the rule: a word's initial where the word is taken."""
         name, arguments = letter(key), {each.word for each in self.arguments}
+        others = {letter(each) for each in self.state_keys if each != key}
+        if name == f"{key}_state" and key[0] not in {*others, *arguments, "p", "g", "t"}:
+            name = key[0]
         if name in arguments or any(
             other != key and LETTERS.get(other, other) == name for other in self.state_keys
         ):

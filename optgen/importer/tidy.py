@@ -9,6 +9,7 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
+from fractions import Fraction
 
 from optgen.importer.layout import source
 from optgen.importer.statements import (
@@ -202,8 +203,14 @@ class _Order(ast.NodeTransformer):
 
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
         x = node.value
-        is_whole = isinstance(x, float) and x.is_integer() and abs(x) < 1e6
-        return ast.Constant(int(x)) if is_whole and isinstance(x, float) else node
+        if not isinstance(x, float):
+            return node
+        if x.is_integer() and abs(x) < 1e6:
+            return ast.Constant(int(x))
+        top, bottom = Fraction(x).limit_denominator(12).as_integer_ratio()
+        if len(repr(x)) > 12 and top / bottom == x:  # 1 / 3 and not 0.3333333333333333
+            return ast.BinOp(ast.Constant(top), ast.Div(), ast.Constant(bottom))
+        return node
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         node.args = [self.visit(each) for each in node.args]
@@ -227,6 +234,8 @@ class _Order(ast.NodeTransformer):
         match node.op, left, right:
             case ast.Add() | ast.Sub(), _, ast.Constant(0):
                 return left
+            case ast.Add(), ast.BinOp(op=ast.Mult() | ast.Div()), ast.Constant(1):
+                return ast.BinOp(right, ast.Add(), left)
             case ast.Pow(), _, ast.Constant(0.5):
                 return ast.Call(ast.Name("sqrt"), [left], [])
             case ast.Mult(), _, ast.BinOp(left=ast.Constant(1), op=ast.Div(), right=divisor):

@@ -121,9 +121,10 @@ def _root_of(value: Value, power: Value) -> Value | None:
     """Return x of `(x ** (1 / n)) ** n` if x is a sum, as in a norm's n-th power; else None."""
     if value.op != "pow" or not value.args[0].op.endswith("sum"):
         return None
-    root, inner = value.args[0], value.args[1].constant
-    is_number = isinstance(inner, float) and isinstance(power.constant, int | float)
-    return root if is_number and inner * power.constant == 1 else None
+    root, inner, outer = value.args[0], value.args[1].constant, power.constant
+    if isinstance(inner, float) and isinstance(outer, int | float) and inner * outer == 1:
+        return root
+    return None
 
 
 def _counts(value: Value) -> float | None:

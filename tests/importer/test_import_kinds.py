@@ -479,7 +479,7 @@ def test_a_first_step_does_not_ask_for_the_step_count() -> None:
     text = import_optimizer(OddSteps).text
 
     assert text.count("t % 2") == 1
-    assert text.count("fresh(mean_state)") == 1
+    assert text.count("fresh(m)") == 1
 
 
 class NotExchangedWithState(NesterovNeedsMomentum):
