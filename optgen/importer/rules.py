@@ -95,8 +95,7 @@ def find_rule(subject: Subject) -> Rule:
     arguments = {a.word for a in subject.arguments}
     numbers = {"t", *arguments, *(subject.letter(s.key) for s in states if s.shape == "scalar")}
     items = with_kinds(with_totals_outside(with_joined_ifs(items), arguments), live)
-    items = with_numbers_widened(items, numbers)
-    items = with_wide_reductions_first(items)
+    items = with_wide_reductions_first(with_numbers_widened(items, numbers))
     items = without_copies(folded(with_wheres(items)), arguments)
     aliases: dict[str, str] = {}
     for path in itertools.chain(*runs.values()):

@@ -188,7 +188,7 @@ class NumberOrTensor(Base):
         state["v"].mul_(0.9).addcmul_(grad, grad)
         p.sub_(group["lr"] * grad / (divisor + 1.0))
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             group["number"] = group.get("number", 0) + 1
             self.number = group["number"]
@@ -202,7 +202,7 @@ class NumberOfGroup(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "scale": None})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             total, count = 0.0, 0.0
             for p in group["params"]:
