@@ -1,11 +1,13 @@
 """Import every optimizer class of a package, and print what became of each.
 
-    python benchmarks/import_table.py pytorch_optimizer [NAME ...] [--seconds 60]
-        [--specs DIR] [--page docs/bring-your-own.md]
+    python benchmarks/import_table.py pytorch_optimizer [NAME ...] [--seconds 300]
+        [--specs DIR] [--json docs/evidence_imports.json] [--page docs/bring-your-own.md]
 
 Each class is imported in a fork of this process: name, verdict, reason, seconds. `--specs` writes
-the specs of the proven classes into a folder. `--page` writes the result into the package's section
-of a page. torch's own classes, which other packages hold too, count for torch.optim alone.
+the specs of the proven classes into a folder. `--json` keeps the rows, by package, in a file: what
+is not run keeps its row there. `--page` writes all rows into the package's section of a page. With
+`--show`, nothing is run. torch's own classes, which other packages hold too, count for torch.optim
+alone.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from __future__ import annotations
 import argparse
 import collections
 import importlib
+import importlib.metadata
 import inspect
+import json
 import multiprocessing
 import os
 import re
@@ -21,7 +25,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -36,9 +40,16 @@ class Row:
     """One class and its verdict."""
 
     name: str
+    version: str
     verdict: str
     reason: str
     seconds: float
+    settings: int = 0
+    """The settings of arguments that the proof compared; 0 if a row is older than its figures."""
+    largest: float = 0.0
+    """The largest difference of an element in the proof in float64."""
+    limits: str = ""
+    """A rounding that the proof leaves out, shapes that the spec requires, or ""."""
 
 
 def classes(package: str) -> dict[str, Any]:
@@ -56,11 +67,15 @@ def classes(package: str) -> dict[str, Any]:
 
 
 def _answer(cls: Any, specs: Path | None, pipe: Connection) -> None:
-    """Import a class, and send the verdict and the reason."""
+    """Import a class, and send the fields of its row."""
     warnings.filterwarnings("ignore")
     try:
         made = import_optimizer(cls, out=specs and specs / f"{cls.__name__.lower()}.py")
-        pipe.send(("proven", f"{made.proof.largest:.0e}, {made.proof.num_settings} settings"))
+        shapes = made.proof.shapes
+        limits = [f"without its roundings to {made.proof.rounding}"] if made.proof.rounding else []
+        limits += ["for matrices alone"] if {len(s) for s in shapes} == {2} else []
+        found = (made.proof.num_settings, made.proof.largest, ", ".join(limits))
+        pipe.send(("proven", "", *found))
     except NotImportedError as error:
         pipe.send(("refused", str(error)))
     except Exception as error:
@@ -69,7 +84,14 @@ def _answer(cls: Any, specs: Path | None, pipe: Connection) -> None:
         pipe.send(("DEFECT", f"{type(error).__name__}: {error} ({where})"))
 
 
-def row(name: str, cls: Any, seconds: float, specs: Path | None) -> Row:
+def _version(package: str) -> str:
+    """Return the version of the distribution that has a package."""
+    first = package.partition(".")[0]
+    names = importlib.metadata.packages_distributions().get(first, [first])
+    return importlib.metadata.version(names[0])
+
+
+def row(name: str, version: str, cls: Any, seconds: float, specs: Path | None) -> Row:
     """Import a class in a fork, which is ended after some seconds."""
     began = time.perf_counter()
     fork = multiprocessing.get_context("fork")
@@ -78,47 +100,73 @@ def row(name: str, cls: Any, seconds: float, specs: Path | None) -> Row:
     child.start()
     sender.close()
     try:
-        verdict, reason = receiver.recv() if receiver.poll(seconds) else ("refused", "too slow")
+        late = ("refused", f"more than {seconds:.0f} seconds\n  hint: --set some arguments")
+        verdict, reason, *found = receiver.recv() if receiver.poll(seconds) else late
     except EOFError:
-        verdict, reason = "DEFECT", "the process ended"
+        verdict, reason, found = "DEFECT", "the process ended", []
     if child.is_alive():
         child.join(0.5)
         child.kill()
     child.join()
-    return Row(name, verdict, reason, time.perf_counter() - began)
+    took = round(time.perf_counter() - began, 1)
+    return Row(name, version, verdict, _without_folders(reason), took, *found)
 
 
-def _short(reason: str) -> str:
-    """Return a reason in one line, with file names instead of paths."""
-    return re.sub(r"/\S*/", "", " ".join(reason.split()))
+def _without_folders(reason: str) -> str:
+    """Return a reason with file names instead of paths."""
+    return re.sub(r"/\S*/", "", reason)
+
+
+def _cell(text: str, longest: int) -> str:
+    """Return a text as a cell of a table."""
+    text = " ".join(text.split())
+    text = text[:longest] + "…" * (len(text) > longest)
+    for sign, word in (("|", "\\|"), ("<", "&lt;"), ("`", "'"), ("*", "\\*")):
+        text = text.replace(sign, word)
+    return text
 
 
 def section(rows: Sequence[Row]) -> str:
     """Return a package's section of a page: a sentence, and a table of what is refused."""
-    proven = [each.name for each in rows if each.verdict == "proven"]
-    lines = [
-        f"{len(proven)} of {len(rows)} classes are imported and proven: {', '.join(proven)}.",
-        "",
-        "| not imported | because |",
-        "|---|---|",
-    ]
+    proven = [each for each in rows if each.verdict == "proven"]
+    names = ", ".join(each.name for each in proven)
+    lines = [f"{len(proven)} of {len(rows)} classes are imported and proven: {names}."]
+    limited: dict[str, list[str]] = {}
+    for each in proven:
+        if each.limits:
+            limited.setdefault(each.limits, []).append(each.name)
+    lines += [f"{limits.capitalize()}: {', '.join(names)}." for limits, names in limited.items()]
+    lines += ["", "| not imported | because | write instead |", "|---|---|---|"]
     for each in rows:
         if each.verdict != "proven":
-            reason = _short(each.reason).partition(" hint: ")[0]
-            reason = reason[:160] + "…" * (len(reason) > 160)
-            for sign, word in (("|", "\\|"), ("<", "&lt;"), ("`", "'"), ("*", "\\*")):
-                reason = reason.replace(sign, word)
-            lines.append(f"| {each.name} | {reason} |")
+            reason, _, hint = each.reason.rpartition("hint: ")
+            cells = [each.name, _cell(reason or hint, 160), _cell(hint if reason else "", 160)]
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def write_section(page: Path, package: str, text: str) -> None:
-    """Replace a package's section of a page.
+def _read(file: Path | None, package: str) -> dict[str, Row]:
+    """Return the rows of a package that a file has."""
+    if file is None or not file.exists():
+        return {}
+    return {each["name"]: Row(**each) for each in json.loads(file.read_text()).get(package, [])}
+
+
+def _write(file: Path, package: str, rows: Sequence[Row]) -> None:
+    """Write the rows of a package into a file, which may have other packages too."""
+    found = json.loads(file.read_text()) if file.exists() else {}
+    found[package] = [asdict(each) for each in rows]
+    text = json.dumps(dict(sorted(found.items())), indent=1, ensure_ascii=False)
+    file.write_text(text + "\n", encoding="utf-8")
+
+
+def write_section(page: Path, mark: str, text: str) -> None:
+    """Replace a section of a page, which begins with the comment `mark`.
 
     Raises:
         ValueError: the page has no such section.
     """
-    first, last = f"<!-- {package}, by benchmarks/import_table.py -->", "<!-- end -->"
+    first, last = f"<!-- {mark} -->", "<!-- end -->"
     before, mark, rest = page.read_text(encoding="utf-8").partition(first)
     if not mark:
         raise ValueError(f"{page} has no line {first}")
@@ -131,24 +179,38 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("package")
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--json", type=Path)
     parser.add_argument("--page", type=Path)
     parser.add_argument("--specs", type=Path)
+    parser.add_argument("--show", action="store_true", help="run nothing")
     options = parser.parse_args()
+    rows = _read(options.json, options.package)
+    if not options.show:
+        run(options, rows)
+    found = [rows[name] for name in sorted(rows)]
+    print(dict(collections.Counter(each.verdict for each in found)))
+    if options.page:
+        mark = f"{options.package}, by benchmarks/import_table.py"
+        write_section(options.page, mark, section(found))
+
+
+def run(options: argparse.Namespace, rows: dict[str, Row]) -> None:
+    """Import the classes, and keep their rows."""
     if options.specs:
         options.specs.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     import_optimizer(torch.optim.AdamW)  # what torch imports late is imported once
-    rows: list[Row] = []
+    version = _version(options.package)
     for name, cls in classes(options.package).items():
         if options.names and name not in options.names:
             continue
-        rows.append(each := row(name, cls, options.seconds, options.specs))
-        reason = _short(each.reason)[:200]
-        print(f"{name:24} {each.verdict:8} {each.seconds:5.1f} s  {reason}", flush=True)
-    print(dict(collections.Counter(each.verdict for each in rows)))
-    if options.page:
-        write_section(options.page, options.package, section(rows))
+        rows[name] = each = row(name, version, cls, options.seconds, options.specs)
+        words = f"{each.largest:.0e}, {each.settings} settings" if each.settings else each.reason
+        words = " ".join(words.split())[:200]
+        print(f"{name:24} {each.verdict:8} {each.seconds:5.1f} s  {words}", flush=True)
+        if options.json:
+            _write(options.json, options.package, [rows[name] for name in sorted(rows)])
 
 
 if __name__ == "__main__":

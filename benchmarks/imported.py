@@ -1,21 +1,27 @@
 """Measure imported optimizers against the originals: a step on ResNet-50's tensors, on the CPU.
 
     python benchmarks/import_table.py timm.optim --specs DIR
-    python benchmarks/imported.py timm.optim DIR [NAME ...] [--seconds 4]
+    python benchmarks/imported.py timm.optim DIR [NAME ...] [--seconds 2]
+        [--json benchmarks/results/imported.json] [--page docs/bring-your-own.md]
 
-Both classes get the same gradients, in turns. The figure is the ratio of the smallest times. Each
-pair is measured in a fork of this process, so one class's memory does not slow the next.
+Both classes step in turns, with one thread. A step's time is the time that the CPU spends on it
+(`time.process_time`), so other programs disturb it less. The figure is the ratio of the smallest
+times. Each pair is measured in a fork of this process, so one class's memory does not slow the
+next. `--json` keeps the figures in a file: what is not measured keeps its figures there. `--page`
+writes all of them into a page.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import math
 import multiprocessing
 import sys
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -25,8 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from torch import Tensor, nn
 
+from benchmarks.import_table import write_section
 from optgen import jit
-from optgen.bench.measure import Budget, compare
 from optgen.bench.tensor_lists import LISTS
 
 
@@ -44,13 +50,25 @@ class Stepping:
             p.grad = gradient.clone()
 
 
+MIN_ROUNDS = 5
+"""The rounds of steps that are measured at least."""
+
+
 def _measure(original: Any, spec: Path, name: str, seconds: float, pipe: Connection) -> None:
     """Send the smallest milliseconds of a step of both classes."""
     warnings.filterwarnings("ignore")
     shapes = LISTS[name].shapes
-    pair = {"theirs": Stepping(original, shapes), "ours": Stepping(jit.load(spec), shapes)}
-    times = compare(pair, lambda: [torch.randn(s) for s in shapes], Budget(seconds))
-    pipe.send([times[side]["min"] for side in pair])
+    pair = [Stepping(original, shapes), Stepping(jit.load(spec), shapes)]
+    gradients = [torch.randn(s) for s in shapes]
+    times: list[list[float]] = [[], []]
+    began = time.process_time()
+    while time.process_time() - began < seconds or len(times[0]) < MIN_ROUNDS + 2:
+        for stepping, mine in zip(pair, times, strict=True):
+            stepping.set_gradients(gradients)
+            before = time.process_time()
+            stepping.step()
+            mine.append(1e3 * (time.process_time() - before))
+    pipe.send([min(mine[2:]) for mine in times])
 
 
 def pair_of(original: Any, spec: Path, name: str, seconds: float) -> list[float] | None:
@@ -68,6 +86,18 @@ def pair_of(original: Any, spec: Path, name: str, seconds: float) -> list[float]
         child.join()
 
 
+def section(figures: Mapping[str, Sequence[float]]) -> str:
+    """Return a package's figures as lines of a page: the mean, and the ratios from the largest."""
+    ratios = {name: theirs / ours for name, (theirs, ours) in figures.items()}
+    mean = math.exp(sum(map(math.log, ratios.values())) / max(1, len(ratios)))
+    several = sum(ratio >= 3 for ratio in ratios.values())
+    words = [f"{n} {ratios[n]:.1f}" for n in sorted(ratios, key=lambda n: -ratios[n])]
+    return (
+        f"{len(ratios)} classes: the imported one is {mean:.1f} times faster (geometric mean), "
+        f"{several} of them at least 3 times.\n\n{', '.join(words)}."
+    )
+
+
 def main() -> None:
     """Print the times of each class whose spec is in a folder, and the geometric mean."""
     parser = argparse.ArgumentParser()
@@ -75,26 +105,32 @@ def main() -> None:
     parser.add_argument("specs", type=Path)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--list", default="resnet50", choices=LISTS)
-    parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--page", type=Path)
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(1)
     module = importlib.import_module(options.package)
-    classes = {name.lower(): each for name, each in vars(module).items()}
-    ratios: list[float] = []
-    print(f"{options.list}, float32, {options.threads} thread(s); smallest ms of a step")
+    classes = {name.lower(): (name, each) for name, each in vars(module).items()}
+    kept = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
+    figures: dict[str, list[float]] = kept.setdefault(options.package, {})
+    print(f"{options.list}, float32, one thread; smallest ms of a step on the CPU")
     for spec in sorted(options.specs.glob("*.py")):
         if options.names and spec.stem not in map(str.lower, options.names):
             continue
-        times = pair_of(classes[spec.stem], spec, options.list, options.seconds)
+        name, original = classes[spec.stem]
+        times = pair_of(original, spec, options.list, options.seconds)
         if times is None:
-            print(f"{spec.stem:24} failed", flush=True)
+            print(f"{name:24} failed", flush=True)
             continue
-        ratios.append(times[0] / times[1])
-        line = f"{spec.stem:24} {times[0]:9.2f} {times[1]:9.2f}  {ratios[-1]:5.2f} times faster"
-        print(line, flush=True)
-    mean = math.exp(sum(map(math.log, ratios)) / max(1, len(ratios)))
-    print(f"{len(ratios)} classes, geometric mean {mean:.2f}")
+        figures[name] = [round(x, 3) for x in times]
+        print(f"{name:24} {times[0]:9.2f} {times[1]:9.2f}  {times[0] / times[1]:5.2f}", flush=True)
+        if options.json:
+            options.json.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+    print(section(figures))
+    if options.page:
+        mark = f"{options.package}, by benchmarks/imported.py"
+        write_section(options.page, mark, section(figures))
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def run(
         write_atomically(json, evidence.to_json(rows))
         typer.echo(f"rows: {json}")
     for page, text in page_texts.items():
-        write_atomically(page, evidence.fill_table(text, rows, reference))
+        write_atomically(page, evidence.fill_table(text, rows, reference, _imported(page)))
         typer.echo(f"table: {page}")
     return all(row.passed for row in rows)
 
@@ -116,6 +116,12 @@ def _read_page(page: Path, reference: str | None) -> str:
         marks = f"{evidence.start_mark(reference)} and {evidence.END_MARK}"
         raise typer.BadParameter(f"{page} has no place for the table: add the lines {marks}")
     return text
+
+
+def _imported(page: Path) -> dict[str, str] | None:
+    """Return the imported classes that a file beside a page names; None if there is no file."""
+    file = page.parent / "evidence_imports.json"
+    return evidence.imported_classes(file.read_text(encoding="utf-8")) if file.exists() else None
 
 
 def _compare(names: Sequence[str], reference: str | None) -> list[Row]:

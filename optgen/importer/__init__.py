@@ -19,6 +19,7 @@ from optgen.importer.parameters import TOTALS
 from optgen.importer.precision import SIXTEEN_BITS
 from optgen.importer.prove import SHAPES, DiffersError, Proof, prove
 from optgen.importer.recording import (
+    ClassFailsError,
     NotImportedError,
     ReadTwiceError,
     complete,
@@ -109,11 +110,11 @@ def _imported(cls: type, settings: Mapping[str, Any]) -> Imported:
                 try:
                     text, optimizer, proof, runs = _proven(subject)
                 except NotImportedError as refusal:
-                    first = first or refusal
+                    first = _better(first, refusal)
                 else:
                     return Imported(text, optimizer, proof, runs, time.perf_counter() - began)
         except NotImportedError as refusal:
-            first = first or refusal
+            first = _better(first, refusal)
         except Exception:
             if first is None:
                 raise
@@ -121,6 +122,11 @@ def _imported(cls: type, settings: Mapping[str, Any]) -> Imported:
             break
     assert first is not None
     raise first
+
+
+def _better(first: NotImportedError | None, second: NotImportedError) -> NotImportedError:
+    """Return the refusal to report: the first one, unless the class only failed in that run."""
+    return second if first is None or isinstance(first, ClassFailsError) else first
 
 
 def _subjects(cls: type, settings: Mapping[str, Any], is_for_matrices: bool) -> Iterator[Subject]:

@@ -40,7 +40,7 @@ def without_impossible(items: Sequence[Item], first: str) -> list[Item]:
         if isinstance(item, If):
             then, other = list(item.then), list(item.other)
             if item.condition == first:
-                then = list(_counted_once(then))
+                then, other = list(_counted_once(then)), given("t == 1", False, other)
             elif (is_first := _at_first_step(item.condition)) is not None:
                 then, other = (
                     side if is_taken else given(first, False, side)
@@ -137,6 +137,12 @@ def given(condition: str, outcome: bool, items: Sequence[Item]) -> list[Item]:
     return made
 
 
+def chosen(condition: str, then: str, other: str) -> str:
+    """Return the choice between two expressions as an expression."""
+    condition = condition if _is_answer(condition) else f"{condition} != 0"
+    return f"where({condition}, {then}, {other})"
+
+
 def _both_sides(condition: str, then: Sequence[Item], other: Sequence[Item]) -> Iterator[Assign]:
     """Yield both sides, with names of their own, and the choice between their results."""
     condition = condition if _is_answer(condition) else f"{condition} != 0"
@@ -172,10 +178,12 @@ def item_place(items: Sequence[Item]) -> tuple[str, int]:
 
 
 def _is_answer(condition: str) -> bool:
-    node = ast.parse(condition, mode="eval").body
-    return isinstance(node, ast.Compare | ast.BoolOp) or (
-        isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
-    )
+    match ast.parse(condition, mode="eval").body:
+        case ast.Compare() | ast.BoolOp() | ast.UnaryOp(op=ast.Not()):
+            return True
+        case ast.Call(func=ast.Name("fresh" | "factored")):
+            return True
+    return False
 
 
 def with_joined_ifs(items: Sequence[Item]) -> list[Item]:

@@ -101,6 +101,7 @@ def _counted(
     params = [torch.nn.Parameter(torch.ones(each, dtype=torch.float64)) for each in shapes]
     optimizer = cls(groups_of(params, is_split), **settings)
     first = _numbers(optimizer.param_groups[0])
+    later = {str(key) for key in optimizer.param_groups[0]} - first.keys()
     seen: dict[str, list[float]] = defaultdict(list)
     in_group: dict[str, list[float]] = defaultdict(list)
     of_all: dict[str, list[float]] = defaultdict(list)
@@ -127,7 +128,7 @@ def _counted(
     changed = {
         key: first.get(key, 0.0)
         for key, values in in_group.items()
-        if key not in counters and {first.get(key, values[0])} != set(values)
+        if key not in counters and (key in later or {first.get(key, values[0])} != set(values))
     }
     kind = ""
     if "step" in counters and "step" in optimizer.state[params[0]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from optgen.importer.numbers import Flag, Float, Int, plain, recorded
@@ -45,9 +46,11 @@ class Holder(dict[Any, Any]):
             elif self.is_group and key not in self.run.subject.group_numbers:
                 continue
             elif self.is_group:
+                if x is None and self.run.number == 1:
+                    continue  # the first step makes it a number
                 if not isinstance(x, int | float | Tensor):
                     raise NotImportedError(
-                        f"the group's `{key}` is {x!r} before the first step, and a number later",
+                        f"the group's `{key}` is {x!r} in a step, and a number in another one",
                         hint="begin with a number, and keep it in self.state[p]",
                     )
                 word = self.run.subject.letter(key)
@@ -99,7 +102,9 @@ class Holder(dict[Any, Any]):
             return
         if key not in self:
             run.inits[key] = constant(0)
-            if x.numel() > 1 and not value.reads_tensors:  # a number for each element
+            with torch._C.DisableTorchFunction():
+                is_wide = x.numel() > 1
+            if is_wide and not value.reads_tensors:  # a number for each element
                 value = apply("add", _state_atom(word, x), value)
                 run.record.add(value)
         if value.name is None or value.op == "atom":

@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from optgen.importer.branches import chosen
 from optgen.importer.statements import (
     Assign,
     If,
     Item,
     assigned,
+    local_numbers,
     names_in,
     names_read,
     substituted,
+    words_in,
 )
 
 
@@ -31,6 +34,51 @@ def with_kinds(items: Sequence[Item], kept: set[str]) -> list[Item]:
             _split(made, name, is_read_later=False, numbers={}, lasting=lasting)
             made = _split(made, name, is_read_later=False, numbers=dict(lasting), lasting={})
     return made
+
+
+def with_numbers_widened(items: Sequence[Item], numbers: set[str]) -> list[Item]:
+    """Return code in which no `if` makes a variable a number on one side and a tensor on the other.
+
+    `if t == 1: x = c else: x = m / 2` is `x = where(t == 1, c, m / 2)`. `numbers`: the names that
+    are numbers: arguments, the step count, states.
+    """
+    numbers = numbers | local_numbers(items, numbers)
+
+    def is_number(source: str) -> bool:
+        return names_in(source) - words_in(source) <= numbers
+
+    def widened(part: Sequence[Item]) -> list[Item]:
+        made: list[Item] = []
+        for item in part:
+            if isinstance(item, Assign) or item.is_tensor:
+                made.append(item)
+                continue
+            sides = [widened(item.then), widened(item.other)]
+            moved: list[Assign] = []
+            for name in sorted(assigned(sides[0]) & assigned(sides[1])):
+                a, b = (_last(side, name, assigned(sides[0] + sides[1])) for side in sides)
+                if a is None or b is None or is_number(a.source) == is_number(b.source):
+                    continue
+                sides[0].remove(a)
+                sides[1].remove(b)
+                moved.append(Assign(name, chosen(item.condition, a.source, b.source), a.place))
+            rest = replace(item, then=tuple(sides[0]), other=tuple(sides[1]))
+            made += [*([rest] if rest.then or rest.other else []), *moved]
+        return made
+
+    return widened(items)
+
+
+def _last(items: Sequence[Item], name: str, changed: set[str]) -> Assign | None:
+    """Return the one assignment to a name that may stand after an `if` too; None if there is none.
+
+    `changed`: the names that the `if` assigns. The assignment reads none of them.
+    """
+    at = [n for n, item in enumerate(items) if name in assigned([item])]
+    item = items[at[-1]]
+    if len(at) > 1 or not isinstance(item, Assign) or name in names_read(items[at[-1] + 1 :]):
+        return None
+    return None if names_in(item.source) & changed else item
 
 
 def _collect(items: Sequence[Item], kinds: dict[str, set[str]]) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from optgen.importer.parameters import begun
 from optgen.importer.recording import NotImportedError, as_value, author_line, current
-from optgen.importer.values import Value, apply
+from optgen.importer.values import MIRRORED, Value, apply
 
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add,
@@ -142,6 +142,8 @@ def _arithmetic(name: str, left: Any, right: Any) -> Any:
     if isinstance(result, complex):
         result = math.nan
     a, b = as_value(left), as_value(right)
+    if a.op == b.op == "constant":
+        return result
     record = current()
     if name == "add" and record is not None and (made := begun(record, a, b)) is not None:
         return note(result, made)
@@ -157,7 +159,12 @@ def _compare(name: str, left: Any, right: Any) -> Any:
     record = current()
     if record is None:
         return result
-    return record.branch(Value(name, (as_value(left), as_value(right))), result)
+    a, b = as_value(left), as_value(right)
+    if a.op == b.op == "constant":
+        return result
+    if a.op == "constant":
+        name, a, b = MIRRORED[name], b, a
+    return record.branch(Value(name, (a, b)), result)
 
 
 def _truth(self: Any) -> bool:

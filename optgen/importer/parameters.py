@@ -80,7 +80,7 @@ def total(value: Value, over: str) -> Value | None:
     """
     op, args = value.op, value.args
     if op == "numel":
-        return Value(f"count@{over}", (Value("atom", name="g", reads_tensors=True),))
+        return Value(f"count@{over}", reads_tensors=True)
     if op == "sum":
         return Value(f"sum@{over}", args)
     if op == "mean":

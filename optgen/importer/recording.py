@@ -94,6 +94,8 @@ class Record:
             return outcome
         self._note_origins(condition)
         truth, is_negated = self._canonical(condition)
+        if truth.op.startswith("count@"):
+            return outcome  # there is an element
         natural = outcome != is_negated
         if self.is_silent:
             taken = natural
@@ -156,6 +158,10 @@ class ReadTwiceError(KeptError):
     """The step reads a number both as the constructor got it and in the group."""
 
 
+class ClassFailsError(NotImportedError):
+    """The author's code raises an error where the import runs it."""
+
+
 def complete(refusal: NotImportedError, cls: Any) -> None:
     """Give a refusal the class's step as its place, and a way out, if it has none."""
     step = inspect.unwrap(getattr(cls, "step", cls))
@@ -176,12 +182,18 @@ def failed(error: Exception, when: str = "") -> NotImportedError:
             _author_place(error),
             hint="keep it in the state of the parameter: `self.state[p]`",
         )
+    if isinstance(error, AttributeError) and isinstance(error.obj, list):
+        return ClassFailsError(
+            f"the class takes no parameters: it reads `{error.name}` of its first argument",
+            _author_place(error),
+            hint="give it parameters; of a wrapper, import the inner class",
+        )
     reason = f"the class fails here{when}: {type(error).__name__}: {error}"
     hint = (
         "the import gives the class a matrix or a vector in float64 on the CPU, and no closure; "
         "fix arguments by --set, or import an inner class"
     )
-    return NotImportedError(reason, _author_place(error), hint)
+    return ClassFailsError(reason, _author_place(error), hint)
 
 
 def defect(error: Exception, name: str) -> NotImportedError:

@@ -14,7 +14,7 @@ from optgen.importer.branches import (
 )
 from optgen.importer.counts import MATRIX, VECTOR
 from optgen.importer.explore import Explorer, RefusedRunError
-from optgen.importer.kinds import with_kinds
+from optgen.importer.kinds import with_kinds, with_numbers_widened
 from optgen.importer.recording import KeptError, NotImportedError, ReadTwiceError, Record
 from optgen.importer.run import Subject, kept_word
 from optgen.importer.statements import (
@@ -93,8 +93,9 @@ def find_rule(subject: Subject) -> Rule:
     left_out = frozenset(each.key for each in all_states if each not in states)
     live = {"p", *(subject.letter(each.key) for each in states)}
     arguments = {a.word for a in subject.arguments}
+    numbers = {"t", *arguments, *(subject.letter(s.key) for s in states if s.shape == "scalar")}
     items = with_kinds(with_totals_outside(with_joined_ifs(items), arguments), live)
-    items = with_wide_reductions_first(items)
+    items = with_wide_reductions_first(with_numbers_widened(items, numbers))
     items = without_copies(folded(with_wheres(items)), arguments)
     aliases: dict[str, str] = {}
     for path in itertools.chain(*runs.values()):

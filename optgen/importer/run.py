@@ -105,8 +105,11 @@ class Subject:
         return f"{key}_state" if any(a.name == key for a in self.arguments) else key
 
     def letter(self, key: str) -> str:
-        """Return the name of a state in the rule."""
+        """Return the name of a state in the rule: a word's initial where the word is taken."""
         name, arguments = letter(key), {each.word for each in self.arguments}
+        others = {letter(each) for each in self.state_keys if each != key}
+        if name == f"{key}_state" and key[0] not in {*others, *arguments, "p", "g", "t"}:
+            name = key[0]
         if name in arguments or any(
             other != key and LETTERS.get(other, other) == name for other in self.state_keys
         ):
@@ -427,6 +430,8 @@ class _Naming:
             for name, x in list(frame.f_locals.items()):
                 if isinstance(x, Float | Size) or type(x) in (float, Int):
                     self.run.note_number(frame.f_code, name, x)
+                if type(x) is float and x == 0:  # else `total += p.numel()` would not record
+                    frame.f_locals[name] = x = recorded(x, constant(x))
                 if isinstance(x, Tensor | float | int):
                     with torch._C.DisableTorchFunction():
                         self.run.see(name, x)

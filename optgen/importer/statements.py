@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -136,6 +137,33 @@ def names_read(items: Sequence[Item]) -> set[str]:
         else:
             names |= names_in(item.condition) | names_read(item.then + item.other)
     return names
+
+
+def local_numbers(items: Sequence[Item], numbers: set[str]) -> set[str]:
+    """Return the variables whose every value is computed from numbers."""
+    sources: list[tuple[str, str]] = list(assignments(items))
+    found = {name for name, _ in sources} - {"p", "g"}
+    while True:
+        tensors = {n for n, value in sources if names_in(value) - words_in(value) - numbers - found}
+        if not tensors & found:
+            return found
+        found -= tensors
+
+
+def words_in(value: str) -> set[str]:
+    """Return the functions that an expression calls."""
+    calls = (n.func for n in ast.walk(ast.parse(value)) if isinstance(n, ast.Call))
+    return {func.id for func in calls if isinstance(func, ast.Name)}
+
+
+def assignments(items: Sequence[Item]) -> list[tuple[str, str]]:
+    made: list[tuple[str, str]] = []
+    for item in items:
+        if isinstance(item, If):
+            made += assignments(item.then) + assignments(item.other)
+        else:
+            made.append((item.name, item.source))
+    return made
 
 
 def asked_names(items: Sequence[Item]) -> set[str]:
@@ -289,13 +317,14 @@ def _wide_calls(source: str) -> list[str]:
 
 def renamed(items: Sequence[Item], name: str, by: str) -> list[Item]:
     """Return code with an expression, such as `betas[0]`, written as a name."""
+    pattern = re.compile(rf"(?<!\w){re.escape(name)}")
     made: list[Item] = []
     for item in items:
         if isinstance(item, Assign):
-            made.append(replace(item, source=item.source.replace(name, by)))
+            made.append(replace(item, source=pattern.sub(by, item.source)))
         else:
             then, other = renamed(item.then, name, by), renamed(item.other, name, by)
-            made.append(If(item.condition.replace(name, by), tuple(then), tuple(other)))
+            made.append(If(pattern.sub(by, item.condition), tuple(then), tuple(other)))
     return made
 
 

@@ -394,7 +394,8 @@ class TensorRecorder(TorchFunctionMode):
         """Return a norm of another order: the root of a sum of powers."""
         if not isinstance(order, int | float):
             raise NotImportedError(f"a norm of the kind {order!r}", author_line())
-        powers = apply("pow", apply("abs", value), constant(plain(order)))
+        size = value if order % 2 == 0 else apply("abs", value)
+        powers = apply("pow", size, constant(plain(order)))
         total = reduced("sum", powers, x, axes, self.shape)
         return apply("pow", total, constant(1 / plain(order)))
 

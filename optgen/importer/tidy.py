@@ -8,19 +8,24 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from difflib import SequenceMatcher
+from fractions import Fraction
 
 from optgen.importer.layout import source
 from optgen.importer.statements import (
     If,
     Item,
     assigned,
+    assignments,
     folded,
+    local_numbers,
     names_in,
     names_read,
     negated,
     num_reads,
     printed,
     substituted,
+    words_in,
 )
 from optgen.importer.values import positive
 
@@ -36,34 +41,75 @@ def tidied(items: Sequence[Item], numbers: set[str], lasting: set[str]) -> list[
         numbers: the names that are numbers: arguments and the step count.
         lasting: the names that are read later: the parameter and the states.
     """
-    numbers = numbers | _local_numbers(items, numbers)
-    order = _Order(numbers)
-    made = _pruned(_each_source(items, order.rewritten), {})
+    known = numbers | lasting | {"g"}
+    order = _Order(numbers | local_numbers(items, numbers))
+    made = _pruned(_each_source(items, order.rewritten), {}, known)
     while (shorter := _with_one_inlined(made, lasting)) is not None:
-        made = _pruned(_each_source(folded(shorter), order.rewritten), {})
+        made = _pruned(_each_source(folded(shorter), order.rewritten), {}, known)
     return _with_joined_conditions(made)
 
 
-def _pruned(items: Sequence[Item], known: Mapping[str, bool]) -> list[Item]:
-    """Return code without conditions that an outer one answers, and with common ends outside.
+def _pruned(items: Sequence[Item], known: Mapping[str, bool], defined: set[str]) -> list[Item]:
+    """Return code without conditions that an outer one answers, and with common parts outside.
 
-    `known`: the conditions that are answered here.
+    `known`: the conditions that are answered here. `defined`: the names that have values here.
     """
     made: list[Item] = []
     for item in items:
+        num_before = len(made)
         if not isinstance(item, If):
             made.append(item)
         elif item.condition in known:
-            made += _pruned(item.then if known[item.condition] else item.other, known)
+            made += _pruned(item.then if known[item.condition] else item.other, known, defined)
         else:
             then, other = (
-                _pruned(side, {**known, item.condition: answer})
+                _pruned(side, {**known, item.condition: answer}, defined)
                 for side, answer in ((item.then, True), (item.other, False))
             )
-            made += _with_common_ends_outside(replace(item, then=tuple(then), other=tuple(other)))
-        changed = assigned(made[-1:])
+            item = replace(item, then=tuple(then), other=tuple(other))
+            for part in _with_common_ends_outside(item):
+                made += _with_common_middle_outside(part, defined)
+        changed = assigned(made[num_before:])
         known = {c: answer for c, answer in known.items() if not names_in(c) & changed}
+        defined = defined | _defined_by(made[num_before:])
     return made
+
+
+def _defined_by(items: Sequence[Item]) -> set[str]:
+    """Return the names that code assigns for certain."""
+    names: set[str] = set()
+    for item in items:
+        if isinstance(item, If):
+            names |= _defined_by(item.then) & _defined_by(item.other)
+        else:
+            names.add(item.name)
+    return names
+
+
+def _with_common_middle_outside(item: Item, defined: set[str]) -> list[Item]:
+    """Return an `if` whose sides share three lines or more in their middles as two ifs around them.
+
+    `if c: a, m, b else: d, m, e` is `if c: a else: d`, `m`, `if c: b else: e`. A name that only one
+    of the first parts gives a value to is read by none of the later parts.
+    """
+    if not isinstance(item, If):
+        return [item]
+    match = SequenceMatcher(None, item.then, item.other, autojunk=False).find_longest_match()
+    middle = item.then[match.a : match.a + match.size]
+    before = replace(item, then=item.then[: match.a], other=item.other[: match.b])
+    after = replace(
+        item, then=item.then[match.a + match.size :], other=item.other[match.b + match.size :]
+    )
+    unsure = assigned([before]) - _defined_by([before]) - defined
+    is_lasting = not names_in(item.condition) & assigned([before, *middle])
+    is_long = sum(1 for _ in printed(middle)) >= 3
+    if not (is_long and is_lasting) or unsure & names_read([*middle, after]):
+        return [item]
+    return [each for each in (before, *middle, after) if not _is_empty(each)]
+
+
+def _is_empty(item: Item) -> bool:
+    return isinstance(item, If) and not item.then and not item.other
 
 
 def _with_common_ends_outside(item: If) -> list[Item]:
@@ -85,7 +131,7 @@ def _with_common_ends_outside(item: If) -> list[Item]:
 def means_of_squares(items: Sequence[Item]) -> set[str]:
     """Return the names that code computes as `decay * v + (1 - decay) * g**2`."""
     found: set[str] = set()
-    for name, value in _assignments(items):
+    for name, value in assignments(items):
         match _parsed(value):
             case ast.BinOp(
                 left=ast.BinOp(left=decay, op=ast.Mult(), right=ast.Name(kept)),
@@ -131,33 +177,6 @@ def _parsed(value: str) -> ast.expr:
     return ast.parse(value, mode="eval").body
 
 
-def _local_numbers(items: Sequence[Item], numbers: set[str]) -> set[str]:
-    """Return the variables whose every value is computed from numbers."""
-    sources: list[tuple[str, str]] = list(_assignments(items))
-    found = {name for name, _ in sources} - {"p", "g"}
-    while True:
-        tensors = {n for n, value in sources if names_in(value) - _words(value) - numbers - found}
-        if not tensors & found:
-            return found
-        found -= tensors
-
-
-def _words(value: str) -> set[str]:
-    """Return the functions that an expression calls."""
-    calls = (n.func for n in ast.walk(ast.parse(value)) if isinstance(n, ast.Call))
-    return {func.id for func in calls if isinstance(func, ast.Name)}
-
-
-def _assignments(items: Sequence[Item]) -> list[tuple[str, str]]:
-    made: list[tuple[str, str]] = []
-    for item in items:
-        if isinstance(item, If):
-            made += _assignments(item.then) + _assignments(item.other)
-        else:
-            made.append((item.name, item.source))
-    return made
-
-
 def _each_source(items: Sequence[Item], change: Callable[[str, str], str]) -> list[Item]:
     """Return code whose expressions are changed. `change` gets an expression and its name."""
     made: list[Item] = []
@@ -184,12 +203,24 @@ class _Order(ast.NodeTransformer):
 
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
         x = node.value
-        is_whole = isinstance(x, float) and x.is_integer() and abs(x) < 1e6
-        return ast.Constant(int(x)) if is_whole and isinstance(x, float) else node
+        if not isinstance(x, float):
+            return node
+        if x.is_integer() and abs(x) < 1e6:
+            return ast.Constant(int(x))
+        top, bottom = Fraction(x).limit_denominator(12).as_integer_ratio()
+        if len(repr(x)) > 12 and top / bottom == x:  # 1 / 3 and not 0.3333333333333333
+            return ast.BinOp(ast.Constant(top), ast.Div(), ast.Constant(bottom))
+        return node
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         node.args = [self.visit(each) for each in node.args]
         match node:
+            case ast.Call(
+                func=ast.Name("where"),
+                args=[a, ast.Call(func=ast.Name("where"), args=[b, x, inner]), outer],
+            ) if ast.dump(inner) == ast.dump(outer):
+                both = ast.BoolOp(ast.And(), [*_conjuncts(a), *_conjuncts(b)])
+                return ast.Call(node.func, [both, x, outer], [])
             case ast.Call(
                 func=ast.Name("lerp"),
                 args=[a, b, ast.BinOp(left=ast.Constant(1), op=ast.Sub(), right=kept) as new],
@@ -203,6 +234,8 @@ class _Order(ast.NodeTransformer):
         match node.op, left, right:
             case ast.Add() | ast.Sub(), _, ast.Constant(0):
                 return left
+            case ast.Add(), ast.BinOp(op=ast.Mult() | ast.Div()), ast.Constant(1):
+                return ast.BinOp(right, ast.Add(), left)
             case ast.Pow(), _, ast.Constant(0.5):
                 return ast.Call(ast.Name("sqrt"), [left], [])
             case ast.Mult(), _, ast.BinOp(left=ast.Constant(1), op=ast.Div(), right=divisor):
@@ -220,7 +253,7 @@ class _Order(ast.NodeTransformer):
         return ast.BinOp(left, node.op, right)
 
     def _ordered(self, node: ast.BinOp) -> ast.expr:
-        """Return a product with its constants first, then its numbers, then its tensors."""
+        """Return a product with its constants first, then `lr`, its numbers, and its tensors."""
         factors: list[ast.expr] = [node]
         while isinstance(first := factors[0], ast.BinOp) and isinstance(first.op, ast.Mult):
             factors[:1] = [first.left, first.right]
@@ -234,7 +267,15 @@ class _Order(ast.NodeTransformer):
         if isinstance(node, ast.Constant):
             return 0
         text = ast.unparse(node)
-        return 1 if names_in(text) - _words(text) <= self.numbers else 2
+        if text == "lr":
+            return 1
+        return 2 if names_in(text) - words_in(text) <= self.numbers else 3
+
+
+def _conjuncts(node: ast.expr) -> list[ast.expr]:
+    """Return the conditions of an `and`, or a condition alone."""
+    is_and = isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And)
+    return node.values if is_and and isinstance(node, ast.BoolOp) else [node]
 
 
 def _product(left: ast.expr, right: ast.expr) -> ast.expr:

@@ -32,6 +32,7 @@ COMPARISONS: dict[str, type[ast.cmpop]] = {
 }
 PROPERTIES = ("rows", "cols", "numel", "ndim", "machine_eps")
 """Words for what a parameter is in all steps, in spite of its numbers."""
+MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
 NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
 
 
@@ -111,7 +112,19 @@ def apply(op: str, *args: Value) -> Value:
             return apply("add", second, first)
     if op == "neg" and isinstance(first.constant, int | float):
         return constant(-first.constant)
+    if op == "pow" and (root := _root_of(first, args[1])) is not None:
+        return root
     return Value(op, args)
+
+
+def _root_of(value: Value, power: Value) -> Value | None:
+    """Return x of `(x ** (1 / n)) ** n` if x is a sum, as in a norm's n-th power; else None."""
+    if value.op != "pow" or not value.args[0].op.endswith("sum"):
+        return None
+    root, inner, outer = value.args[0], value.args[1].constant, power.constant
+    if isinstance(inner, float) and isinstance(outer, int | float) and inner * outer == 1:
+        return root
+    return None
 
 
 def _counts(value: Value) -> float | None:
@@ -156,7 +169,7 @@ def expression(value: Value, *, is_definition: bool = False) -> ast.expr:
     if word == "count":
         word, args = (
             "sum",
-            [ast.parse(f"where({ast.unparse(args[0])} > 0, 1, 1)", mode="eval").body],
+            [ast.parse("where(g > 0, 1, 1)", mode="eval").body],
         )
     keywords = [ast.keyword("over", ast.Constant(over))] if over else []
     return ast.Call(ast.Name(word), args, keywords)

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 
-from optgen.importer.layout import number
+from optgen.importer.layout import WIDTH, number
 from optgen.importer.rules import Bound, Rule
 from optgen.importer.run import LETTERS_OF_STEP, Argument, Subject, first_argument, kept_word
 from optgen.importer.source_of import paper_of, provenance
@@ -48,7 +48,7 @@ def spec_text(subject: Subject, rule: Rule, *, max_axes: int | None = None) -> s
     lines = [
         f'"""{provenance(subject.cls)}"""',
         "",
-        f"from optgen.spec import {', '.join(sorted(words))}",
+        *_import_of(sorted(words)),
         "",
         "",
         f"@optimizer({', '.join(options)})",
@@ -61,6 +61,14 @@ def spec_text(subject: Subject, rule: Rule, *, max_axes: int | None = None) -> s
         "",
     ]
     return "\n".join(lines)
+
+
+def _import_of(words: list[str]) -> list[str]:
+    """Return the lines that import words of the language."""
+    line = f"from optgen.spec import {', '.join(words)}"
+    if len(line) <= WIDTH:
+        return [line]
+    return ["from optgen.spec import (", *(f"    {word}," for word in words), ")"]
 
 
 def _with_letters(code: str, taken: Mapping[str, str]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from optgen import __version__
@@ -154,6 +154,30 @@ def _compare_cases(cases: Sequence[Case], reference: str, version: str, source: 
     return Row(name, reference, version, source, steps, "float64", errors, bound, passed)
 
 
+def imported_classes(text: str) -> dict[str, str]:
+    """Return the classes that `optgen import` made an equal spec of, with their versions.
+
+    `text` is that of docs/evidence_imports.json: rows by package, of benchmarks/import_table.py. A
+    class is written as in "lion_pytorch:Lion".
+    """
+    return {
+        f"{package}:{row['name']}": row["version"]
+        for package, rows in json.loads(text).items()
+        for row in rows
+        if row["verdict"] == "proven"
+    }
+
+
+def _imported_class(row: Row, imported: Mapping[str, str]) -> str:
+    """Return the class of a row's package if its import is equal, in the row's version, or ""."""
+    for each in (*TORCH, *LIBRARIES):
+        is_of_row = each.case.name == row.name
+        is_of_row &= row.reference.partition(" (")[0] == _title(each.distribution)
+        if is_of_row and imported.get(each.class_path) == row.version:
+            return f"`{each.class_path.rpartition(':')[2]}`"
+    return ""
+
+
 END_MARK = "<!-- end -->"
 LOWERING_TITLES = {name: entry.title for name, entry in BACKENDS.items()} | {BY_HAND: "by hand"}
 """The titles of lowerings. LBFGS has no lowerings, because it is written by hand."""
@@ -181,18 +205,29 @@ def cells(row: Row) -> tuple[str, ...]:
     return (*first_cells, *errors, f"{row.bound:.0e}", agrees)
 
 
-def table(rows: Sequence[Row]) -> str:
-    """Return a table in Markdown. The reference is a link to its source."""
-    lines = [HEADER, ("---",) * len(HEADER)]
+def table(rows: Sequence[Row], imported: Mapping[str, str] | None = None) -> str:
+    """Return a table in Markdown. The reference is a link to its source.
+
+    `imported`: the classes of packages with an equal import, for one more column.
+    """
+    more = ("imported from, equal",) if imported is not None else ()
+    lines = [(*HEADER, *more), ("---",) * len((*HEADER, *more))]
     for row in rows:
         name, reference, *rest = cells(row)
+        rest += [_imported_class(row, imported)] if imported is not None else []
         lines.append((f"`{name}`", f"[{reference}]({row.source})", *rest))
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def fill_table(page: str, rows: Sequence[Row], reference: str | None) -> str:
+def fill_table(
+    page: str,
+    rows: Sequence[Row],
+    reference: str | None,
+    imported: Mapping[str, str] | None = None,
+) -> str:
     """Return a page with a table of the rows between its two marks. An empty page gets marks, too.
 
+    `imported`: the classes of packages with an equal import. A table of packages shows them.
     A table with a column "difference" is the page's own: it keeps its columns, and only the columns
     "compared with" and "difference" are filled.
     """
@@ -202,7 +237,7 @@ def fill_table(page: str, rows: Sequence[Row], reference: str | None) -> str:
     if f"| {_DIFFERENCE} |" in old_table:
         new_table = _with_own_columns(old_table, rows)
     else:
-        new_table = f"\n\n{table(rows)}\n"
+        new_table = f"\n\n{table(rows, imported if reference == PACKAGE else None)}\n"
     return f"{before}{start}{new_table}{END_MARK}{after}"
 
 

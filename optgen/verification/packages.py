@@ -34,6 +34,7 @@ class Package:
 
     distribution: str  # the name that pip knows
     source: str  # the address of its code or its page
+    class_path: str  # the module and the class, such as "lion_pytorch:Lion"
     case: Case
     bound_reason: str = ""  # why the bound is wider than usual
 
@@ -123,6 +124,7 @@ def _package(
     return Package(
         distribution,
         source,
+        path,
         Case(name, make_reference, {**options, **(ours or {})}, **case_fields),
         bound_reason,
     )
@@ -426,7 +428,7 @@ def _as_package(case: Case) -> Package:
     title = CLASSES[case.name].__name__
     page = f"https://docs.pytorch.org/docs/stable/generated/torch.optim.{title}.html"
     bound_reason = "both sides iterate in bfloat16" if case.name == "muon" else ""
-    return Package("torch", page, case, bound_reason)
+    return Package("torch", page, f"torch.optim:{title}", case, bound_reason)
 
 
 TORCH = tuple(map(_as_package, TORCH_CASES))

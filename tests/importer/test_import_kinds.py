@@ -175,6 +175,66 @@ class NestedTensorBranches(Base):
         p.mul_(1.0 - 0.1 * ratio)
 
 
+class NumberOrTensor(Base):
+    """A divisor that is a number in the first step and a tensor later, and a state of a number."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        if not state:
+            state["v"] = torch.full_like(p, 2.0 * group["lr"])
+        if self.number == 1:
+            divisor = torch.full_like(p, group["lr"] / (group["lr"] + 1.0))
+        else:
+            divisor = state["v"] / 2.0
+        state["v"].mul_(0.9).addcmul_(grad, grad)
+        p.sub_(group["lr"] * grad / (divisor + 1.0))
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            group["number"] = group.get("number", 0) + 1
+            self.number = group["number"]
+        super().step()
+
+
+class NumberOfGroup(torch.optim.Optimizer):
+    """A number of the group that is None at first, and later comes from all of its parameters."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr, "scale": None})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            total, count = 0.0, 0.0
+            for p in group["params"]:
+                if group["scale"] is not None:
+                    p.add_(p.grad, alpha=-group["lr"] * group["scale"])
+                root = p.grad.abs() + 0.1
+                total += root.norm(-2) ** -2
+                count += root.numel()
+            group["scale"] = 0.0 if count == 0.0 else 1.0 / math.sqrt(total / count)
+
+
+class TwoTuples(Base):
+    """Two tuples, and the name of one ends with the other's name."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 0.1,
+        betas: tuple[float, float] = (0.9, 0.8),
+        slow_betas: tuple[float, float] = (0.95, 0.7),
+    ) -> None:
+        defaults = {"lr": lr, "betas": betas, "slow_betas": slow_betas}
+        torch.optim.Optimizer.__init__(self, params, defaults)
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        if not state:
+            state["m"] = torch.zeros_like(p)
+        pair = group["betas"] if p.ndim > 1 else group["slow_betas"]
+        state["m"].mul_(pair[0]).add_(grad)
+        p.sub_(group["lr"] * (pair[1] * state["m"] + grad))
+
+
 KINDS = [
     QuotientByCount,
     AskedTwice,
@@ -185,6 +245,9 @@ KINDS = [
     Turned,
     Clipped,
     NestedTensorBranches,
+    NumberOrTensor,
+    NumberOfGroup,
+    TwoTuples,
 ]
 
 
@@ -243,7 +306,7 @@ class ListOfTensors(Base):
 
 
 class NumberOfNone(Base):
-    """A rule whose group has no number before the first step, and one later."""
+    """A rule whose group has a number from the first step on, which each parameter overwrites."""
 
     def __init__(self, params: Any, lr: float = 0.1) -> None:
         torch.optim.Optimizer.__init__(self, params, {"lr": lr, "scale": None})
@@ -269,7 +332,7 @@ class TwoSteps(Base):
     [
         (TensorOfGroup, "a tensor that the group keeps, which an import reads as a number"),
         (ListOfTensors, "a tensor of unknown origin\n  hint: keep it in self.state[p]"),
-        (NumberOfNone, "the group's `scale` is None before the first step"),
+        (NumberOfNone, "the rule differs from the original: parameter"),
         (TwoSteps, "with the defaults\n  hint: let the step compute with"),
         (PartRead, "a part of a tensor is read\n  hint: compute with whole tensors"),
         (Joined, "tensors are joined\n  hint:"),
@@ -416,7 +479,7 @@ def test_a_first_step_does_not_ask_for_the_step_count() -> None:
     text = import_optimizer(OddSteps).text
 
     assert text.count("t % 2") == 1
-    assert text.count("fresh(mean_state)") == 1
+    assert text.count("fresh(m)") == 1
 
 
 class NotExchangedWithState(NesterovNeedsMomentum):

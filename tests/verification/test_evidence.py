@@ -11,11 +11,20 @@ from spec_files import CATALOGUE
 
 from optgen.spec.read_spec import read_specs
 from optgen.verification import evidence, references
-from optgen.verification.evidence import Row, fill_table, from_json, title_of_rule, to_json
+from optgen.verification.evidence import (
+    Row,
+    fill_table,
+    from_json,
+    imported_classes,
+    table,
+    title_of_rule,
+    to_json,
+)
 from optgen.verification.packages import NAMES, TORCH
 from optgen.verification.references import SOURCES
 
 DOCS = Path(__file__).parents[2] / "docs"
+IMPORTS = DOCS / "evidence_imports.json"
 BY_RULE, BY_PACKAGE = DOCS / "evidence.json", DOCS / "evidence_packages.json"
 
 
@@ -57,8 +66,22 @@ def test_a_file_is_what_the_command_writes(file: Path) -> None:
 def test_a_page_shows_the_rows(page: str, file: Path, reference: str) -> None:
     """Fix a page with `make evidence`."""
     text = (DOCS / page).read_text(encoding="utf-8")
+    imported = imported_classes(IMPORTS.read_text(encoding="utf-8"))
 
-    assert fill_table(text, rows(file), reference) == text
+    assert fill_table(text, rows(file), reference, imported) == text
+
+
+def test_an_imported_class_stands_beside_the_row_of_its_version() -> None:
+    imported = imported_classes(IMPORTS.read_text(encoding="utf-8"))
+    (lion,) = (
+        row
+        for row in rows(BY_PACKAGE)
+        if (row.name, row.reference) == ("lion", "pytorch-optimizer")
+    )
+
+    assert imported["pytorch_optimizer:Lion"] == lion.version
+    assert table([lion], imported).endswith("| `Lion` |\n")
+    assert table([replace(lion, version="0")], imported).endswith("|  |\n")
 
 
 def test_rows_name_the_sources_of_the_independent_rules() -> None:
