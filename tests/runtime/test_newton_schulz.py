@@ -27,7 +27,7 @@ POLAR_EXPRESS = tuple(
     for number, power in zip(triple, (1, 3, 5), strict=True)
 )
 COEFFICIENTS = {"quintic": QUINTIC, "Polar Express": POLAR_EXPRESS}
-NEW_WAYS = ("whole", "plain", "square")
+NEW_WAYS = newton_schulz.WAYS[1:]
 
 
 def logarithmic(rank: int, condition: float) -> Tensor:
