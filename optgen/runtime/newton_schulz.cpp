@@ -92,7 +92,8 @@ inline void transpose(__m512i* rows) {
 void pack_columns(const Matrix& x, i64 first, __m512i* panel) {
     for (i64 i = 0; i < x.rows; i += 2, panel += 2) {
         __m512i a = _mm512_load_si512(x.row(i) + first);
-        __m512i b = i + 1 < x.rows ? _mm512_load_si512(x.row(i + 1) + first) : _mm512_setzero_si512();
+        __m512i b = _mm512_setzero_si512();
+        if (i + 1 < x.rows) b = _mm512_load_si512(x.row(i + 1) + first);
         interleave(a, b, bf16());
         panel[0] = a, panel[1] = b;
     }
@@ -142,8 +143,10 @@ void tile(
         for (int half = 0; half < 2; ++half) {
             const i64 j = column + half * PAIRS;
             __m512 value = _mm512_mul_ps(alpha, sums[r][half]);
-            if (finish.source)
-                value = _mm512_fmadd_ps(beta, to_float(load16(finish.source->row(row + r) + j)), value);
+            if (finish.source) {
+                const __m512 source = to_float(load16(finish.source->row(row + r) + j));
+                value = _mm512_fmadd_ps(beta, source, value);
+            }
             const i64 lane = row + r - j;
             if (finish.shift != 0 && lane >= 0 && lane < PAIRS)
                 value = _mm512_mask_sub_ps(
@@ -397,11 +400,13 @@ struct Run {
     void run_thread(int id, int count) const {
         if (work.teams == 1) {
             const Team team{id, count, threads.barrier};
-            for (i64 i = 0; i < work.matrix_count; ++i) Iteration(work, team, work.workspace).run(i);
+            for (i64 i = 0; i < work.matrix_count; ++i)
+                Iteration(work, team, work.workspace).run(i);
         } else {
             const Team alone{0, 1, nullptr};
             char* const workspace = work.workspace + id * work.workspace_size;
-            for (i64 i = id; i < work.matrix_count; i += count) Iteration(work, alone, workspace).run(i);
+            for (i64 i = id; i < work.matrix_count; i += count)
+                Iteration(work, alone, workspace).run(i);
         }
     }
 };

@@ -18,7 +18,7 @@ a x + b (x x') x + c (x x')^2 x. The ways:
 
 All but "batched" and "whole" round x x' - s I instead of x x', where s is near the mean of the
 diagonal: the diagonal is where rounding hurts most. `choose_way` is the cost model. Decisions 0111
-and 0123 have errors and times; the square factor is that of the Cholesky QR decomposition (Fukaya
+and 0118 have errors and times; the square factor is that of the Cholesky QR decomposition (Fukaya
 et al., 2020, with a shift).
 """
 
