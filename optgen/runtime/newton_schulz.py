@@ -224,6 +224,8 @@ def iterate(tensors: Sequence[Tensor], iterations: Iterations) -> Sequence[Tenso
     way = "batched"
     if first.numel() and all(map(is_plain_memory, tensors)):
         by = rates() if iterations.dtype == torch.bfloat16 else rates_without_bfloat16()
+        if not {x.dtype for x in tensors}.issubset(newton_schulz_kernel.DTYPES):
+            by = by._replace(compiled=0)
         way = _FORCED.get() or choose_way(rows, cols, iterations.steps, by, len(tensors))
     kernel = None
     if way in _WITHOUT_KERNEL:
