@@ -117,7 +117,8 @@ def peak_bytes(optimizer: Any) -> int:
     assert profiler.profiler is not None
     events = profiler.profiler.kineto_results.events()
     changes = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"]
-    return max(accumulate((size for _, size in sorted(changes)), initial=0))
+    sums: list[int] = list(accumulate((size for _, size in sorted(changes)), initial=0))
+    return max(sums)
 
 
 def measure(rule: str, shapes: list[tuple[int, ...]], dtype: torch.dtype, seconds: float) -> str:

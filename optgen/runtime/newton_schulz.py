@@ -209,10 +209,10 @@ def work(rows: int, cols: int) -> float:
 
 
 def iterate(tensors: Sequence[Tensor], iterations: Iterations) -> Sequence[Tensor]:
-    """Run the iterations on tensors of one shape.
+    """Run the iterations on tensors of one shape and dtype.
 
     Args:
-        tensors: matrices in the last two axes, of any dtype; not changed.
+        tensors: matrices in the last two axes; not changed.
         iterations: what to compute.
 
     Returns:
@@ -224,7 +224,7 @@ def iterate(tensors: Sequence[Tensor], iterations: Iterations) -> Sequence[Tenso
     way = "batched"
     if first.numel() and all(map(is_plain_memory, tensors)):
         by = rates() if iterations.dtype == torch.bfloat16 else rates_without_bfloat16()
-        if not {x.dtype for x in tensors}.issubset(newton_schulz_kernel.DTYPES):
+        if first.dtype not in newton_schulz_kernel.DTYPES:
             by = by._replace(compiled=0)
         way = _FORCED.get() or choose_way(rows, cols, iterations.steps, by, len(tensors))
     kernel = None
@@ -243,8 +243,7 @@ def _compiled(
     kernel: NewtonSchulzKernel, tensors: Sequence[Tensor], iterations: Iterations
 ) -> list[Tensor]:
     """Return the last iterates, by the compiled function."""
-    triples, dtypes = iterations.triples(), {x.dtype for x in tensors}
-    knows_dtype = len(dtypes) == 1 and dtypes.issubset(newton_schulz_kernel.DTYPES)
+    triples, knows_dtype = iterations.triples(), tensors[0].dtype in newton_schulz_kernel.DTYPES
     if iterations.divisor == "norm" and knows_dtype:
         return kernel.iterate(tensors, triples, least=max(iterations.eps, _TINY))
     divided = []

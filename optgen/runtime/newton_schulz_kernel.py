@@ -68,7 +68,7 @@ class NewtonSchulzKernel:
         least: float = 0,
         first: FirstProduct | None = None,
     ) -> list[Tensor]:
-        """Run the iterations on tensors of one shape.
+        """Run the iterations on tensors of one shape and dtype.
 
         Args:
             tensors: matrices in the last two axes, of one of `DTYPES`; in plain memory.
