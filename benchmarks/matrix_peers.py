@@ -3,8 +3,9 @@
 The packages are those that this Python finds: pytorch_optimizer, heavyball, and soap.py of
 nikhilvyas/SOAP on PYTHONPATH. What is missing is left out. Steps of the classes alternate in one
 process. A class is measured over whole periods, in which it renews its bases once. The table has
-the least and the median time of a step, and the bytes that a step takes at its peak, beside
-parameters, gradients and states. `--compile` lets the classes that compile themselves do so.
+the least and the median time of a step, and the bytes of torch's allocator that a step takes at its
+peak, beside parameters, gradients and states. `--compile` lets the classes that compile themselves
+do so. The experts of a batch are one parameter here, and one by one for classes of other packages.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import importlib.util
 import sys
 import time
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from torch.nn import Parameter
+from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.matrices import MODELS
 
@@ -32,6 +35,11 @@ def _of_module(module: str, name: str, **options: Any) -> tuple[str, Make]:
 
     def make(params: list[Parameter]) -> Any:
         cls = getattr(importlib.import_module(module), name)
+        if params[0].dim() > 2 and module == "optgen.optim":
+            return cls(
+                [{"params": params, "view": (params[0].size(0), -1, params[0].size(-1))}], **options
+            )
+        params = [Parameter(x.detach()) for p in params for x in p.view(-1, *p.shape[-2:])]
         is_mixed = (module, name) == ("pytorch_optimizer", "Muon")
         return cls([{"params": params, "use_muon": True}] if is_mixed else params, **options)
 
@@ -103,16 +111,14 @@ def step(optimizer: Any) -> float:
 
 
 def peak_bytes(optimizer: Any) -> int:
-    """Return how much memory of the process a step takes at most, beside what is there already."""
-    Path("/proc/self/clear_refs").write_text("5")  # the greatest size so far is forgotten
-    before = _status("VmRSS")
-    step(optimizer)
-    return max(0, _status("VmHWM") - before)
-
-
-def _status(key: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(key)) * 1024
+    """Return how many bytes torch's allocator gives a step at most at a time."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        optimizer.step()
+    assert profiler.profiler is not None
+    events = profiler.profiler.kineto_results.events()
+    changes = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"]
+    sums: list[int] = list(accumulate((size for _, size in sorted(changes)), initial=0))
+    return max(sums)
 
 
 def measure(rule: str, shapes: list[tuple[int, ...]], dtype: torch.dtype, seconds: float) -> str:

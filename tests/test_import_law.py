@@ -98,12 +98,15 @@ def may_import(part: str, name: str) -> bool:
 
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("newton_schulz", "torch_private"),
-    ("rule", "matrix_ops", "cache"),
+    ("thread_pool", "torch_private"),
+    ("rule", "cache"),
     ("light_optimizer", "tensors"),
     ("state",),
     ("batch",),
-    ("sharded", "toolchain"),
+    ("toolchain",),
+    ("newton_schulz_kernel",),
+    ("newton_schulz",),
+    ("matrix_ops", "sharded"),
     ("reader",),
     ("eager", "fused_cpu", "fused_triton"),
     ("backends",),

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from optgen.contract.states import Shape, fact_holds
-from optgen.runtime.fused_cpu.kernel import thread_pool
 from optgen.runtime.rule import State, truth
+from optgen.runtime.thread_pool import thread_pool
 from optgen.runtime.toolchain import library_cache
 
 

@@ -21,8 +21,9 @@ from optgen.offloading.buckets import Bucket, Piece
 from optgen.offloading.host_rule import MASTER
 from optgen.offloading.pinned_ring import Ring
 from optgen.offloading.worker import Worker
-from optgen.runtime.fused_cpu.kernel import Kernel, thread_pool
+from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.tensors.dtensor import to_local
+from optgen.runtime.thread_pool import thread_pool
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,10 +36,10 @@ def orthogonalize(
     """
     iterations = newton_schulz.Iterations(coefficients, int(steps), eps, divisor, _dtype(dtype))
     results: list[Tensor | None] = [None] * len(tensors)
-    by_shape: dict[torch.Size, list[int]] = {}
+    by_type: dict[tuple[torch.Size, torch.dtype], list[int]] = {}
     for index, tensor in enumerate(tensors):
-        by_shape.setdefault(tensor.shape, []).append(index)
-    for indices in by_shape.values():
+        by_type.setdefault((tensor.shape, tensor.dtype), []).append(index)
+    for indices in by_type.values():
         matrices = [tensors[index] for index in indices]
         for index, matrix in zip(indices, newton_schulz.iterate(matrices, iterations), strict=True):
             results[index] = matrix

@@ -3,6 +3,9 @@
 A matrix x has m rows and n >= m columns here; a taller one is transposed. An iteration maps x to
 a x + b (x x') x + c (x x')^2 x. The ways:
 
+- "compiled": a function in C++, for CPUs with AVX512_BF16 (`newton_schulz_kernel`). It computes
+  halves of symmetric products.
+- "compiled square": "square", where this function iterates.
 - "batched": products of a whole batch, as torch has them. It is for small matrices, for devices
   other than the CPU, and where autograd follows.
 - "whole": the same matrix by matrix. A batch would be a copy, and torch's batched products are
@@ -13,22 +16,26 @@ a x + b (x x') x + c (x x')^2 x. The ways:
   the long side takes part in two products instead of two for each iteration. These two are in
   float32, because l is as ill-conditioned as x. The iterates z are in bfloat16.
 
-"plain" and "square" round x x' - s I instead of x x', where s is near the mean of the diagonal: the
-diagonal is where rounding hurts most. `choose_way` is the cost model. Decision 0111 has errors and
-times; the square factor is that of the Cholesky QR decomposition (Fukaya et al., 2020, with a
-shift).
+All but "batched" and "whole" round x x' - s I instead of x x', where s is near the mean of the
+diagonal: the diagonal is where rounding hurts most. `choose_way` is the cost model. Decisions 0111
+and 0118 have errors and times; the square factor is that of the Cholesky QR decomposition (Fukaya
+et al., 2020, with a shift).
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-WAYS = ("batched", "whole", "plain", "square")
+from optgen.runtime import newton_schulz_kernel
+from optgen.runtime.newton_schulz_kernel import FirstProduct, NewtonSchulzKernel
+
+WAYS = ("batched", "whole", "plain", "square", "compiled", "compiled square")
+_WITHOUT_KERNEL = {"compiled": "plain", "compiled square": "square"}
 _FORCED: ContextVar[str | None] = ContextVar("forced way", default=None)
 
 _SHIFT = 2.0**-22  # of trace(x x'), added before the decomposition: rounding may lose as much
@@ -48,7 +55,8 @@ def force_way(way: str | None) -> Iterator[None]:
     """Take one way for all matrices on the CPU, for tests and measurements.
 
     Args:
-        way: one of `WAYS`; None lets the cost model choose.
+        way: one of `WAYS`; None lets the cost model choose. Without the compiled function, its ways
+            are those by torch.
 
     Raises:
         ValueError: there is no such way.
@@ -89,6 +97,7 @@ class Rates(NamedTuple):
     solve: float  # of decompositions and triangular systems in float32
     bytes: float  # read or written outside of products
     calls: float = 1e-4  # calls of torch
+    compiled: float = 0  # operations of the compiled function; 0 if there is none
 
 
 _NOMINAL = Rates(low=200, single=97, solve=50, bytes=6)
@@ -101,6 +110,8 @@ def rates() -> Rates:
     Those of a CPU with AVX512_BF16 are measured (benchmarks/results/matrices.md). The peak of AMX
     is 8 times that. A CPU with neither converts to float32 first.
     """
+    if newton_schulz_kernel.load():
+        return _NOMINAL._replace(compiled=210)
     if torch.cpu._is_amx_tile_supported():
         return Rates(low=1600, single=97, solve=50, bytes=6)
     if torch.cpu._is_avx512_bf16_supported():
@@ -114,7 +125,7 @@ def rates_without_bfloat16() -> Rates:
 
     The square factor is as exact as iterations in bfloat16 only, so it is never the cheapest.
     """
-    return rates()._replace(low=rates().single, solve=1e-9)
+    return rates()._replace(low=rates().single, solve=1e-9, compiled=0)
 
 
 class Cost(NamedTuple):
@@ -125,10 +136,11 @@ class Cost(NamedTuple):
     solve: float = 0
     bytes: float = 0
     calls: float = 0
+    compiled: float = 0
 
     def seconds(self, by: Rates) -> float:
         """Return the time on one core."""
-        return sum(work / rate for work, rate in zip(self, by, strict=True)) / 1e9
+        return sum(work / rate for work, rate in zip(self, by, strict=True) if work) / 1e9
 
 
 def cost_of(way: str, rows: int, cols: int, steps: int) -> Cost:
@@ -136,6 +148,10 @@ def cost_of(way: str, rows: int, cols: int, steps: int) -> Cost:
     square, wide = 2.0 * rows**3, 2.0 * rows**2 * cols
     if way in ("batched", "whole"):
         return Cost(low=steps * (2 * wide + square), bytes=steps * 4 * rows * cols, calls=6 * steps)
+    if way == "compiled":
+        share = _share_of_panels(rows)
+        products = share * (wide + square) + wide
+        return Cost(compiled=steps * products, bytes=12 * rows * cols, calls=5)
     bands = -(-rows // _BAND)
     # Bands of few rows are slower than a whole product. The other half is copied.
     share = (bands + 1) / (2 * bands) + _BAND_LOSS if bands > 1 else 1.0
@@ -143,14 +159,25 @@ def cost_of(way: str, rows: int, cols: int, steps: int) -> Cost:
     moved, calls = 12 * rows**2 + 4 * rows * cols, 8 * bands + 12
     if way == "plain":
         return Cost(low=steps * products, bytes=steps * moved, calls=steps * calls)
-    products, moved = (2 * share + 1) * square, 16 * rows**2
-    return Cost(
-        low=steps * products - share * square,
+    around = Cost(
         single=(share + 1) * wide,
         solve=square / 6 + square / 2,
-        bytes=steps * moved + 12 * rows * cols + 40 * rows**2,
-        calls=steps * calls + 20,
+        bytes=12 * rows * cols + 40 * rows**2,
+        calls=20,
     )
+    if way == "compiled square":
+        share = _share_of_panels(rows)
+        return around._replace(compiled=(steps * (2 * share + 1) - share) * square)
+    return around._replace(
+        low=(steps * (2 * share + 1) - share) * square,
+        bytes=around.bytes + steps * 16 * rows**2,
+        calls=around.calls + steps * calls,
+    )
+
+
+def _share_of_panels(rows: int) -> float:
+    """Return the share of a symmetric product that panels of 32 columns compute."""
+    return 0.5 + 16 / max(rows, 32)
 
 
 def choose_way(rows: int, cols: int, steps: int, by: Rates, count: int = 1) -> str:
@@ -158,13 +185,15 @@ def choose_way(rows: int, cols: int, steps: int, by: Rates, count: int = 1) -> s
 
     Whole products are taken unless another way is clearly cheaper: they are what torch's Muon does.
     """
+    if by.compiled:
+        return min(_WITHOUT_KERNEL, key=lambda way: cost_of(way, rows, cols, steps).seconds(by))
     if rows * cols < _FEW_ELEMENTS:
         return "batched"
 
     def price(way: str) -> float:
         return cost_of(way, rows, cols, steps).seconds(by) * (1 if way == "whole" else _CLEARLY)
 
-    way = min(WAYS[1:], key=price)
+    way = min(("whole", "plain", "square"), key=price)
     is_batch_cheaper = count > 1 and rows * cols < _FEW_IN_LISTS
     return "batched" if way == "whole" and is_batch_cheaper else way
 
@@ -180,10 +209,10 @@ def work(rows: int, cols: int) -> float:
 
 
 def iterate(tensors: Sequence[Tensor], iterations: Iterations) -> Sequence[Tensor]:
-    """Run the iterations on tensors of one shape.
+    """Run the iterations on tensors of one shape and dtype.
 
     Args:
-        tensors: matrices in the last two axes, of any dtype; not changed.
+        tensors: matrices in the last two axes; not changed.
         iterations: what to compute.
 
     Returns:
@@ -195,11 +224,34 @@ def iterate(tensors: Sequence[Tensor], iterations: Iterations) -> Sequence[Tenso
     way = "batched"
     if first.numel() and all(map(is_plain_memory, tensors)):
         by = rates() if iterations.dtype == torch.bfloat16 else rates_without_bfloat16()
+        if first.dtype not in newton_schulz_kernel.DTYPES:
+            by = by._replace(compiled=0)
         way = _FORCED.get() or choose_way(rows, cols, iterations.steps, by, len(tensors))
+    kernel = None
+    if way in _WITHOUT_KERNEL:
+        kernel = newton_schulz_kernel.load() if iterations.dtype == torch.bfloat16 else None
+        way = way if kernel else _WITHOUT_KERNEL[way]
     if way == "batched":
         return _batched(_stacked(tensors, _first_dtype(first, iterations)), iterations).unbind()
-    run = {"whole": _whole, "plain": _plain, "square": _square}[way]
+    if way == "compiled" and kernel:
+        return _compiled(kernel, tensors, iterations)
+    run = {"whole": _whole, "plain": _plain}.get(way, partial(_square, kernel))
     return [_each_matrix(run, x, iterations) for x in tensors]
+
+
+def _compiled(
+    kernel: NewtonSchulzKernel, tensors: Sequence[Tensor], iterations: Iterations
+) -> list[Tensor]:
+    """Return the last iterates, by the compiled function."""
+    triples, knows_dtype = iterations.triples(), tensors[0].dtype in newton_schulz_kernel.DTYPES
+    if iterations.divisor == "norm" and knows_dtype:
+        return kernel.iterate(tensors, triples, least=max(iterations.eps, _TINY))
+    divided = []
+    for x in tensors:
+        divisor = _divisor(x.mT if x.size(-2) > x.size(-1) else x, iterations)
+        x = x.to(_at_least_float32(x))
+        divided.append((x if divisor is None else x / divisor.to(x.dtype)).bfloat16())
+    return kernel.iterate(divided, triples, divisor=1)
 
 
 def _first_dtype(x: Tensor, iterations: Iterations) -> torch.dtype:
@@ -284,7 +336,7 @@ def _divisor(x: Tensor, iterations: Iterations) -> Tensor | None:
     return norm.clamp(min=max(iterations.eps, _TINY))
 
 
-def _square(x: Tensor, iterations: Iterations) -> Tensor:
+def _square(kernel: NewtonSchulzKernel | None, x: Tensor, iterations: Iterations) -> Tensor:
     """Return the last iterate of a matrix with rows <= columns, by those of a square matrix."""
     if iterations.dtype != torch.bfloat16:  # the Gram matrix loses half of the digits of float32
         return _plain(x, iterations)
@@ -302,8 +354,12 @@ def _square(x: Tensor, iterations: Iterations) -> Tensor:
     if failed:
         return _plain(x, iterations)
     gram.diagonal().sub_(mean)
-    first = _rotate(factor, 1).bfloat16()
-    last = _rotate(_chain(first, iterations.triples(), (mean, gram.bfloat16())).float(), -1)
+    first, known = _rotate(factor, 1).bfloat16(), FirstProduct(gram.bfloat16(), mean)
+    if kernel:
+        (last,) = kernel.iterate([first], iterations.triples(), divisor=1, first=known)
+    else:
+        last = _chain(first, iterations.triples(), known)
+    last = _rotate(last.float(), -1)
     solved: Tensor = torch.linalg.solve_triangular(factor, last, upper=False, left=False)
     combine = solved / scale
     if y.stride(0) < y.stride(1):  # the memory of a tall matrix
@@ -319,22 +375,20 @@ def _root_of_gram(gram: Tensor, trace: float, divisor: str) -> float:
     return float(square**0.5)
 
 
-def _chain(
-    x: Tensor, triples: Sequence[Sequence[float]], first: tuple[float, Tensor] | None
-) -> Tensor:
+def _chain(x: Tensor, triples: Sequence[Sequence[float]], first: FirstProduct | None) -> Tensor:
     """Return the last iterate of a matrix of norm 1; its memory is used again.
 
     Args:
         x: a matrix with rows <= columns.
         triples: a, b, c of each iteration.
-        first: a number s, and x x' - s I; None if they are not known yet.
+        first: x x' - s I, and s; None if they are not known yet.
     """
     rows = x.size(0)
     other, mean, gram = torch.empty_like(x), x.new_zeros(rows, rows), x.new_empty(rows, rows)
     polynomial = torch.empty_like(gram)
     for a, b, c in triples:
         if first:
-            (s, gram), first = first, None
+            (gram, s), first = first, None
         else:
             sample = x[::_SAMPLE]
             norm = torch.linalg.vector_norm(sample, dtype=_at_least_float32(x))

@@ -27,7 +27,7 @@ POLAR_EXPRESS = tuple(
     for number, power in zip(triple, (1, 3, 5), strict=True)
 )
 COEFFICIENTS = {"quintic": QUINTIC, "Polar Express": POLAR_EXPRESS}
-NEW_WAYS = ("whole", "plain", "square")
+NEW_WAYS = newton_schulz.WAYS[1:]
 
 
 def logarithmic(rank: int, condition: float) -> Tensor:
@@ -206,7 +206,50 @@ def test_a_gradient_flows_through_the_iteration_of_any_size() -> None:
     assert x.grad.isfinite().all()
 
 
+LARGER_SHAPES = [(31, 33), (33, 31), (12, 64), (45, 100), (3, 20, 41)]
+SHAPES_OF_WAYS = [
+    *(("compiled", shape) for shape in [(1, 1), (2, 5), (5, 2), (3, 7, 9), *LARGER_SHAPES]),
+    *(("compiled square", shape) for shape in LARGER_SHAPES),  # never chosen for smaller ones
+]
+
+
+@pytest.mark.parametrize(("way", "shape"), SHAPES_OF_WAYS, ids=str)
+def test_compiled_iterations_take_any_shape(way: str, shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(5))
+    with newton_schulz.force_way(way):
+        (result,) = orthogonalize([x], QUINTIC, 3, 1e-30)
+    least = torch.tensor(1e-30, dtype=torch.float64)
+    exact = MEANINGS["orthogonalize"](x.double(), QUINTIC, 3, least)
+    assert (result.double() - exact).norm() <= 2 * torch.finfo(torch.bfloat16).eps * exact.norm()
+
+
+@pytest.mark.parametrize("matrices", [1, 7])
+def test_compiled_iterations_have_the_same_bits_for_any_number_of_threads(matrices: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(310, 150, generator=generator) for _ in range(matrices)]
+    old_count, results = torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            with newton_schulz.force_way("compiled"):
+                results.append(orthogonalize(tensors, QUINTIC, 5, 1e-7))
+    finally:
+        torch.set_num_threads(old_count)
+    for found in results[1:]:
+        assert all(map(torch.equal, found, results[0]))
+
+
+def test_tensors_of_several_dtypes_are_computed_together() -> None:
+    x = torch.randn(40, 30, generator=torch.Generator().manual_seed(0)).bfloat16()
+    with newton_schulz.force_way("compiled"):
+        results = orthogonalize([x, x.float(), x.double()], QUINTIC, 5, 1e-7)
+    for result in results:
+        assert result.dtype == torch.bfloat16
+        torch.testing.assert_close(result, results[0], rtol=0.02, atol=0.02)
+
+
 AVX512_BF16 = newton_schulz.Rates(low=200, single=97, solve=50, bytes=6)
+COMPILED = AVX512_BF16._replace(compiled=210)
 AMX = newton_schulz.Rates(low=1600, single=97, solve=50, bytes=6)
 
 
@@ -217,6 +260,9 @@ AMX = newton_schulz.Rates(low=1600, single=97, solve=50, bytes=6)
         (AVX512_BF16, (768, 768), "plain"),
         (AVX512_BF16, (768, 2304), "square"),
         (AVX512_BF16, (128, 4096), "square"),
+        (COMPILED, (64, 64), "compiled"),
+        (COMPILED, (768, 768), "compiled"),
+        (COMPILED, (768, 3072), "compiled square"),
         (AMX, (64, 64), "batched"),
         (AMX, (1024, 4096), "whole"),
     ],

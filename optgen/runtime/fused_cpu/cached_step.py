@@ -23,7 +23,6 @@ from optgen.runtime.fused_cpu.kernel import (
     KernelSignature,
     ShardsStruct,
     Table,
-    thread_pool,
 )
 from optgen.runtime.reader.step_reader import StepReader, can_read, first_dtensor, specs_of
 from optgen.runtime.reader.streams import shifted_to_stream
@@ -31,6 +30,7 @@ from optgen.runtime.reader.tensor_reader import Answer, Reader, reader
 from optgen.runtime.rule import Group, OptimizerLike
 from optgen.runtime.state.create import CreatedState
 from optgen.runtime.tensors.layout import fits_storage
+from optgen.runtime.thread_pool import thread_pool
 from optgen.runtime.toolchain.dtype_variants import DTYPE_CODES
 from optgen.runtime.torch_private import is_inference
 

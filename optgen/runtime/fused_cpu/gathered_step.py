@@ -58,17 +58,18 @@ def prepare_chunks(
 def _prepare_chunk(kernel: Kernel, optimizer: HasLowerings, chunk: Chunk) -> Callable[[], bool]:
     """Prepare one kernel call, which returns whether tensors were copied.
 
-    Copies are made only when the call runs, so that few copies exist at once.
+    Copies and operands of one chunk of several are made only when the call runs, so that few exist
+    at once.
     """
     unscales = must_unscale(optimizer)
-    if chunk.needs_copies:
+    if chunk.needs_copies or chunk.is_one_of_several:
         check_states(kernel, chunk.batches)
         dtype_bits = dtype_variants.bits_of_batches(optimizer.rule, chunk.batches)
         chosen_kernel = _kernel_for(dtype_bits, kernel, optimizer)
         return lambda: _run(
             chosen_kernel,
             optimizer,
-            *fill_table(chosen_kernel, chunk.batches, unscales, make_copies=True),
+            *fill_table(chosen_kernel, chunk.batches, unscales, chunk.needs_copies),
         )
     table, copy_pairs = fill_table(kernel, chunk.batches, unscales)
     dtype_bits = dtype_variants.bits_of_table(table.dtypes, kernel.stream_count)
@@ -166,9 +167,9 @@ def prepare_sparse(kernel: Kernel, optimizer: HasLowerings, batches: list[Batch]
     return run
 
 
-# Number of elements of a chunk with copies; a larger tensor has its own chunk. From this number on,
-# a second thread makes copying faster.
-_COPIED_ELEMENTS = 1 << 20
+# Number of elements of a chunk with copies, or with operands of matrix ops; a larger tensor has its
+# own chunk. From this number on, a second thread makes copying faster.
+_CHUNK_ELEMENTS = 1 << 20
 
 
 class Chunk(NamedTuple):
@@ -176,6 +177,7 @@ class Chunk(NamedTuple):
 
     batches: Sequence[Batch]
     needs_copies: bool = False  # whether some tensors must be copied for the kernel
+    is_one_of_several: bool = False  # of a rule whose matrix ops need memory
 
 
 def split_into_chunks(kernel: Kernel, batches: Sequence[Batch]) -> Iterator[Chunk]:
@@ -193,8 +195,13 @@ def split_into_chunks(kernel: Kernel, batches: Sequence[Batch]) -> Iterator[Chun
         else:
             if in_place_indices := sorted(set(range(len(batch.params))) - set(indices)):
                 in_place.append(batch.subset(in_place_indices))
-            to_copy += map(batch.subset, _split_by_size(batch, indices))
-    if in_place:
+            to_copy += map(batch.subset, _split_by_size(batch, indices, _CHUNK_ELEMENTS))
+    elements = sum(param.numel() for batch in in_place for param in batch.params)
+    if kernel.matrix_calls and elements > _CHUNK_ELEMENTS:
+        for batch in in_place:
+            for indices in _split_by_size(batch, range(len(batch.params)), _CHUNK_ELEMENTS):
+                yield Chunk([batch.subset(indices)], is_one_of_several=True)
+    elif in_place:
         yield Chunk(in_place)
     for batch in to_copy:
         yield Chunk([batch], needs_copies=True)
@@ -228,12 +235,12 @@ def _kernel_columns(kernel: Kernel, batch: Batch) -> list[list[Tensor]]:
     return [batch.params, batch.grads, *shaped]
 
 
-def _split_by_size(batch: Batch, indices: list[int]) -> Iterator[list[int]]:
+def _split_by_size(batch: Batch, indices: Sequence[int], limit: int) -> Iterator[list[int]]:
     """Split indices into lists, each of a few small tensors or of one large tensor."""
     piece, elements = list[int](), 0
     for index in indices:
         size = batch.params[index].numel()
-        if piece and elements + size > _COPIED_ELEMENTS:
+        if piece and elements + size > limit:
             yield piece
             piece, elements = [], 0
         piece.append(index)

@@ -6,16 +6,13 @@ The matrix ops of a rule are left to Python. Kernels run on torch's own thread p
 from __future__ import annotations
 
 import ctypes
-import os
 from array import array
 from collections.abc import Sequence
-from ctypes import c_int, c_int64, c_void_p
-from functools import cache
+from ctypes import c_int64, c_void_p
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from optgen.runtime import matrix_ops
@@ -24,6 +21,7 @@ from optgen.runtime.batch.hyperparameters import HyperConverter
 from optgen.runtime.reader.streams import STREAM_BITS, RuleStreams, TableArrays, shifted_to_stream
 from optgen.runtime.rule import HasLowerings, MatrixCall
 from optgen.runtime.tensors import layout
+from optgen.runtime.thread_pool import Threads, thread_pool
 from optgen.runtime.toolchain import dtype_variants
 from optgen.runtime.toolchain.dtype_variants import DTYPE_CODES
 from optgen.runtime.torch_private import data_ptr
@@ -210,56 +208,3 @@ class Table(TableArrays):
         scale = getattr(optimizer, "grad_scale", None)
         self._scale = ctypes.c_double(1.0 if scale is None else float(scale))
         self.struct.grad_scale = None if scale is None else ctypes.addressof(self._scale)
-
-
-_SYMBOLS = {
-    "parallel": "GOMP_parallel",
-    "id": "omp_get_thread_num",
-    "team_size": "omp_get_num_threads",
-    "barrier": "GOMP_barrier",
-}
-_forks: list[int] = []  # process ids of the forks that led to this process
-
-
-class Threads(ctypes.Structure):
-    """`Threads` of tensor_table.h, field by field."""
-
-    _fields_ = [("count", c_int), *((name, c_void_p) for name in _SYMBOLS)]
-
-
-def thread_pool(count: int | None = None) -> Threads:
-    """Return the thread pool, by default with as many threads as torch uses in the calling thread.
-
-    If a call used fewer threads than torch, the pool would end the other threads. A thread that
-    never calls torch may pass another count: libgomp has a pool for each calling thread. A forked
-    child has none of the pool's threads and would wait for them forever, so it uses one thread.
-    """
-    must_be_serial = _forks or not _functions()
-    return _of_count(1 if must_be_serial else count or torch.get_num_threads())
-
-
-@cache
-def _of_count(count: int) -> Threads:
-    """Return the thread pool with this count of threads; its fields must not be changed.
-
-    torch has a count for each Python thread. Kernels of several Python threads run at once, and
-    each reads its count when it allocates memory and when it starts its threads.
-    """
-    return Threads(count, *_functions())
-
-
-@cache
-def _functions() -> tuple[c_void_p, ...]:
-    """Return the functions of torch's libgomp; another copy of libgomp would have another pool.
-
-    Return an empty tuple if this torch has no libgomp.
-    """
-    process = ctypes.CDLL(None)
-    if not all(hasattr(process, symbol) for symbol in _SYMBOLS.values()):
-        return ()
-    functions = (getattr(process, symbol) for symbol in _SYMBOLS.values())
-    return tuple(ctypes.cast(function, c_void_p) for function in functions)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: _forks.append(os.getpid()))

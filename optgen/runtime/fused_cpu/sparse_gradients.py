@@ -32,12 +32,13 @@ from optgen.runtime.batch.grad_scaler import must_unscale
 from optgen.runtime.batch.sparse_rows import row_index_error
 from optgen.runtime.fused_cpu.cached_step import CachedKernelStep
 from optgen.runtime.fused_cpu.fill_table import fill_table
-from optgen.runtime.fused_cpu.kernel import Kernel, thread_pool
+from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.reader.step_reader import GroupReader
 from optgen.runtime.reader.streams import shifted_to_stream
 from optgen.runtime.rule import Group, HasLowerings, OptimizerLike, truth
 from optgen.runtime.tensors.dtensor import real_local_views
 from optgen.runtime.tensors.layout import all_fit_storage, is_row_major
+from optgen.runtime.thread_pool import thread_pool
 from optgen.runtime.toolchain import compiler, library_cache
 from optgen.runtime.toolchain.dtype_variants import DTYPE_CODES
 from optgen.runtime.torch_private import is_contiguous, is_inference, is_neg

@@ -21,13 +21,13 @@ from optgen.runtime.fused_cpu.kernel import (
     ShardsStruct,
     Table,
     matrix_op_results,
-    thread_pool,
 )
 from optgen.runtime.matrix_ops import cols, rows
 from optgen.runtime.rule import HasLowerings, MatrixCall
 from optgen.runtime.sharded.driver import AXES, Collectives, Update, index_in_axes, run
 from optgen.runtime.sharded.reductions import PartialReduction, WideReduction
 from optgen.runtime.tensors.sharding import ShardedAxis
+from optgen.runtime.thread_pool import thread_pool
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 import optgen.optim
-from optgen.runtime.fused_cpu import kernel
+from optgen.runtime.thread_pool import thread_pool
 
 # Steps use several threads from 16 MB on. With these sizes, a thread begins inside a tensor.
 SIZES = (1_900_003, 17, 900_001, 128, 1_600_063)
@@ -39,8 +39,8 @@ def free_values() -> Iterator[None]:
 def tensors_after_steps(name: str, dtype: torch.dtype, count: int) -> list[Tensor]:
     """Return parameters and states after two steps with `count` threads."""
     torch.set_num_threads(count)
-    assert kernel.thread_pool().parallel
-    assert kernel.thread_pool().count == count
+    assert thread_pool().parallel
+    assert thread_pool().count == count
     params = [Parameter(value.clone()) for value in values(0, dtype)]
     optimizer = getattr(optgen.optim, name)(params)
     for step in (1, 2):
@@ -67,16 +67,16 @@ def test_any_number_of_threads_gives_the_same_bits(name: str, dtype: torch.dtype
 def test_a_kernel_keeps_its_count_while_another_thread_asks_for_more() -> None:
     """torch has a count for each Python thread; a kernel's memory is made for its count."""
     torch.set_num_threads(1)
-    mine = kernel.thread_pool()
+    mine = thread_pool()
     counts: list[int] = []
 
     def ask_for_more() -> None:
         torch.set_num_threads(3)
-        counts.append(kernel.thread_pool().count)
+        counts.append(thread_pool().count)
 
     other = Thread(target=ask_for_more)
     other.start()
     other.join()
 
     assert counts == [3]
-    assert mine.count == kernel.thread_pool().count == 1
+    assert mine.count == thread_pool().count == 1

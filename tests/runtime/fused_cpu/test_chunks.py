@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from optgen.optim import SGD, Adafactor, Adam
+from optgen.optim import SGD, Adafactor, Adam, Muon
+from optgen.runtime import newton_schulz
 from optgen.runtime.fused_cpu import gathered_step
 from optgen.runtime.fused_cpu.fill_table import fill_table
 
@@ -30,7 +31,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
             sizes.append([param.numel() for batch in batches for param in batch.params])
         return fill_table(kernel, batches, unscales, make_copies)
 
-    monkeypatch.setattr(gathered_step, "_COPIED_ELEMENTS", 10)
+    monkeypatch.setattr(gathered_step, "_CHUNK_ELEMENTS", 10)
     monkeypatch.setattr(gathered_step, "fill_table", record_and_fill)
     return sizes
 
@@ -119,3 +120,32 @@ def test_a_scaled_gradient_is_unscaled_in_its_memory(copies: Copies) -> None:
     assert param.grad.tolist() == [[2.0] * 3] * 2
     assert param.tolist() == [[-2.0] * 3] * 2
     assert copies == [[6]]
+
+
+def test_operands_of_matrix_ops_exist_for_a_few_tensors_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Chunks have the same bits, if each matrix is computed alone."""
+    sizes: list[list[int]] = []
+
+    def record_and_fill(kernel: Any, batches: Any, *options: bool) -> Any:
+        sizes.append([param.numel() for batch in batches for param in batch.params])
+        return fill_table(kernel, batches, *options)
+
+    monkeypatch.setattr(gathered_step, "fill_table", record_and_fill)
+    results = []
+    for limit in (1000, 10):
+        monkeypatch.setattr(gathered_step, "_CHUNK_ELEMENTS", limit)
+        torch.manual_seed(0)
+        params = [Parameter(torch.randn(2, n)) for n in (2, 3, 2, 3, 30, 2)]
+        optimizer = Muon([{"params": params[:4]}, {"params": params[4:], "lr": 0.1}])
+        for _ in range(3):
+            for param in params:
+                param.grad = torch.randn_like(param)
+            with newton_schulz.force_way("whole"):
+                optimizer.step()
+        momenta = [optimizer.state[param]["momentum_buffer"] for param in params]
+        results.append([*(param.detach() for param in params), *momenta])
+    assert all(map(torch.equal, *results))
+    assert sizes[-4:] == [[4, 6], [4, 6], [60], [4]]
+    assert [4, 6, 4, 6, 60, 4] in sizes
