@@ -100,6 +100,20 @@ INLINE void store_in_order(bfloat16* to, VectorPair x) {
         __builtin_memcpy(to, &codes, sizeof codes);
     }
 }
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+INLINE void store(bfloat16* to, VectorPair x) {
+    Codes codes, odd;
+    __asm__("bfcvtn %0.4h, %1.4s" : "=w"(codes) : "w"(x.a));
+    __asm__("bfcvtn %0.4h, %1.4s" : "=w"(odd) : "w"(x.b));
+    __asm__("zip1 %0.8h, %1.8h, %2.8h" : "=w"(codes) : "w"(codes), "w"(odd));
+    __builtin_memcpy(to, &codes, sizeof codes);
+}
+INLINE void store_in_order(bfloat16* to, VectorPair x) {
+    Codes codes;
+    __asm__("bfcvtn %0.4h, %1.4s" : "=w"(codes) : "w"(x.a));
+    __asm__("bfcvtn2 %0.8h, %1.4s" : "+w"(codes) : "w"(x.b));
+    __builtin_memcpy(to, &codes, sizeof codes);
+}
 #else
 INLINE void store(bfloat16* to, VectorPair x) {
     const VectorBits pairs = packed_codes(x);

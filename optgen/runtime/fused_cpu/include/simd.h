@@ -72,6 +72,15 @@ INLINE Vector negated_multiply_add(Vector z, Vector x, Vector y) {
     __asm__("vfnmadd231ps %2, %1, %0" : "+v"(z) : "v"(x), "v"(y));
     return z;
 }
+#elif defined(__ARM_FEATURE_FMA)
+INLINE Vector multiply_add(Vector x, Vector y, Vector z) {
+    __asm__("fmla %0.4s, %1.4s, %2.4s" : "+w"(z) : "w"(x), "w"(y));
+    return z;
+}
+INLINE Vector negated_multiply_add(Vector z, Vector x, Vector y) {
+    __asm__("fmls %0.4s, %1.4s, %2.4s" : "+w"(z) : "w"(x), "w"(y));
+    return z;
+}
 #else
 INLINE Vector multiply_add(Vector x, Vector y, Vector z) { return x * y + z; }
 INLINE Vector negated_multiply_add(Vector z, Vector x, Vector y) { return z - x * y; }
