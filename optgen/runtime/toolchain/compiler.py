@@ -210,7 +210,7 @@ _WRITE_ERRORS = {
 }
 # Exit status of a process that wrote more to a file than the system allows.
 _FILE_TOO_LARGE = -getattr(signal, "SIGXFSZ", 25)
-# Messages of /usr/bin/clang++ on macOS, which starts the compiler of Xcode's tools, and the way out.
+# Messages of clang++ on macOS, which starts the compiler of Xcode's tools, and the way out.
 _XCODE_ERRORS = {
     "xcrun: error": "xcode-select --install",
     "xcode-select: note: No developer tools were found": "xcode-select --install",
