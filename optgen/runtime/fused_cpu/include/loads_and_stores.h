@@ -331,8 +331,8 @@ INLINE VectorPair load_lanes(const float* from) {
     __builtin_memcpy(&x.a, from, VECTOR_BYTES);
     __builtin_memcpy(&x.b, from + VECTOR_LANES, VECTOR_BYTES);
     if (!DEINTERLEAVED<S>) return x;
-    return {shuffled(x.a, x.b, lane_indices(LANE_ORDERS.even)),
-            shuffled(x.a, x.b, lane_indices(LANE_ORDERS.odd))};
+    return {shuffled<&LaneOrders::even>(x.a, x.b),
+            shuffled<&LaneOrders::odd>(x.a, x.b)};
 }
 
 template <class S>
@@ -341,8 +341,8 @@ INLINE void store_lanes(S* to, VectorPair x) { store(to, x); }
 template <class S>
 INLINE void store_lanes(float* to, VectorPair x) {
     if (DEINTERLEAVED<S>)
-        x = {shuffled(x.a, x.b, lane_indices(LANE_ORDERS.lower)),
-             shuffled(x.a, x.b, lane_indices(LANE_ORDERS.upper))};
+        x = {shuffled<&LaneOrders::lower>(x.a, x.b),
+             shuffled<&LaneOrders::upper>(x.a, x.b)};
     __builtin_memcpy(to, &x.a, VECTOR_BYTES);
     __builtin_memcpy(to + VECTOR_LANES, &x.b, VECTOR_BYTES);
 }
