@@ -13,7 +13,7 @@ CUDA_VENV = $(ENVIRONMENTS)/cuda-torch-2.13.0-$(notdir $(PYTHON))
 export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE # dozens of processes load the same modules, from cached bytecode
 
-.PHONY: help demo test test-thorough check tests fuzz compositions verify evidence test-torch test-asan test-tsan test-tsan-offload test-kernels test-cuda-host emulate-cuda test-frameworks format types bench docs \
+.PHONY: help demo test test-thorough check tests fuzz compositions verify evidence test-torch test-asan test-tsan test-tsan-offload test-kernels test-cuda-host emulate-cuda test-arm test-frameworks format types bench docs \
 	dist test-dist test-wheel publish clean
 
 help: ## this list
@@ -82,6 +82,18 @@ test-cuda-host: $(CUDA_VENV)/installed $(CUDA_HOST)/libcudart.so.13 ## steps on 
 emulate-cuda: $(CUDA_VENV)/installed $(CUDA_HOST)/libcudart.so.13 ## a program on emulated CUDA devices: RUN="FILE ARGUMENTS"
 	$(EMULATED_CUDA) OPTGEN_GPU_SMALL=1 PYTHONPATH=$(CURDIR)/tests/cuda_host/every_process:$(CURDIR)/tests:$(CURDIR) \
 		$(CUDA_VENV)/bin/python $(RUN)
+
+# Needs debootstrap, aarch64-linux-gnu-g++ and QEMU, version 10: in version 7.2, importing torch ends in a fault.
+# An import of torch takes half a minute, so only tests that start no Python run: CASES=adamw, ARM_MARCH=armv9-a+bf16.
+ARM_VENV = $(ENVIRONMENTS)/aarch64-torch-2.13.0
+ARM = OPTGEN_ARM=$(ARM_VENV) CXX=$(CURDIR)/tests/arm/g++ PYTHONPATH=$(CURDIR) \
+	OPTGEN_CACHE_DIR=$(CURDIR)/build/cache-arm-$(or $(ARM_MARCH),armv8.2-a)
+test-arm: $(VENV)/installed $(ARM_VENV)/installed ## steps on an emulated ARM processor, compared with this one's
+	@mkdir -p build
+	$(BIN)/python tests/arm/steps.py build/steps.pt
+	$(ARM) $(CURDIR)/tests/arm/python tests/arm/steps.py build/steps-arm.pt --against build/steps.pt
+	$(ARM) $(CURDIR)/tests/arm/python -m pytest -q -p no:cacheprovider tests/runtime/fused_cpu/include \
+		$(if $(CASES),-k "$(CASES)")
 
 OWN_PROCESS = tests/frameworks/test_offload.py tests/frameworks/test_offloaded_trainer.py
 test-frameworks: $(FRAMEWORKS)/installed ## with Hugging Face, Lightning, DeepSpeed, torchtitan
@@ -218,6 +230,11 @@ $(CUDA_HOST)/libcudart.so.13: $(wildcard tests/cuda_host/runtime/*) | $(CUDA_VEN
 		-Itests/cuda_host/runtime -I$$(echo $(CUDA_VENV)/lib/python*/site-packages/nvidia/cu13/include) \
 		-Wl,-soname,libcudart.so.13 -Wl,--version-script=tests/cuda_host/runtime/exports.map \
 		tests/cuda_host/runtime/*.cpp -o $@
+
+$(ARM_VENV)/installed: tests/arm/make_environment.sh tests/arm/no_cuda.py constraints.txt
+	@echo "making $(ARM_VENV): Python and torch for aarch64, some minutes …"
+	@sh tests/arm/make_environment.sh $(ARM_VENV) $(PYTHON)
+	@touch $@
 
 # A venv for each version of torch and of Python, outside the checkout: most bring gigabytes of CUDA.
 # torch chooses its own Triton and setuptools; Triton 3.6 interprets with NumPy below 2.4 only.

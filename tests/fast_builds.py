@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from compiler_flags import accepted_flags
 from spec_files import REPRESENTATIVES, TEST_SPECS, TORCH_SPECS
 
 from optgen.runtime.toolchain import compiler, dtype_variants
@@ -29,7 +30,6 @@ _SINGLE_AND_DOUBLE = dtype_variants.bits_of_dtypes([torch.float32, torch.float64
 _LEVEL_MARKS = {"-O0": "// without optimizations\n", "-Og": "// with few optimizations\n"}
 _OPTIMIZE = re.compile(r"^#pragma GCC optimize.*\n", re.M)  # headers ask for optimizations, too
 _INLINE = "__attribute__((always_inline)) inline"  # takes a quarter of an unoptimized build
-_OTHER_FLAGS = tuple(flag for flag in compiler.FLAG_SETS[0] if flag != "-O3")
 build_exactly, find_exactly = dtype_variants.build, dtype_variants.find_built
 _compile_exactly = compiler.build
 
@@ -75,7 +75,8 @@ def _compile_quickly(
     text = source.read_text()
     levels = [level for level, mark in _LEVEL_MARKS.items() if mark in text]
     for level in levels:
-        full_command = [*command, level, *_OTHER_FLAGS, str(source), "-o", str(target)]
+        flags = [level if flag == "-O3" else flag for flag in accepted_flags(tuple(command))]
+        full_command = [*command, *flags, str(source), "-o", str(target)]
         status, _ = compiler.run(full_command, target.parent, compiler.time_limit())
         if status == 0 and target.is_file():
             return

@@ -126,9 +126,48 @@ def test_a_package_carries_its_kernels(tmp_path: Path) -> None:
     subprocess.run(build, cwd=tmp_path, check=True, capture_output=True)
     build_kernels(["lion"], tmp_path / "rules" / "kernels", dtypes=[torch.float32])
 
-    imported = "__import__('rules.lion').lion.Lion(params)"
-    done = run(tmp_path, imported, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
+    assert_lion_is_fused(tmp_path)
 
+
+@pytest.mark.thorough
+def test_a_wheel_carries_the_kernels_of_its_package(tmp_path: Path) -> None:
+    project, machine = tmp_path / "project", tmp_path / "machine"
+    (project / "rules").mkdir(parents=True)
+    (project / "rules" / "__init__.py").touch()
+    (project / "pyproject.toml").write_text(PROJECT)
+    commands = [
+        ["-m", "optgen", "build", "lion", "--out", "rules"],
+        ["-m", "optgen", "build-kernels", "lion", "--out", "rules/kernels", "--dtype", "float32"],
+        ["-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", "dist", "."],
+    ]
+    for command in commands:
+        subprocess.run([sys.executable, *command], cwd=project, check=True, capture_output=True)
+    (wheel,) = (project / "dist").glob("*.whl")
+    install = ["-m", "pip", "install", "--no-deps", "--target", str(machine), str(wheel)]
+    subprocess.run([sys.executable, *install], check=True, capture_output=True)
+
+    assert_lion_is_fused(machine)
+
+
+PROJECT = """
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "rules"
+version = "1"
+
+[tool.setuptools]
+packages = ["rules", "rules.lion"]
+package-data = { "*" = ["*.cpp", "kernels/*"] }
+"""
+
+
+def assert_lion_is_fused(folder: Path) -> None:
+    """Check that the package `rules` of a folder takes fused steps without a compiler."""
+    imported = "__import__('rules.lion').lion.Lion(params)"
+    done = run(folder, imported, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
     assert "fused C++" in done.stdout, done.stderr
 
 

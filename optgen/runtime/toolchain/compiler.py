@@ -9,6 +9,7 @@ the source, and a child process calls it.
 import errno
 import hashlib
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -29,6 +30,7 @@ _PLAIN = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-fopenmp-simd", *_LIBR
 _WITHOUT_TRAPS = ("-fno-trapping-math", "-fno-exceptions")
 # Loop unswitching copies a loop for every branch: builds take three times as long, and the loops
 # run no faster. Jump threading joins branches on one flag; then g++ does not vectorise ADOPT.
+# clang has no such options, and refuses the second.
 _TUNED = ("-fno-unswitch-loops", "-fno-thread-jumps")
 # The explicit vector width is for compilers that mistake the processor for an older one.
 _WIDE_VECTORS = ("-mprefer-vector-width=512",) if processors.IS_X86 else ()
@@ -40,10 +42,15 @@ FlagSets = tuple[tuple[str, ...], ...]
 def flag_sets_for(level: processors.Level) -> FlagSets:
     """Return the flags for processors of a level."""
     flags = (*_PLAIN, *level.flags, *_WITHOUT_TRAPS)
-    return (*flags, *_TUNED, *_WIDE_VECTORS), flags
+    wide = (*flags, *_WIDE_VECTORS)
+    return tuple(dict.fromkeys([(*flags, *_TUNED, *_WIDE_VECTORS), wide, flags]))
 
 
-FLAG_SETS: FlagSets = (*flag_sets_for(processors.NATIVE), _PLAIN)
+FLAG_SETS: FlagSets = (
+    *flag_sets_for(processors.NATIVE),
+    (*_PLAIN, *_WITHOUT_TRAPS),  # a compiler of another machine knows no native processor
+    _PLAIN,
+)
 """The flags for this processor."""
 
 INSTALL = "install g++ or clang++ (Debian, Ubuntu: apt install g++; macOS: xcode-select --install)"
@@ -84,7 +91,12 @@ class RefusedError(CompileError):
 
 
 def find() -> list[str] | None:
-    """Return the compiler's command: `$CXX` if set, else g++, clang++ or c++; None without one."""
+    """Return the compiler's command: `$CXX` if set, else g++, clang++ or c++.
+
+    None if there is none, and on Windows, whose compilers were never tried.
+    """
+    if is_windows():
+        return None
     cxx = os.environ.get("CXX", "").strip()
     for command in [_split_command(cxx)] if cxx else [["g++"], ["clang++"], ["c++"]]:
         path = shutil.which(command[0]) if command else None
@@ -95,6 +107,11 @@ def find() -> list[str] | None:
 
 def why_missing() -> str:
     """Say why `find` finds no compiler, and the way out."""
+    if is_windows():
+        return (
+            "optgen has not been tried with a C++ compiler of Windows: run Python in WSL, or leave "
+            "it, with the numbers of a fused step"
+        )
     cxx = os.environ.get("CXX", "").strip()
     if not cxx:
         return f"no C++ compiler was found: {INSTALL}"
@@ -108,6 +125,11 @@ def why_missing() -> str:
         "is a folder" if path.is_dir() else "cannot be run" if path.exists() else "is not found"
     )
     return f"no C++ compiler was found: CXX is {cxx!r}, and {program!r} {problem}: {way_out}"
+
+
+def is_windows() -> bool:
+    """Tell whether this is Windows, where nothing is compiled."""
+    return platform.system() == "Windows"
 
 
 def _split_command(cxx: str) -> list[str]:
@@ -188,6 +210,12 @@ _WRITE_ERRORS = {
 }
 # Exit status of a process that wrote more to a file than the system allows.
 _FILE_TOO_LARGE = -getattr(signal, "SIGXFSZ", 25)
+# Messages of clang++ on macOS, which starts the compiler of Xcode's tools, and the way out.
+_XCODE_ERRORS = {
+    "xcrun: error": "xcode-select --install",
+    "xcode-select: note: No developer tools were found": "xcode-select --install",
+    "You have not agreed to the Xcode license": "sudo xcodebuild -license accept",
+}
 _KILLED_MESSAGE = re.compile(r"\bKilled\b|\bTerminated signal")
 _OUT_OF_MEMORY_MESSAGE = re.compile(
     r"out of memory|memory exhausted|Cannot allocate memory|std::bad_alloc"
@@ -291,6 +319,11 @@ def _check_status(name: str, status: int, output: str, folder: Path) -> None:
     for message, code in _WRITE_ERRORS.items():
         if message in output or (code == errno.EFBIG and status == _FILE_TOO_LARGE):
             raise OSError(code, os.strerror(code), str(folder))
+    for message, way_out in _XCODE_ERRORS.items():
+        if message in output:
+            raise CompileError(
+                f"{name} needs Xcode's tools, which are not ready: run `{way_out}`, and start again"
+            )
     if _OUT_OF_MEMORY_MESSAGE.search(output):
         raise CompileError(f"{name} ran out of memory: end other programs, and start again")
     if status < 0 or _KILLED_MESSAGE.search(output):

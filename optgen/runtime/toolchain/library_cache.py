@@ -131,6 +131,8 @@ _COMMENT_LINE = re.compile(r"^\s*//.*\n", re.MULTILINE)
 
 def _why_not_prebuilt(name: str) -> str:
     """Return the other way out than a compiler, and why it was not taken."""
+    if compiler.is_windows():
+        return ""
     for folder in _named_folders():
         if not folder.is_dir():
             return f"; and {_FOLDERS_VARIABLE} names {folder}, which is no folder"

@@ -29,7 +29,8 @@ class Level:
     features: frozenset[str] = frozenset()
 
 
-NATIVE = Level("native", ("-march=native",))
+# On ARM, clang knows -march=native since version 15 or so, and -mcpu=native much longer.
+NATIVE = Level("native", ("-march=native",) if IS_X86 else ("-mcpu=native",))
 """All features of the processor on which a library is built."""
 
 _V3 = frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"})

@@ -1,6 +1,7 @@
 """Test errors of builds: each names the cause, and what the user can do."""
 
 import os
+import platform
 import re
 import resource
 import stat
@@ -87,6 +88,13 @@ def test_an_empty_name_counts_as_unset(chosen: str, monkeypatch: pytest.MonkeyPa
     default = compiler.find()
     monkeypatch.setenv("CXX", chosen)
     assert compiler.find() == default
+
+
+def test_windows_says_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "system", lambda: "Windows")
+
+    with pytest.raises(library_cache.NoCompilerError, match="run Python in WSL"):
+        library_cache.library("answer", SOURCE)
 
 
 def test_a_path_with_spaces_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,6 +298,22 @@ def test_a_lack_of_memory_is_reported_after_one_try(
     use_script_as_compiler(tmp_path, monkeypatch, f"echo >> {tmp_path}/log; {text}")
     assert reason in error_message()
     assert (tmp_path / "log").read_text() == "\n"  # one try: other flags need as much memory
+
+
+@pytest.mark.parametrize(
+    ("output", "way_out"),
+    [
+        ("xcrun: error: invalid active developer path", "xcode-select --install"),
+        ("You have not agreed to the Xcode license agreements.", "xcodebuild -license accept"),
+    ],
+)
+def test_missing_tools_of_xcode_are_reported(
+    output: str, way_out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a program stands for the compiler on a Mac without Xcode's tools."""
+    use_script_as_compiler(tmp_path, monkeypatch, f"echo '{output}' >&2; exit 1")
+
+    assert way_out in error_message()
 
 
 def test_a_program_that_cannot_be_started_is_reported(

@@ -1,5 +1,6 @@
 """Test steps whose kernel cannot be built."""
 
+import platform
 import re
 import time
 from collections.abc import Iterator
@@ -41,6 +42,18 @@ def test_without_a_compiler_steps_are_unfused_and_one_warning_says_what_to_insta
     assert "no C++ compiler" in optgen.explain(Adam(params))
     with pytest.raises(RuntimeError, match=r"no C\+\+ compiler"):
         Adam(params, fused=True).step()
+
+
+@pytest.mark.usefixtures("no_kernels")
+def test_on_windows_one_warning_says_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "system", lambda: "Windows")
+    params = parameters()
+    give_gradients(params, 0)
+    with pytest.warns(UserWarning, match=r"slow.*run Python in WSL") as caught:
+        Adam(params).step()
+
+    assert len(caught) == 1
+    assert "foreach" in optgen.explain(Adam(params))
 
 
 @pytest.mark.usefixtures("no_kernels")

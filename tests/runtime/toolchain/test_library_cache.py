@@ -298,7 +298,8 @@ def test_a_killed_build_does_not_stop_the_next(
 def test_flags_that_the_compiler_does_not_know_are_left_out(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = use_logging_compiler(tmp_path, monkeypatch, 'case "$*" in *-march=native*) exit 1;; esac')
+    log = use_logging_compiler(tmp_path, monkeypatch, 'case "$*" in *=native*) exit 1;; esac')
 
     assert answer(library_cache.library("answer", SOURCE)) == 42
-    assert run_count(log) == len(compiler.FLAG_SETS)
+    refused = [flags for flags in compiler.FLAG_SETS if "=native" in " ".join(flags)]
+    assert run_count(log) == len(refused) + 1

@@ -36,7 +36,7 @@ template <u32 DTYPE>
 constexpr bool IS_COMPILED = COMPILED_DTYPES >> DTYPE & 1;
 
 // Number of float32 elements in a cache line of 64 bytes.
-constexpr i64 CACHE_LINE = 16;
+inline constexpr i64 CACHE_LINE = 16;
 
 inline u32 dtype_of(u64 dtypes, int stream) { return (dtypes >> (4 * stream)) & 15; }
 

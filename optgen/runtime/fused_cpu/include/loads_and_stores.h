@@ -100,6 +100,20 @@ INLINE void store_in_order(bfloat16* to, VectorPair x) {
         __builtin_memcpy(to, &codes, sizeof codes);
     }
 }
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+INLINE void store(bfloat16* to, VectorPair x) {
+    Codes codes, odd;
+    __asm__("bfcvtn %0.4h, %1.4s" : "=w"(codes) : "w"(x.a));
+    __asm__("bfcvtn %0.4h, %1.4s" : "=w"(odd) : "w"(x.b));
+    __asm__("zip1 %0.8h, %1.8h, %2.8h" : "=w"(codes) : "w"(codes), "w"(odd));
+    __builtin_memcpy(to, &codes, sizeof codes);
+}
+INLINE void store_in_order(bfloat16* to, VectorPair x) {
+    Codes codes;
+    __asm__("bfcvtn %0.4h, %1.4s" : "=w"(codes) : "w"(x.a));
+    __asm__("bfcvtn2 %0.8h, %1.4s" : "+w"(codes) : "w"(x.b));
+    __builtin_memcpy(to, &codes, sizeof codes);
+}
 #else
 INLINE void store(bfloat16* to, VectorPair x) {
     const VectorBits pairs = packed_codes(x);
@@ -317,8 +331,8 @@ INLINE VectorPair load_lanes(const float* from) {
     __builtin_memcpy(&x.a, from, VECTOR_BYTES);
     __builtin_memcpy(&x.b, from + VECTOR_LANES, VECTOR_BYTES);
     if (!DEINTERLEAVED<S>) return x;
-    return {shuffled(x.a, x.b, lane_indices(LANE_ORDERS.even)),
-            shuffled(x.a, x.b, lane_indices(LANE_ORDERS.odd))};
+    return {shuffled<&LaneOrders::even>(x.a, x.b),
+            shuffled<&LaneOrders::odd>(x.a, x.b)};
 }
 
 template <class S>
@@ -327,8 +341,8 @@ INLINE void store_lanes(S* to, VectorPair x) { store(to, x); }
 template <class S>
 INLINE void store_lanes(float* to, VectorPair x) {
     if (DEINTERLEAVED<S>)
-        x = {shuffled(x.a, x.b, lane_indices(LANE_ORDERS.lower)),
-             shuffled(x.a, x.b, lane_indices(LANE_ORDERS.upper))};
+        x = {shuffled<&LaneOrders::lower>(x.a, x.b),
+             shuffled<&LaneOrders::upper>(x.a, x.b)};
     __builtin_memcpy(to, &x.a, VECTOR_BYTES);
     __builtin_memcpy(to + VECTOR_LANES, &x.b, VECTOR_BYTES);
 }

@@ -65,8 +65,8 @@ INLINE VectorPair random_pair(const RandomKey& key, i64 place) {
 // Puts a pair whose vectors have the elements of even and of odd index into memory order.
 template <class Pair>
 INLINE Pair in_memory_order(Pair x) {
-    return {shuffled(x.a, x.b, lane_indices(LANE_ORDERS.lower)),
-            shuffled(x.a, x.b, lane_indices(LANE_ORDERS.upper))};
+    return {shuffled<&LaneOrders::lower>(x.a, x.b),
+            shuffled<&LaneOrders::upper>(x.a, x.b)};
 }
 
 INLINE float random_number(const RandomKey& key, i64 place) {

@@ -72,6 +72,15 @@ INLINE Vector negated_multiply_add(Vector z, Vector x, Vector y) {
     __asm__("vfnmadd231ps %2, %1, %0" : "+v"(z) : "v"(x), "v"(y));
     return z;
 }
+#elif defined(__ARM_FEATURE_FMA)
+INLINE Vector multiply_add(Vector x, Vector y, Vector z) {
+    __asm__("fmla %0.4s, %1.4s, %2.4s" : "+w"(z) : "w"(x), "w"(y));
+    return z;
+}
+INLINE Vector negated_multiply_add(Vector z, Vector x, Vector y) {
+    __asm__("fmls %0.4s, %1.4s, %2.4s" : "+w"(z) : "w"(x), "w"(y));
+    return z;
+}
 #else
 INLINE Vector multiply_add(Vector x, Vector y, Vector z) { return x * y + z; }
 INLINE Vector negated_multiply_add(Vector z, Vector x, Vector y) { return z - x * y; }
@@ -294,18 +303,25 @@ INLINE VectorMask lane_indices(const int* numbers) {
     return result;
 }
 
-// Picks lanes from two vectors side by side. V is a vector of floats or of integers.
-template <class V>
-INLINE V shuffled(V x, V y, VectorMask lanes) {
+// Picks lanes from two vectors side by side, in an order: a member of LaneOrders. V is a vector of
+// floats or of integers. clang wants the indices as constants: else it moves lane by lane.
 #ifdef __clang__
-    V result;
-    for (int i = 0; i < VECTOR_LANES; ++i)
-        result[i] = lanes[i] < VECTOR_LANES ? x[lanes[i]] : y[lanes[i] - VECTOR_LANES];
-    return result;
-#else
-    return __builtin_shuffle(x, y, lanes);
-#endif
+template <class, int... I>
+struct Indices {};
+template <auto ORDER, class V, int... I>
+INLINE V shuffled_by(V x, V y, Indices<int, I...>) {
+    return __builtin_shufflevector(x, y, (LANE_ORDERS.*ORDER)[I]...);
 }
+template <auto ORDER, class V>
+INLINE V shuffled(V x, V y) {
+    return shuffled_by<ORDER>(x, y, __make_integer_seq<Indices, int, VECTOR_LANES>());
+}
+#else
+template <auto ORDER, class V>
+INLINE V shuffled(V x, V y) {
+    return __builtin_shuffle(x, y, lane_indices(LANE_ORDERS.*ORDER));
+}
+#endif
 
 INLINE VectorPair& operator+=(VectorPair& x, VectorPair y) { return x = x + y; }
 #pragma omp declare reduction(+ : VectorPair : omp_out += omp_in) \
@@ -316,8 +332,15 @@ INLINE float lane_sum(float x) { return x; }
 INLINE double lane_sum(double x) { return x; }
 INLINE float lane_sum(VectorPair x) {
     Vector sum = x.a + x.b;
-    for (int half = VECTOR_LANES / 2; half; half /= 2)
-        sum += shuffled(sum, sum, lane_indices(LANE_ORDERS.in_order) + half);
+    for (int half = VECTOR_LANES / 2; half; half /= 2) {
+#ifdef __clang__
+        Vector rotated;
+        for (int i = 0; i < VECTOR_LANES; ++i) rotated[i] = sum[(i + half) % VECTOR_LANES];
+        sum += rotated;
+#else
+        sum += __builtin_shuffle(sum, lane_indices(LANE_ORDERS.in_order) + half);
+#endif
+    }
     return sum[0];
 }
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from compiler_flags import command_with_flags
 from torch import Tensor
 
 import optgen.optim
-from optgen.runtime.toolchain import compiler
 from optgen.runtime.toolchain.library_cache import inline_includes
 
 # Convert floats one by one, as tiles do, and in vectors, as sweeps do. The elements of a vector are
@@ -75,12 +75,10 @@ LOOPS = ["sweep", "tile"]
 
 @cache
 def compiled_driver(instructions: str, folder: Path) -> ctypes.CDLL:
-    command = compiler.find()
-    assert command is not None
     source, library = folder / "driver.cpp", folder / "driver.so"
     source.write_text(inline_includes(DRIVER))
-    flags = [*compiler.FLAG_SETS[0], *instructions.split()]
-    subprocess.run([*command, *flags, str(source), "-o", str(library)], check=True)
+    command = [*command_with_flags(), *instructions.split()]
+    subprocess.run([*command, str(source), "-o", str(library)], check=True)
     return ctypes.CDLL(str(library))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from compiler_flags import command_with_flags
 
 from optgen.ir.random_numbers import random16
 from optgen.runtime.toolchain import compiler
@@ -29,14 +30,13 @@ def library(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> ctypes.CDLL:
     """Return the driver, compiled with all or some of the CPU's vector instructions."""
-    command = compiler.find()
-    if command is None:
+    if compiler.find() is None:
         pytest.skip("no compiler")
     folder: Path = tmp_path_factory.mktemp("random_numbers")
     source, library_path = folder / "draw.cpp", folder / "draw.so"
     source.write_text(inline_includes(DRIVER))
-    flags = [*compiler.FLAG_SETS[0], *request.param.split()]
-    subprocess.run([*command, *flags, str(source), "-o", str(library_path)], check=True)
+    command = [*command_with_flags(), *request.param.split()]
+    subprocess.run([*command, str(source), "-o", str(library_path)], check=True)
     return ctypes.CDLL(str(library_path))
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from compiler_flags import command_with_flags
 from torch import Tensor
 
-from optgen.runtime.toolchain import compiler
 from optgen.runtime.toolchain.library_cache import inline_includes
 
 OPS = {
@@ -79,12 +79,10 @@ RunOp = Callable[[str, str, list[Tensor]], Tensor]
 
 @cache
 def compiled_driver(instructions: str, folder: Path) -> ctypes.CDLL:
-    command = compiler.find()
-    assert command is not None
     source, library = folder / "driver.cpp", folder / "driver.so"
     source.write_text(inline_includes(DRIVER.replace("CASES", CASES)))
-    flags = [*compiler.FLAG_SETS[0], *instructions.split()]
-    subprocess.run([*command, *flags, str(source), "-o", str(library)], check=True)
+    command = [*command_with_flags(), *instructions.split()]
+    subprocess.run([*command, str(source), "-o", str(library)], check=True)
     return ctypes.CDLL(str(library))
 
 

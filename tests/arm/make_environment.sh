@@ -1,0 +1,29 @@
+#!/bin/sh
+# Make a folder in which an aarch64 Python with torch runs under emulation:
+#     make_environment.sh FOLDER PYTHON
+# It needs debootstrap, aarch64-linux-gnu-g++ and 1.5 GB. Nothing is installed on this machine.
+set -eu
+folder=$1 python=$2 here=$(dirname "$0")
+mkdir -p "$folder"
+if [ ! -x "$folder/root/usr/bin/python3.11" ]; then
+    # Only the first stage: packages are unpacked, and none of their scripts runs.
+    debootstrap --arch=arm64 --foreign --variant=minbase \
+        --include=python3,libpython3.11,libgomp1,libstdc++6 bookworm "$folder/root" > "$folder/root.log"
+    for package in "$folder"/root/var/cache/apt/archives/*.deb; do
+        dpkg-deb -x "$package" "$folder/root"
+    done
+fi
+# torch's library of kernels reads the processor's identity from this file. It is of a Neoverse V1.
+identity=$folder/root/sys/devices/system/cpu/cpu0/regs/identification
+mkdir -p "$identity"
+echo 0x00000000410fd401 > "$identity/midr_el1"
+# Without dependencies: torch's would bring 3 GB of CUDA.
+"$python" -m pip install --quiet --disable-pip-version-check --upgrade --target "$folder/site" \
+    --no-deps --only-binary=:all: --python-version 311 \
+    --platform manylinux_2_28_aarch64 --platform manylinux_2_27_aarch64 \
+    --platform manylinux_2_17_aarch64 --platform manylinux2014_aarch64 \
+    --constraint "$here/../../constraints.txt" \
+    torch==2.13.0 numpy pytest pytest-xdist hypothesis expecttest filelock typing-extensions sympy \
+    mpmath networkx jinja2 markupsafe fsspec iniconfig pluggy packaging execnet sortedcontainers \
+    attrs setuptools pygments
+"$python" "$here/no_cuda.py" "$folder/site/torch/lib" "$folder/cuda" aarch64-linux-gnu-gcc
