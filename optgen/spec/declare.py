@@ -444,7 +444,7 @@ def word_function(word: Word) -> Callable[..., Any]:
         _refuse(word.name)
 
     parameter, any_kind = inspect.Parameter, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    defaults = dict.fromkeys(word.arguments, parameter.empty)
+    defaults: dict[str, Any] = dict.fromkeys(word.arguments, parameter.empty)
     defaults |= dict.fromkeys(word.optional_arguments, None)
     parameters = [
         parameter(name, any_kind, default=default, annotation=Any)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequenc
 from contextlib import contextmanager
 from itertools import accumulate, repeat
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -167,9 +167,12 @@ def _initial_values(
 ) -> Sequence[Tensor]:
     """Return a state's initial values for several parameters, made by few calls if possible."""
     if state.shape != "like" and seen and isinstance(seen[0], list):
-        pairs = zip(params, seen, strict=True)
-        return [_values_of_pieces(rule, state, group, *pair, defaults) for pair in pairs]
-    views: list[Tensor] = seen  # type: ignore[assignment]
+        pieces_by_param = zip(params, cast("Sequence[list[Tensor]]", seen), strict=True)
+        return [
+            _values_of_pieces(rule, state, group, param, pieces, defaults)
+            for param, pieces in pieces_by_param
+        ]
+    views = cast("list[Tensor]", seen)
     if state.init == 0 and state.shape == "like" and not state.is_quantized:
         if state.dtype is None:
             return list(map(torch.zeros_like, params))
@@ -193,7 +196,7 @@ def _initial_values(
 def _values_of_pieces(
     rule: Rule,
     state: State,
-    group: Group,
+    group: Mapping[str, Any],
     param: Tensor,
     pieces: list[Tensor],
     defaults: Mapping[str, Any],

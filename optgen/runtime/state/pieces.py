@@ -8,7 +8,7 @@ lacks a state has no values in it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from torch import Tensor
 
@@ -30,8 +30,9 @@ def seen_of_group(rule: Rule, group: Group, params: list[Tensor]) -> Sequence[Se
 def suits_parameters(state: State, seen: Sequence[Seen], group: Group) -> list[bool]:
     """Tell, for each parameter, whether it has a state, or any of its pieces has it."""
     if seen and isinstance(seen[0], list):
-        return [any(state.suits_each(pieces, group)) for pieces in seen]
-    return state.suits_each(seen, group)  # type: ignore[arg-type]
+        pieces_by_param = cast("Sequence[list[Tensor]]", seen)
+        return [any(state.suits_each(pieces, group)) for pieces in pieces_by_param]
+    return state.suits_each(cast("Sequence[Tensor]", seen), group)
 
 
 def shapes_in_pieces(
