@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import optgen
-from optgen.ir.execution import why_uncut, widens
+from optgen.passes.plan_rule import why_uncut, widens
 from optgen.lowerings import LOWERINGS
 from website.docstrings import table_cell
 from website.dtype_trials import step_error

@@ -9,7 +9,7 @@ from inspect import signature
 from optgen import emit, modifiers
 from optgen.compositions import composed_spec, spec_of
 from optgen.ir.algorithm import Algorithm, State
-from optgen.ir.execution import why_uncut
+from optgen.passes.plan_rule import why_uncut
 from optgen.lowerings import LOWERINGS
 from optgen.lowerings.optimizer.constructor import COMMON_ARGUMENTS, arguments
 from optgen.lowerings.optimizer.doc import docstring

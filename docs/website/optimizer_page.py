@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from urllib.parse import quote
 
-from optgen.ir.execution import why_uncut
+from optgen.passes.plan_rule import why_uncut
 from optgen.lowerings import LOWERINGS
 from website import (
     adoption,
