@@ -50,7 +50,7 @@ def numbers(seed: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 @dataclass(frozen=True)
 class Result:
-    """The state that the steps of a case left.
+    """Numbers that the steps of a case left.
 
     Attributes:
         explained: The lowering of the last step, with its reason.
