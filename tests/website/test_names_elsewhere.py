@@ -51,6 +51,7 @@ def test_what_a_name_is_here_exists(expression: str) -> None:
         assert {*arguments} <= {*inspect.signature(class_of(name)).parameters}
 
 
+@pytest.mark.one_case_in(6)
 @pytest.mark.parametrize("expression", COMPOSITIONS)
 def test_a_composition_of_the_page_can_be_made(expression: str) -> None:
     name, arguments, added = parts(expression)
