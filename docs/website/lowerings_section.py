@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 import optgen
-from optgen.passes.plan_rule import why_uncut, widens
+from optgen.ir.execution import widens
 from optgen.lowerings import LOWERINGS
+from optgen.passes.plan_rule import why_uncut
 from website.docstrings import table_cell
 from website.dtype_trials import step_error
 from website.entries import Entry

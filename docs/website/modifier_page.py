@@ -9,11 +9,11 @@ from inspect import signature
 from optgen import emit, modifiers
 from optgen.compositions import composed_spec, spec_of
 from optgen.ir.algorithm import Algorithm, State
-from optgen.passes.plan_rule import why_uncut
 from optgen.lowerings import LOWERINGS
 from optgen.lowerings.optimizer.constructor import COMMON_ARGUMENTS, arguments
 from optgen.lowerings.optimizer.doc import docstring
 from optgen.passes.latex import to_latex
+from optgen.passes.plan_rule import why_uncut
 from optgen.spec.composition.check_parts import CompositionError
 from optgen.spec.errors import SpecError
 from optgen.spec.read_spec import read_spec

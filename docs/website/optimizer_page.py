@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from urllib.parse import quote
 
-from optgen.passes.plan_rule import why_uncut
 from optgen.lowerings import LOWERINGS
+from optgen.passes.plan_rule import why_uncut
 from website import (
     adoption,
     cautions,

@@ -10,7 +10,8 @@ import functools
 from collections.abc import Iterator
 from pathlib import Path
 
-from optgen.ir.execution import updates_matrices_independently, why_uncut
+from optgen.ir.execution import updates_matrices_independently
+from optgen.passes.plan_rule import why_uncut
 from website.entries import ROOT, Entry
 from website.tables import table
 

@@ -57,13 +57,13 @@ def update(
         # factor = where(size == 0, 0, clamp(m_hat**2 / size, 0, 1))
         # p = p - lr * factor * m_hat
         conditions = [size.eq(0) for size in sizes]
-        operands = torch._foreach_mul(exp_avgs, exp_avgs)
-        torch._foreach_div_(operands, sizes)
-        scale_(operands, exp_avg_weight_2)
-        torch._foreach_clamp_min_(operands, 0)
-        torch._foreach_clamp_max_(operands, 1)
-        operands = [
-            operand.masked_fill_(condition, 0)
-            for operand, condition in zip(operands, conditions, strict=True)
+        chosens = torch._foreach_mul(exp_avgs, exp_avgs)
+        torch._foreach_div_(chosens, sizes)
+        scale_(chosens, exp_avg_weight_2)
+        torch._foreach_clamp_min_(chosens, 0)
+        torch._foreach_clamp_max_(chosens, 1)
+        chosens = [
+            chosen.masked_fill_(condition, 0)
+            for chosen, condition in zip(chosens, conditions, strict=True)
         ]
-        torch._foreach_addcmul_(params, operands, exp_avgs, -step_size)
+        torch._foreach_addcmul_(params, chosens, exp_avgs, -step_size)

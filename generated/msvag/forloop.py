@@ -52,7 +52,7 @@ def update(
         # factor = where(size == 0, 0, clamp(m_hat**2 / size, 0, 1))
         # p = p - lr * factor * m_hat
         condition = size.eq(0)
-        operand = (
+        chosen = (
             exp_avg.mul(exp_avg)
             .div_(size)
             .mul_(exp_avg_weight_2)
@@ -60,7 +60,7 @@ def update(
             .clamp_max_(1)
             .masked_fill_(condition, 0)
         )
-        param.addcmul_(operand, exp_avg, value=-step_size)
+        param.addcmul_(chosen, exp_avg, value=-step_size)
 
 
 def update_functional(

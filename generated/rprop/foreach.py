@@ -25,7 +25,7 @@ def update(
     eta_minus, eta_plus = etas
     s_min, s_max = step_sizes
 
-    for chunk in chunks(params, grads, prevs, state_step_sizes, live_lists=7):
+    for chunk in chunks(params, grads, prevs, state_step_sizes, live_lists=8):
         params, grads, prevs, state_step_sizes = chunk
         if maximize:
             # g = -g
@@ -38,14 +38,14 @@ def update(
         # s = clamp(s * factor, s_min, s_max)
         conditions = [agreement.gt(0) for agreement in agreements]
         values = [params[0].new_full((), eta_minus)] * len(params)
-        operands = [
+        chosens = [
             torch.where(flipped, value, 1) for flipped, value in zip(flippeds, values, strict=True)
         ]
-        operands = [
-            operand.masked_fill_(condition, eta_plus)
-            for operand, condition in zip(operands, conditions, strict=True)
+        chosens = [
+            chosen.masked_fill_(condition, eta_plus)
+            for chosen, condition in zip(chosens, conditions, strict=True)
         ]
-        torch._foreach_mul_(state_step_sizes, operands)
+        torch._foreach_mul_(state_step_sizes, chosens)
         torch._foreach_clamp_min_(state_step_sizes, s_min)
         torch._foreach_clamp_max_(state_step_sizes, s_max)
         # g_prev = where(flipped, 0, g)

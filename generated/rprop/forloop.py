@@ -37,8 +37,8 @@ def update(
         # s = clamp(s * factor, s_min, s_max)
         condition = agreement.gt(0)
         value = param.new_full((), eta_minus)
-        operand = torch.where(flipped, value, 1).masked_fill_(condition, eta_plus)
-        state_step_size.mul_(operand).clamp_min_(s_min).clamp_max_(s_max)
+        chosen = torch.where(flipped, value, 1).masked_fill_(condition, eta_plus)
+        state_step_size.mul_(chosen).clamp_min_(s_min).clamp_max_(s_max)
         # g_prev = where(flipped, 0, g)
         prev.copy_(grad).masked_fill_(flipped, 0)
         # p = p - sign(g_prev) * s

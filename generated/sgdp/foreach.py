@@ -192,13 +192,13 @@ def update_factored(
             # u = where(by_row or by_matrix, u - radial, u)
             value_2s = torch._foreach_mul(param_blocks, row_factor_2_blocks)
             value_3s = torch._foreach_mul(param_blocks, u_scale_blocks)
-            operands = [
+            chosens = [
                 torch.where(by_row_block, value_2, value_3)
                 for by_row_block, value_2, value_3 in zip(
                     by_row_blocks, value_2s, value_3s, strict=True
                 )
             ]
-            values = torch._foreach_sub(us, operands)
+            values = torch._foreach_sub(us, chosens)
             u_news = [
                 torch.where(u_bound_block, value, u)
                 for u_bound_block, value, u in zip(u_bound_blocks, values, us, strict=True)
@@ -389,13 +389,13 @@ def update_sharded_factored(
         # u = where(by_row or by_matrix, u - radial, u)
         value_2s = torch._foreach_mul(param_blocks, row_factor_2_blocks)
         value_3s = torch._foreach_mul(param_blocks, u_scale_blocks)
-        operands = [
+        chosens = [
             torch.where(by_row_block, value_2, value_3)
             for by_row_block, value_2, value_3 in zip(
                 by_row_blocks, value_2s, value_3s, strict=True
             )
         ]
-        values = torch._foreach_sub(us, operands)
+        values = torch._foreach_sub(us, chosens)
         u_news = [
             torch.where(u_bound_block, value, u)
             for u_bound_block, value, u in zip(u_bound_blocks, values, us, strict=True)

@@ -149,8 +149,8 @@ def update_factored(
             # u = where(by_row or by_matrix, u - radial, u)
             value_2 = param_block.mul(row_factor_2_block)
             value_3 = param_block.mul(u_scale_block)
-            operand = torch.where(by_row_block, value_2, value_3)
-            value = u.sub(operand)
+            chosen = torch.where(by_row_block, value_2, value_3)
+            value = u.sub(chosen)
             u_new = torch.where(u_bound_block, value, u)
             u = u_new
             # p = p - lr * decay / (1 - momentum) * p

@@ -288,6 +288,8 @@ def _operand_name(factor: Expr) -> str:
             return f"{a}_sq"
         case Linear((Term(Const(a), (_,)), Term(Const(b), (_,)))) if {a, b} == {1, -1}:
             return "difference"
+        case Call("where", _):
+            return "chosen"
         case _:
             return "operand"
 
