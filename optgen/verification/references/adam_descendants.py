@@ -86,8 +86,8 @@ def adapnm(p: Tensor, g: Tensor, state: State) -> Tensor:
     state["momenta"] = [older[1], newest]
     mixed = (2 * newest - older[1]) / math.sqrt(5)
     state["v"] = 0.99 * state.get("v", 0) + 0.01 * g * g
-    largest: Tensor = state.get("largest", state["v"])
-    state["largest"] = torch.max(largest, state["v"])
+    state.setdefault("largest", state["v"])
+    state["largest"] = torch.max(state["largest"], state["v"])
     root = (state["largest"].sqrt() + 1e-8) / math.sqrt(1 - 0.99**t)
     return p * (1 - LR * DECAY) - LR / (1 - 0.9**t) * mixed / root
 
