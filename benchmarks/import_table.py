@@ -1,7 +1,7 @@
 """Import every optimizer class of a package, and print what became of each.
 
     python benchmarks/import_table.py pytorch_optimizer [NAME ...] [--seconds 300]
-        [--specs DIR] [--json docs/evidence_imports.json] [--page docs/bring-your-own.md]
+        [--specs DIR] [--json docs/imported_classes.json] [--page docs/bring-your-own.md]
 
 Each class is imported in a fork of this process: name, verdict, reason, seconds. `--specs` writes
 the specs of the proven classes into a folder. `--json` keeps the rows, by package, in a file: what

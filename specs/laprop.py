@@ -1,6 +1,6 @@
 """LaProp, as Z-T-WANG/LaProp-Optimizer and timm have it, without centering."""
 
-from optgen.spec import hyper, optimizer, sqrt, state
+from optgen.spec import hyper, optimizer, sqrt, state, where
 
 
 @optimizer(paper="https://arxiv.org/abs/2002.04839")
@@ -24,6 +24,5 @@ def LaProp(
     rate = beta1 * rate + (1 - beta1) * lr
     v = beta2 * v + (1 - beta2) * g**2
     m = beta1 * m + (1 - beta1) * lr * g / (sqrt(v / (1 - beta2**t)) + eps)
-    if rate > 0:
-        p = p - lr / rate * m
+    p = p - where(rate > 0, lr / rate, 0) * m
     p = p - lr * weight_decay * p

@@ -19,9 +19,8 @@ class LaProp(GeneratedOptimizer):
             &v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) g_t^2 \\
             &m_t \leftarrow \beta_1 m_{t-1} + \frac{(1 - \beta_1) \gamma g_t}{\sqrt{\frac{v_t}{1 -
                 \beta_2^t}} + \epsilon} \\
-            &\theta_t \leftarrow \theta_{t-1} \\
-            &\textbf{if } \text{rate}_t > 0: \\
-            &\quad \theta_t \leftarrow \theta_{t-1} - \frac{\gamma}{\text{rate}_t} m_t \\
+            &\theta_t \leftarrow \theta_{t-1} - (\text{rate}_t > 0 \;?\;
+                \frac{\gamma}{\text{rate}_t} : 0) m_t \\
             &\theta_t \leftarrow \theta_t - \gamma \lambda \theta_t
         \end{aligned}
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.parts import chunks
 from optgen.runtime.eager.rounding import scale_
-from optgen.runtime.eager.scalars import advance, divide, sqrt, store
+from optgen.runtime.eager.scalars import advance, divide, sqrt, store, where
 from optgen.runtime.eager.working_copies import widened
 
 
@@ -32,8 +32,7 @@ def update(
     exp_avg_lr_1 = store(exp_avg_lr_1s, beta1 * exp_avg_lr_1s[0] + (1 - beta1) * lr)
     bias_correction2 = 1 - beta2**step
     bias_correction2_sqrt = sqrt(bias_correction2)
-    if exp_avg_lr_1 > 0:
-        step_size = divide(lr, exp_avg_lr_1)
+    step_size = where(exp_avg_lr_1 > 0, divide(lr, exp_avg_lr_1), 0)
 
     for chunk in widened(chunks(params, grads, exp_avgs, exp_avg_sqs)):
         params, grads, exp_avgs, exp_avg_sqs = chunk
@@ -48,8 +47,7 @@ def update(
         torch._foreach_add_(denoms, eps * bias_correction2_sqrt)
         scale_(exp_avgs, beta1)
         torch._foreach_addcdiv_(exp_avgs, grads, denoms, (1 - beta1) * lr * bias_correction2_sqrt)
-        if exp_avg_lr_1 > 0:
-            # p = p - lr / rate * m
-            torch._foreach_add_(params, exp_avgs, alpha=-step_size)
+        # p = p - where(rate > 0, lr / rate, 0) * m
+        torch._foreach_add_(params, exp_avgs, alpha=-step_size)
         # p = p - lr * weight_decay * p
         scale_(params, 1 - lr * weight_decay)

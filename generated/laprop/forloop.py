@@ -30,8 +30,7 @@ def update(
     exp_avg_lr_1 = store(exp_avg_lr_1s, beta1 * exp_avg_lr_1s[0] + (1 - beta1) * lr)
     bias_correction2 = 1 - beta2**step
     bias_correction2_sqrt = sqrt(bias_correction2)
-    if exp_avg_lr_1 > 0:
-        step_size = divide(lr, exp_avg_lr_1)
+    step_size = where(exp_avg_lr_1 > 0, divide(lr, exp_avg_lr_1), 0)
 
     for param, grad, exp_avg, exp_avg_sq in widened(
         zip_slices(params, grads, exp_avgs, exp_avg_sqs)
@@ -44,9 +43,8 @@ def update(
         # m = beta1 * m + (1 - beta1) * lr * g / (sqrt(v / (1 - beta2**t)) + eps)
         denom = exp_avg_sq.sqrt().div_(bias_correction2_sqrt).add_(eps)
         exp_avg.mul_(beta1).addcdiv_(grad, denom, value=(1 - beta1) * lr)
-        if exp_avg_lr_1 > 0:
-            # p = p - lr / rate * m
-            param.add_(exp_avg, alpha=-step_size)
+        # p = p - where(rate > 0, lr / rate, 0) * m
+        param.add_(exp_avg, alpha=-step_size)
         # p = p - lr * weight_decay * p
         param.mul_(1 - lr * weight_decay)
 
@@ -82,8 +80,7 @@ def update_functional(
         )
         bias_correction2 = 1 - beta2**step
         bias_correction2_sqrt = sqrt(bias_correction2)
-        if capturable or exp_avg_lr_1 > 0:
-            step_size = divide(lr, exp_avg_lr_1)
+        step_size = where(exp_avg_lr_1 > 0, divide(lr, exp_avg_lr_1), 0)
 
         if maximize:
             # g = -g
@@ -94,13 +91,8 @@ def update_functional(
         exp_avg = beta1 * exp_avg + (1 - beta1) * lr * grad / (
             1 / bias_correction2_sqrt * sqrt(exp_avg_sq) + eps
         )
-        if capturable:
-            # p = p - lr / rate * m
-            param_then = param - step_size * exp_avg
-            param = where(exp_avg_lr_1 > 0, param_then, param)
-        elif exp_avg_lr_1 > 0:
-            # p = p - lr / rate * m
-            param = param - step_size * exp_avg
+        # p = p - where(rate > 0, lr / rate, 0) * m
+        param = param - step_size * exp_avg
         # p = p - lr * weight_decay * p
         param = (1 - lr * weight_decay) * param
 

@@ -21,8 +21,7 @@ struct Rule : RuleDefaults {
 
     // Results of the scalar program that the sweep reads.
     struct Scalars {
-        double beta2, one_minus_beta2, beta1, grad_weight, scaled_eps, exp_avg_lr_1, step_size;
-        double decay_factor;
+        double beta2, one_minus_beta2, beta1, grad_weight, scaled_eps, step_size, decay_factor;
     };
 
     // Scalar program: computed once per step and parameter, in double.
@@ -42,14 +41,9 @@ struct Rule : RuleDefaults {
         const double bias_correction2_sqrt = sqrt(bias_correction2);
         const double scaled_eps = eps * bias_correction2_sqrt;
         const double grad_weight = one_minus_beta1 * lr * bias_correction2_sqrt;
-        double step_size = 0;
-        if (exp_avg_lr_1 > 0) {
-            step_size = lr / exp_avg_lr_1;
-        }
+        const double step_size = exp_avg_lr_1 > 0 ? lr / exp_avg_lr_1 : 0;
         cells[EXP_AVG_LR_1].value = exp_avg_lr_1;
-        return {
-            beta2, one_minus_beta2, beta1, grad_weight, scaled_eps, exp_avg_lr_1, step_size,
-            decay_factor};
+        return {beta2, one_minus_beta2, beta1, grad_weight, scaled_eps, step_size, decay_factor};
     }
 
     // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
@@ -68,7 +62,6 @@ struct Rule : RuleDefaults {
         const C decay_factor = C(scalars.decay_factor);
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
         const auto maximize = rare_flag<C>(truth(hypers.maximize));
-        const auto exp_avg_lr_1_above_0 = flag<C>(scalars.exp_avg_lr_1 > 0);
         const i64 ahead = prefetch_distance<S>(n);
         struct { DelayedStore<S> param, exp_avg, exp_avg_sq; } delayed;
 
@@ -86,10 +79,8 @@ struct Rule : RuleDefaults {
             exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad;
             // m = beta1 * m + (1 - beta1) * lr * g / (sqrt(v / (1 - beta2**t)) + eps)
             exp_avg = beta1 * exp_avg + grad_weight * grad / (sqrt(exp_avg_sq) + scaled_eps);
-            if (exp_avg_lr_1_above_0 != 0) {
-                // p = p - lr / rate * m
-                param = param - step_size * exp_avg;
-            }
+            // p = p - where(rate > 0, lr / rate, 0) * m
+            param = param - step_size * exp_avg;
             // p = p - lr * weight_decay * p
             param = decay_factor * param;
 

@@ -20,7 +20,7 @@ from optgen.runtime.fused_triton.device_functions import (
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(9)
+SCALARS = tl.constexpr(8)
 WORKSPACE = WorkspaceSpec(scalars=SCALARS.value)
 
 
@@ -66,9 +66,7 @@ def laprop_scalars(
     bias_correction2_sqrt = sqrt(bias_correction2)
     scaled_eps = eps * bias_correction2_sqrt
     grad_weight = one_minus_beta1 * lr * bias_correction2_sqrt
-    if exp_avg_lr_1 > 0:
-        step_size = lr / exp_avg_lr_1
-        tl.store(scalars + 7, step_size)
+    step_size = tl.where(exp_avg_lr_1 > 0, lr / exp_avg_lr_1, tl.full((), 0, tl.float64))
 
     tl.store(steps, step.to(STEP_T))
     tl.store(exp_avg_lr_1s, exp_avg_lr_1.to(EXP_AVG_LR_1_T))
@@ -78,8 +76,8 @@ def laprop_scalars(
     tl.store(scalars + 3, beta1)
     tl.store(scalars + 4, grad_weight)
     tl.store(scalars + 5, scaled_eps)
-    tl.store(scalars + 6, exp_avg_lr_1 > 0)
-    tl.store(scalars + 8, decay_factor)
+    tl.store(scalars + 6, step_size)
+    tl.store(scalars + 7, decay_factor)
 
 
 @triton.jit
@@ -97,9 +95,8 @@ def laprop_step_on_elements(
     beta1 = tl.load(scalars + 3)
     grad_weight = tl.load(scalars + 4)
     scaled_eps = tl.load(scalars + 5)
-    exp_avg_lr_1_above_0 = tl.load(scalars + 6)
-    step_size = tl.load(scalars + 7)
-    decay_factor = tl.load(scalars + 8)
+    step_size = tl.load(scalars + 6)
+    decay_factor = tl.load(scalars + 7)
     if loss_scale is not None:
         grad = grad * div(1.0, tl.load(loss_scale).to(dtype))
         tl.store(grads + lanes, grad.to(grads.dtype.element_ty), mask)
@@ -111,9 +108,8 @@ def laprop_step_on_elements(
     exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad
     # m = beta1 * m + (1 - beta1) * lr * g / (sqrt(v / (1 - beta2**t)) + eps)
     exp_avg = beta1 * exp_avg + grad_weight * div(grad, sqrt(exp_avg_sq) + scaled_eps)
-    if exp_avg_lr_1_above_0 != 0:
-        # p = p - lr / rate * m
-        param = param - step_size * exp_avg
+    # p = p - where(rate > 0, lr / rate, 0) * m
+    param = param - step_size * exp_avg
     # p = p - lr * weight_decay * p
     param = decay_factor * param
 

@@ -120,7 +120,7 @@ def _read_page(page: Path, reference: str | None) -> str:
 
 def _imported(page: Path) -> dict[str, str] | None:
     """Return the imported classes that a file beside a page names; None if there is no file."""
-    file = page.parent / "evidence_imports.json"
+    file = page.parent / "imported_classes.json"
     return evidence.imported_classes(file.read_text(encoding="utf-8")) if file.exists() else None
 
 

@@ -157,7 +157,7 @@ def _compare_cases(cases: Sequence[Case], reference: str, version: str, source: 
 def imported_classes(text: str) -> dict[str, str]:
     """Return the classes that `optgen import` made an equal spec of, with their versions.
 
-    `text` is that of docs/evidence_imports.json: rows by package, of benchmarks/import_table.py. A
+    `text` is that of docs/imported_classes.json: rows by package, of benchmarks/import_table.py. A
     class is written as in "lion_pytorch:Lion".
     """
     return {

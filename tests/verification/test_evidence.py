@@ -24,7 +24,7 @@ from optgen.verification.packages import NAMES, TORCH
 from optgen.verification.references import SOURCES
 
 DOCS = Path(__file__).parents[2] / "docs"
-IMPORTS = DOCS / "evidence_imports.json"
+IMPORTS = DOCS / "imported_classes.json"
 BY_RULE, BY_PACKAGE = DOCS / "evidence.json", DOCS / "evidence_packages.json"
 
 
