@@ -71,15 +71,20 @@ REASONS = {
         "each element needs a correctly rounded root and quotient and a sum in float64, some 350 "
         "instructions for 8 elements of a thread; 16 bits leave half the time for them",
     ),
+    "one stream of 16 bits": (
+        r"(novograd|adagc|fadam)_step1 bfloat16",
+        "a sweep reads the gradient alone, for its norm: a block has 32 KiB in flight, and waits "
+        "for sums in float64",
+    ),
     "one program for all lines": (
-        r"(adafactor\w*|adam_mini\w*|came|normuon)_finish1 |"
+        r"(adafactor\w*|adam_mini\w*|came|normuon|racs|(adamp|sgdp|tam)_factored)_finish1 |"
         r"^(dion/sweep2|apollo/sweep7) .*_finish1 ",
         "when all programs have combined the partial sums of a matrix, one of them finishes all "
         "of its lines, 1024 rows or columns at a time, and waits for loads and for quotients in "
         "float64 each time",
     ),
     "tiles of 16 bits": (
-        r"(adafactor\w*|adam_mini\w*|came\w*|normuon\w*)_step\d bfloat16|"
+        r"(adafactor\w*|adam_mini\w*|came\w*|normuon\w*|racs|\w+_factored)_step\d bfloat16|"
         r"^(dion/sweep2|one_sided_shampoo/sweep3|shampoo/sweep4) .*_step\d bfloat16",
         "tiles of 16-bit elements move half the bytes in the same time, and some 200 instructions "
         "find a tile and its rows; tiles of 4096 elements would reach 0.8 to 1 where all matrices "
