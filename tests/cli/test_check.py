@@ -27,26 +27,27 @@ def test_check_names_the_states_of_a_derived_rule() -> None:
     assert result.output == "AdamW: ok (state: exp_avg, exp_avg_sq, max_exp_avg_sq)\n"
 
 
-def test_check_finds_errors_of_the_planner(outside_checkout: Path) -> None:
-    """The rule reads a number before and after a matrix op. Other commands show the same error."""
-    rule = """from optgen.spec import *
+def test_check_finds_errors_of_a_lowering(outside_checkout: Path) -> None:
+    """More flags decide which states exist than a kernel takes. A build shows the same error."""
+    states = [f'm{i}=state("m{i}", when="f{i}")' for i in range(9)]
+    flags = [f"f{i}=flag(False)" for i in range(9)]
+    sums = [f"    if f{i}:\n        m{i} = m{i} + g\n" for i in range(9)]
+    rule = f"""from optgen.spec import *
 
 
 @optimizer()
-def Both(p, g, /, *, lr=hyper(0.1), k=hyper((1.5, -0.5, 0.0))):
+def Many(p, g, /, {", ".join(states)}, *, lr=hyper(0.1), {", ".join(flags)}):
     \"\"\"Made up.\"\"\"
-    require(ndim(p) == 2, "{shape}")
-    n = norm(g)
-    p = p - lr * n * orthogonalize(g * n, k, 3, 1e-7)
+{"".join(sums)}    p = p - lr * g
 """
-    (outside_checkout / "both.py").write_text(rule)
+    (outside_checkout / "many.py").write_text(rule)
 
-    for command in (("check",), ("show", "--ir"), ("build", "--out", "made")):
-        result = run(command[0], "both.py", *command[1:])
+    for command in (("check",), ("build", "--out", "made")):
+        result = run(command[0], "many.py", *command[1:])
 
         assert result.exit_code == 3, result.output
-        assert "both.py:8:5: the value computed here is read both before" in result.stderr
-        assert "hint: numbers, rows and columns are not kept across" in result.stderr
+        assert "many.py:5:1: 9 flags decide which states exist; a kernel takes 8" in result.stderr
+        assert "hint: give states that exist together one when=" in result.stderr
 
 
 def test_check_reports_every_file(outside_checkout: Path) -> None:
