@@ -1,6 +1,6 @@
 """Adai, as zeke-xie/adaptive-inertia-adai has it; AdaiV2 has another `dampening`."""
 
-from optgen.spec import clamp, flag, hyper, mean, optimizer, state
+from optgen.spec import clamp, flag, hyper, mean, optimizer, state, where
 
 
 @optimizer(paper="https://arxiv.org/abs/2006.15815")
@@ -30,7 +30,9 @@ def Adai(
             g = g + weight_decay * p
     v = beta2 * v + (1 - beta2) * g**2
     v_hat = v / (1 - beta2**t)
-    size = beta0 * (v_hat / mean(v_hat, over="all")) ** (1 / (3 - 2 * dampening))
+    mean_of_all = mean(v_hat, over="all")
+    share = where(mean_of_all > 0, v_hat / mean_of_all, 1)
+    size = beta0 * share ** (1 / (3 - 2 * dampening))
     beta1 = clamp(1 - size, 0, 1 - eps)
     product = product * beta1
     m = beta1 * m + (1 - beta1) ** dampening * g

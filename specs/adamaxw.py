@@ -10,7 +10,7 @@ def AdaMaxW(
     t,
     /,
     m=state("exp_avg"),
-    u=state("exp_inf"),
+    u=state("exp_inf", dtype="at_least_float32"),
     *,
     lr=hyper(2e-3, ge=0),
     betas=hyper((0.9, 0.999), ge=0, lt=1),

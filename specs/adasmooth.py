@@ -8,7 +8,7 @@ def AdaSmooth(
     p,
     g,
     /,
-    v=state("exp_avg_sq"),
+    v=state("exp_avg_sq", dtype="at_least_float32", role="second_moment"),
     s=state("s", dtype="at_least_float32"),
     n=state("n", dtype="at_least_float32"),
     x=state("prev_param", init="p"),

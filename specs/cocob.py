@@ -9,7 +9,7 @@ def COCOB(
     g,
     /,
     x0=state("x0", init="p"),
-    scale=state("scale", init="eps"),
+    scale=state("scale", init="eps", dtype="at_least_float32"),
     total=state("cumulative_gradients", dtype="at_least_float32"),
     absolute=state("subgradients", dtype="at_least_float32"),
     reward=state("reward", dtype="at_least_float32"),

@@ -1,6 +1,6 @@
 """FAdam, as lessw2020/FAdam_PyTorch has it, with square roots and without clipping of eps."""
 
-from optgen.spec import hyper, maximum, minimum, optimizer, rms, sqrt, state
+from optgen.spec import hyper, maximum, minimum, optimizer, rms, sqrt, state, where
 
 
 def debiased_beta(beta, t):
@@ -29,9 +29,9 @@ def FAdam(
 
     f = beta2 * f + (1 - beta2) * g**2
     root = sqrt(f) + minimum(eps, eps_2 * rms(g))
-    u = g / root
+    u = where(root > 0, g / root, 0)
     u = u / maximum(1, rms(u) / clip)
     m = beta1 * m + (1 - beta1) * u
-    decay = w / root
+    decay = where(root > 0, w / root, 0)
     decay = decay / maximum(1, rms(decay) / clip)
     w = w - lr * (m + weight_decay * decay)

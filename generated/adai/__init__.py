@@ -23,9 +23,11 @@ class Adai(GeneratedOptimizer):
             &\quad \quad g_t \leftarrow g_t + \lambda \theta_{t-1} \\
             &v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) g_t^2 \\
             &\hat{v}_t \leftarrow \frac{v_t}{1 - \beta_2^t} \\
-            &\text{size}_t \leftarrow \beta_0 \left(\frac{\hat{v}_t}{\frac{\sum_{\text{all}}
-                \operatorname{sum}(\hat{v}_t)}{\sum_{\text{all}}
-                \left|\theta\right|}}\right)^{\frac{1}{3 - 2 \tau}} \\
+            &\text{mean of all}_t \leftarrow \frac{\sum_{\text{all}}
+                \operatorname{sum}(\hat{v}_t)}{\sum_{\text{all}} \left|\theta\right|} \\
+            &\text{share}_t \leftarrow (\text{mean of all}_t > 0 \;?\; \frac{\hat{v}_t}{\text{mean
+                of all}_t} : 1) \\
+            &\text{size}_t \leftarrow \beta_0 \text{share}_t^{\frac{1}{3 - 2 \tau}} \\
             &\beta_{1,t} \leftarrow \operatorname{clamp}(1 - \text{size}_t, 0, 1 - \epsilon) \\
             &\text{product}_t \leftarrow \text{product}_{t-1} \beta_{1,t} \\
             &m_t \leftarrow \beta_{1,t} m_{t-1} + (1 - \beta_{1,t})^{\tau} g_t \\

@@ -59,18 +59,31 @@ def update_sharded(
     yield [collectives.sum(v_hat_sum)]
     sum_over_all = yield all_sum(v_hat_sum)
     sum_over_all2 = yield all_sum(number(params[0], collectives.whole.numel(), len(params)))
+    # mean_of_all = mean(v_hat, over="all")
+    mean_of_all = sum_over_all / sum_over_all2
     # v_hat = v / (1 - beta2**t)
-    # size = beta0 * (v_hat / mean(v_hat, over="all")) ** (1 / (3 - 2 * dampening))
+    # share = where(mean_of_all > 0, v_hat / mean_of_all, 1)
+    # size = beta0 * share ** (1 / (3 - 2 * dampening))
     # beta1 = clamp(1 - size, 0, 1 - eps)
-    beta1_scale = sum_over_all2 / ((1 - beta2**step) * sum_over_all)
+    beta1_bound = mean_of_all > 0
+    beta1_scale = 1 / ((1 - beta2**step) * mean_of_all)
     for (
         param_blocks,
         grad_blocks,
         exp_avg_blocks,
         exp_avg_sq_blocks,
         beta1_prod_blocks,
+        beta1_bound_blocks,
         beta1_scale_blocks,
-    ) in list_chunks(params, grads, exp_avgs, exp_avg_sqs, beta1_prods, beta1_scale.unbind()):
+    ) in list_chunks(
+        params,
+        grads,
+        exp_avgs,
+        exp_avg_sqs,
+        beta1_prods,
+        beta1_bound.unbind(),
+        beta1_scale.unbind(),
+    ):
         if maximize:
             # g = -g
             grad_blocks = torch._foreach_neg(grad_blocks)
@@ -82,9 +95,14 @@ def update_sharded(
                 # g = g + weight_decay * p
                 grad_blocks = torch._foreach_add(grad_blocks, param_blocks, alpha=weight_decay)
         # v_hat = v / (1 - beta2**t)
-        # size = beta0 * (v_hat / mean(v_hat, over="all")) ** (1 / (3 - 2 * dampening))
+        # share = where(mean_of_all > 0, v_hat / mean_of_all, 1)
+        # size = beta0 * share ** (1 / (3 - 2 * dampening))
         # beta1 = clamp(1 - size, 0, 1 - eps)
         beta1s = torch._foreach_mul(exp_avg_sq_blocks, beta1_scale_blocks)
+        beta1s = [
+            beta1.masked_fill_(~beta1_bound_block, 1)
+            for beta1, beta1_bound_block in zip(beta1s, beta1_bound_blocks, strict=True)
+        ]
         torch._foreach_pow_(beta1s, scaled_dampening)
         scale_(beta1s, -beta0)
         torch._foreach_add_(beta1s, 1)

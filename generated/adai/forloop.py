@@ -6,7 +6,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.parts import blocks
 from optgen.runtime.eager.reductions import all_sum, number, total, zero_sum
-from optgen.runtime.eager.scalars import advance, advance_one, clamp, divide
+from optgen.runtime.eager.scalars import advance, advance_one, clamp, divide, where
 from optgen.runtime.eager.working_copies import WideCopies, wider
 from optgen.runtime.sharded.driver import Update
 
@@ -54,18 +54,23 @@ def update(
             v_hat_sum.add_(total(operand))
         sum_over_all = yield all_sum(v_hat_sum)
         sum_over_all2 = yield all_sum(number(param, params[0].numel()))
+        # mean_of_all = mean(v_hat, over="all")
+        mean_of_all = sum_over_all / sum_over_all2
         # v_hat = v / (1 - beta2**t)
-        # size = beta0 * (v_hat / mean(v_hat, over="all")) ** (1 / (3 - 2 * dampening))
+        # share = where(mean_of_all > 0, v_hat / mean_of_all, 1)
+        # size = beta0 * share ** (1 / (3 - 2 * dampening))
         # beta1 = clamp(1 - size, 0, 1 - eps)
-        beta1_scale = sum_over_all2 / ((1 - beta2**step) * sum_over_all)
+        beta1_bound = mean_of_all > 0
+        beta1_scale = 1 / ((1 - beta2**step) * mean_of_all)
         for (
             param_block,
             grad_block,
             exp_avg_block,
             exp_avg_sq_block,
             beta1_prod_block,
+            beta1_bound_block,
             beta1_scale_block,
-        ) in blocks(param, grad, exp_avg, exp_avg_sq, beta1_prod, beta1_scale):
+        ) in blocks(param, grad, exp_avg, exp_avg_sq, beta1_prod, beta1_bound, beta1_scale):
             if maximize:
                 # g = -g
                 grad_block = grad_block.neg()
@@ -77,10 +82,12 @@ def update(
                     # g = g + weight_decay * p
                     grad_block = grad_block.add(param_block, alpha=weight_decay)
             # v_hat = v / (1 - beta2**t)
-            # size = beta0 * (v_hat / mean(v_hat, over="all")) ** (1 / (3 - 2 * dampening))
+            # share = where(mean_of_all > 0, v_hat / mean_of_all, 1)
+            # size = beta0 * share ** (1 / (3 - 2 * dampening))
             # beta1 = clamp(1 - size, 0, 1 - eps)
             beta1 = (
                 exp_avg_sq_block.mul(beta1_scale_block)
+                .masked_fill_(~beta1_bound_block, 1)
                 .pow_(scaled_dampening)
                 .mul_(-beta0)
                 .add_(1)
@@ -145,13 +152,17 @@ def update_functional(
         v_hat_sum = total(1 / bias_correction2 * exp_avg_sq)
         sum_over_all = yield all_sum(v_hat_sum)
         sum_over_all2 = yield all_sum(param.numel())
+        # mean_of_all = mean(v_hat, over="all")
+        mean_of_all = sum_over_all / sum_over_all2
         # v_hat = v / (1 - beta2**t)
-        # size = beta0 * (v_hat / mean(v_hat, over="all")) ** (1 / (3 - 2 * dampening))
+        # share = where(mean_of_all > 0, v_hat / mean_of_all, 1)
+        # size = beta0 * share ** (1 / (3 - 2 * dampening))
         # beta1 = clamp(1 - size, 0, 1 - eps)
         beta1 = clamp(
             1
             - beta0
-            * (sum_over_all2 / ((1 - beta2**step) * sum_over_all) * exp_avg_sq) ** scaled_dampening,
+            * where(mean_of_all > 0, 1 / ((1 - beta2**step) * mean_of_all) * exp_avg_sq, 1)
+            ** scaled_dampening,
             0,
             1 - eps,
         )

@@ -31,7 +31,7 @@ struct AdaiRule : Rule {
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
         double v_hat_sum, sum_over_all, sum_over_all_takes_part, sum_over_all2;
-        double sum_over_all2_takes_part, beta1_scale;
+        double sum_over_all2_takes_part, beta1_bound, beta1_scale;
     };
 
     // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
@@ -71,7 +71,7 @@ struct AdaiRule : Rule {
     static constexpr const Pass* PASSES[] = {WHOLE_MATRICES};
     static constexpr int PASS_COUNTS[] = {2};
     static constexpr bool HAS_AXES = false;
-    static constexpr int NUMBERS = 6;
+    static constexpr int NUMBERS = 7;
     static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
     static constexpr int MATRIX_REDUCTIONS = 0;
 
@@ -150,13 +150,17 @@ struct AdaiRule : Rule {
     }
 
     static void numbers3(const Scalars& scalars, Numbers& numbers) {
-        const double sum_over_all2 = numbers.sum_over_all2;
         const double sum_over_all = numbers.sum_over_all;
+        const double sum_over_all2 = numbers.sum_over_all2;
+        // mean_of_all = mean(v_hat, over="all")
+        const double mean_of_all = sum_over_all / sum_over_all2;
         // v_hat = v / (1 - beta2**t)
-        // size = beta0 * (v_hat / mean(v_hat, over="all")) ** (1 / (3 - 2 * dampening))
+        // share = where(mean_of_all > 0, v_hat / mean_of_all, 1)
+        // size = beta0 * share ** (1 / (3 - 2 * dampening))
         // beta1 = clamp(1 - size, 0, 1 - eps)
-        const double beta1_scale = sum_over_all2
-            / ((1 - pow(scalars.beta2, scalars.step)) * sum_over_all);
+        const double beta1_bound = mean_of_all > 0;
+        const double beta1_scale = 1 / ((1 - pow(scalars.beta2, scalars.step)) * mean_of_all);
+        numbers.beta1_bound = beta1_bound;
         numbers.beta1_scale = beta1_scale;
     }
 
@@ -174,6 +178,7 @@ struct AdaiRule : Rule {
         const C one_minus_eps = C(scalars.one_minus_eps);
         const C dampening = C(hypers.dampening);
         const C step_size = C(scalars.step_size);
+        const C beta1_bound = C(numbers.beta1_bound);
         const C beta1_scale = C(numbers.beta1_scale);
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
         const auto maximize = rare_flag<C>(truth(hypers.maximize));
@@ -202,10 +207,13 @@ struct AdaiRule : Rule {
             // v = beta2 * v + (1 - beta2) * g**2
             exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad;
             // v_hat = v / (1 - beta2**t)
-            // size = beta0 * (v_hat / mean(v_hat, over="all")) ** (1 / (3 - 2 * dampening))
+            // share = where(mean_of_all > 0, v_hat / mean_of_all, 1)
+            // size = beta0 * share ** (1 / (3 - 2 * dampening))
             // beta1 = clamp(1 - size, 0, 1 - eps)
             const C beta1 = clamp(1
-                - beta0 * pow(beta1_scale * exp_avg_sq, scaled_dampening), C(0), one_minus_eps);
+                - beta0
+                * pow(where<C>(beta1_bound != 0, beta1_scale
+                * exp_avg_sq, 1), scaled_dampening), C(0), one_minus_eps);
             // product = product * beta1
             beta1_prod = beta1_prod * beta1;
             // m = beta1 * m + (1 - beta1) ** dampening * g

@@ -32,7 +32,7 @@ from optgen.runtime.fused_triton.device_reductions import (
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 from optgen.runtime.sharded.driver import Update
 
-SCALARS = tl.constexpr(18)
+SCALARS = tl.constexpr(19)
 WORKSPACE = WorkspaceSpec(scalars=SCALARS.value, in_phases=True, sums=1)
 
 
@@ -218,15 +218,20 @@ def adai_finish3(scalars, found_inf, num_tensors):
         if tl.load(found_inf) != 0.0:
             return
     scalars += tl.program_id(0) * SCALARS
+    sum_over_all = tl.load(scalars + 14)
     sum_over_all2 = tl.load(scalars + 16)
     beta2 = tl.load(scalars + 3)
     step = tl.load(scalars + 6)
-    sum_over_all = tl.load(scalars + 14)
+    # mean_of_all = mean(v_hat, over="all")
+    mean_of_all = sum_over_all / sum_over_all2
     # v_hat = v / (1 - beta2**t)
-    # size = beta0 * (v_hat / mean(v_hat, over="all")) ** (1 / (3 - 2 * dampening))
+    # share = where(mean_of_all > 0, v_hat / mean_of_all, 1)
+    # size = beta0 * share ** (1 / (3 - 2 * dampening))
     # beta1 = clamp(1 - size, 0, 1 - eps)
-    beta1_scale = sum_over_all2 / ((1 - ipow(beta2, step)) * sum_over_all)
-    tl.store(scalars + 17, beta1_scale)
+    beta1_bound = mean_of_all > 0
+    beta1_scale = 1 / ((1 - ipow(beta2, step)) * mean_of_all)
+    tl.store(scalars + 17, beta1_bound)
+    tl.store(scalars + 18, beta1_scale)
 
 
 @triton.jit
@@ -246,7 +251,8 @@ def adai_step2_on_elements(
     beta2 = tl.load(scalars + 3).to(dtype)
     one_minus_beta2 = tl.load(scalars + 4).to(dtype)
     beta0 = tl.load(scalars + 8).to(dtype)
-    beta1_scale = tl.load(scalars + 17).to(dtype)
+    beta1_bound = tl.load(scalars + 17).to(dtype)
+    beta1_scale = tl.load(scalars + 18).to(dtype)
     scaled_dampening = tl.load(scalars + 9).to(dtype)
     one_minus_eps = tl.load(scalars + 10).to(dtype)
     dampening = tl.load(scalars + 11).to(dtype)
@@ -265,11 +271,18 @@ def adai_step2_on_elements(
     # v = beta2 * v + (1 - beta2) * g**2
     exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad
     # v_hat = v / (1 - beta2**t)
-    # size = beta0 * (v_hat / mean(v_hat, over="all")) ** (1 / (3 - 2 * dampening))
+    # share = where(mean_of_all > 0, v_hat / mean_of_all, 1)
+    # size = beta0 * share ** (1 / (3 - 2 * dampening))
     # beta1 = clamp(1 - size, 0, 1 - eps)
     beta1 = minimum(
         maximum(
-            1.0 - beta0 * power(beta1_scale * exp_avg_sq, scaled_dampening), tl.full((), 0, dtype)
+            1.0
+            - beta0
+            * power(
+                tl.where(beta1_bound != 0, beta1_scale * exp_avg_sq, tl.full((), 1, dtype)),
+                scaled_dampening,
+            ),
+            tl.full((), 0, dtype),
         ),
         one_minus_eps,
     )

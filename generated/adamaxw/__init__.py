@@ -43,14 +43,14 @@ class AdaMaxW(GeneratedOptimizer):
     State:
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
         exp_avg (Tensor): :math:`m_t`, like the parameter, at first 0.
-        exp_inf (Tensor): :math:`u_t`, like the parameter, at first 0.
+        exp_inf (Tensor): :math:`u_t`, at least float32, of the parameter's shape, at first 0.
 
     Paper: https://arxiv.org/abs/1412.6980
     """
 
     rule = Rule(
         name="adamaxw",
-        states=(State("exp_avg"), State("exp_inf")),
+        states=(State("exp_avg"), State("exp_inf", dtype="at_least_float32")),
         hypers=("lr", "betas", "eps", "weight_decay", "maximize"),
         tensor_hypers=(),
         widens=True,

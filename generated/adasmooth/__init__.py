@@ -47,7 +47,7 @@ class AdaSmooth(GeneratedOptimizer):
         RuntimeError: `fused` together with `differentiable` or with `foreach`.
 
     State:
-        exp_avg_sq (Tensor): :math:`v_t`, like the parameter, at first 0.
+        exp_avg_sq (Tensor): :math:`v_t`, at least float32, of the parameter's shape, at first 0.
         s (Tensor): :math:`s_t`, at least float32, of the parameter's shape, at first 0.
         n (Tensor): :math:`n_t`, at least float32, of the parameter's shape, at first 0.
         prev_param (Tensor): :math:`x_t`, like the parameter, at first a copy of it.
@@ -58,7 +58,7 @@ class AdaSmooth(GeneratedOptimizer):
     rule = Rule(
         name="adasmooth",
         states=(
-            State("exp_avg_sq"),
+            State("exp_avg_sq", dtype="at_least_float32"),
             State("s", dtype="at_least_float32"),
             State("n", dtype="at_least_float32"),
             State("prev_param", init="p"),

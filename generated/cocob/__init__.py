@@ -46,7 +46,8 @@ class COCOB(GeneratedOptimizer):
 
     State:
         x0 (Tensor): :math:`x_0`, like the parameter, a copy of it before its first step.
-        scale (Tensor): :math:`\text{scale}_t`, like the parameter, at first `eps`.
+        scale (Tensor): :math:`\text{scale}_t`, at least float32, of the parameter's shape, at first
+            `eps`.
         cumulative_gradients (Tensor): :math:`\text{total}_t`, at least float32, of the parameter's
             shape, at first 0.
         subgradients (Tensor): :math:`\text{absolute}_t`, at least float32, of the parameter's
@@ -61,7 +62,7 @@ class COCOB(GeneratedOptimizer):
         name="cocob",
         states=(
             State("x0", init="p", written=False),
-            State("scale", init="eps"),
+            State("scale", init="eps", dtype="at_least_float32"),
             State("cumulative_gradients", dtype="at_least_float32"),
             State("subgradients", dtype="at_least_float32"),
             State("reward", dtype="at_least_float32"),

@@ -19,10 +19,11 @@ class FAdam(GeneratedOptimizer):
             &f_t \leftarrow \beta_{2,t} f_{t-1} + (1 - \beta_{2,t}) g_t^2 \\
             &\text{root}_t \leftarrow \sqrt{f_t} + \min(\epsilon, \text{eps 2}
                 \operatorname{rms}(g_t)) \\
-            &u_t \leftarrow \frac{g_t}{\text{root}_t} \\
+            &u_t \leftarrow (\text{root}_t > 0 \;?\; \frac{g_t}{\text{root}_t} : 0) \\
             &u_t \leftarrow \frac{u_t}{\max(1, \frac{\operatorname{rms}(u_t)}{\text{clip}})} \\
             &m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) u_t \\
-            &\text{decay}_t \leftarrow \frac{w_{t-1}}{\text{root}_t} \\
+            &\text{decay}_t \leftarrow (\text{root}_t > 0 \;?\; \frac{w_{t-1}}{\text{root}_t} : 0)
+                \\
             &\text{decay}_t \leftarrow \frac{\text{decay}_t}{\max(1,
                 \frac{\operatorname{rms}(\text{decay}_t)}{\text{clip}})} \\
             &w_t \leftarrow w_{t-1} - \gamma (m_t + \lambda \text{decay}_t)

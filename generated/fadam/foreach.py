@@ -68,12 +68,21 @@ def update(
             # root = sqrt(f) + minimum(eps, eps_2 * rms(g))
             roots = torch._foreach_sqrt(fim_blocks)
             torch._foreach_add_(roots, root_scale_blocks)
-            # u = g / root
+            # u = where(root > 0, g / root, 0)
+            conditions = [root.gt(0) for root in roots]
             us = torch._foreach_div(grad_blocks, roots)
+            us = [
+                u.masked_fill_(~condition, 0) for u, condition in zip(us, conditions, strict=True)
+            ]
             # u = u / maximum(1, rms(u) / clip)
             torch._foreach_add_(u_sq_sums, [sum_of_squares(u) for u in us])
-            # decay = w / root
+            # decay = where(root > 0, w / root, 0)
+            conditions = [root.gt(0) for root in roots]
             decays = torch._foreach_div(param_blocks, roots)
+            decays = [
+                decay.masked_fill_(~condition, 0)
+                for decay, condition in zip(decays, conditions, strict=True)
+            ]
             # decay = decay / maximum(1, rms(decay) / clip)
             torch._foreach_add_(decay_sq_sums, [sum_of_squares(decay) for decay in decays])
         # u = u / maximum(1, rms(u) / clip)
@@ -106,10 +115,20 @@ def update(
                 # root = sqrt(f) + minimum(eps, eps_2 * rms(g))
                 roots = torch._foreach_sqrt(fim_blocks)
                 torch._foreach_add_(roots, root_scale_blocks)
-                # u = g / root
+                # u = where(root > 0, g / root, 0)
+                conditions = [root.gt(0) for root in roots]
                 us = torch._foreach_div(grad_blocks, roots)
-                # decay = w / root
+                us = [
+                    u.masked_fill_(~condition, 0)
+                    for u, condition in zip(us, conditions, strict=True)
+                ]
+                # decay = where(root > 0, w / root, 0)
+                conditions = [root.gt(0) for root in roots]
                 decays = torch._foreach_div(param_blocks, roots)
+                decays = [
+                    decay.masked_fill_(~condition, 0)
+                    for decay, condition in zip(decays, conditions, strict=True)
+                ]
             # u = u / maximum(1, rms(u) / clip)
             # m = beta1 * m + (1 - beta1) * u
             scale_(momentum_blocks, beta1)
@@ -182,15 +201,22 @@ def update_sharded(
         # root = sqrt(f) + minimum(eps, eps_2 * rms(g))
         roots = torch._foreach_sqrt(fim_blocks)
         torch._foreach_add_(roots, root_scale_blocks)
-        # u = g / root
+        # u = where(root > 0, g / root, 0)
+        conditions = [root.gt(0) for root in roots]
         us = torch._foreach_div(grad_blocks, roots)
+        us = [u.masked_fill_(~condition, 0) for u, condition in zip(us, conditions, strict=True)]
         # u = u / maximum(1, rms(u) / clip)
         torch._foreach_add_(u_sq_sum_blocks, [sum_of_squares(u) for u in us])
-        # decay = w / root
+        # decay = where(root > 0, w / root, 0)
+        conditions = [root.gt(0) for root in roots]
         decays = torch._foreach_div(param_blocks, roots)
+        decays = [
+            decay.masked_fill_(~condition, 0)
+            for decay, condition in zip(decays, conditions, strict=True)
+        ]
         # decay = decay / maximum(1, rms(decay) / clip)
         torch._foreach_add_(decay_sq_sum_blocks, [sum_of_squares(decay) for decay in decays])
-    del grad_blocks, roots, us, decays  # freed before waiting for other ranks
+    del grad_blocks, roots, conditions, us, decays  # freed before waiting for other ranks
     yield [collectives.sum(u_sq_sum), collectives.sum(decay_sq_sum)]
     # u = u / maximum(1, rms(u) / clip)
     # m = beta1 * m + (1 - beta1) * u
@@ -223,14 +249,21 @@ def update_sharded(
         # root = sqrt(f) + minimum(eps, eps_2 * rms(g))
         roots = torch._foreach_sqrt(fim_blocks)
         torch._foreach_add_(roots, root_scale_blocks)
-        # u = g / root
+        # u = where(root > 0, g / root, 0)
+        conditions = [root.gt(0) for root in roots]
         us = torch._foreach_div(grad_blocks, roots)
+        us = [u.masked_fill_(~condition, 0) for u, condition in zip(us, conditions, strict=True)]
         # u = u / maximum(1, rms(u) / clip)
         # m = beta1 * m + (1 - beta1) * u
         scale_(momentum_blocks, beta1)
         torch._foreach_addcmul_(momentum_blocks, us, momentum_scale_blocks)
-        # decay = w / root
+        # decay = where(root > 0, w / root, 0)
+        conditions = [root.gt(0) for root in roots]
         decays = torch._foreach_div(param_blocks, roots)
+        decays = [
+            decay.masked_fill_(~condition, 0)
+            for decay, condition in zip(decays, conditions, strict=True)
+        ]
         # decay = decay / maximum(1, rms(decay) / clip)
         # w = w - lr * (m + weight_decay * decay)
         torch._foreach_add_(param_blocks, momentum_blocks, alpha=-lr)

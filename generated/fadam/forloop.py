@@ -6,7 +6,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.parts import blocks, needs_blocks
 from optgen.runtime.eager.reductions import sum_of_squares, total, zero_sum
-from optgen.runtime.eager.scalars import advance, advance_one, divide, maximum, minimum, sqrt
+from optgen.runtime.eager.scalars import advance, advance_one, divide, maximum, minimum, sqrt, where
 from optgen.runtime.eager.working_copies import WideCopies, wider
 
 
@@ -57,12 +57,14 @@ def update(
                 grad_block = grad_block.neg()
             # root = sqrt(f) + minimum(eps, eps_2 * rms(g))
             root = fim_block.sqrt().add_(root_scale_block)
-            # u = g / root
-            u = grad_block.div(root)
+            # u = where(root > 0, g / root, 0)
+            condition = root.gt(0)
+            u = grad_block.div(root).masked_fill_(~condition, 0)
             # u = u / maximum(1, rms(u) / clip)
             u_sq_sum.add_(sum_of_squares(u))
-            # decay = w / root
-            decay = param_block.div(root)
+            # decay = where(root > 0, w / root, 0)
+            condition = root.gt(0)
+            decay = param_block.div(root).masked_fill_(~condition, 0)
             # decay = decay / maximum(1, rms(decay) / clip)
             decay_sq_sum.add_(sum_of_squares(decay))
         # u = u / maximum(1, rms(u) / clip)
@@ -86,10 +88,12 @@ def update(
                     grad_block = grad_block.neg()
                 # root = sqrt(f) + minimum(eps, eps_2 * rms(g))
                 root = fim_block.sqrt().add_(root_scale_block)
-                # u = g / root
-                u = grad_block.div(root)
-                # decay = w / root
-                decay = param_block.div(root)
+                # u = where(root > 0, g / root, 0)
+                condition = root.gt(0)
+                u = grad_block.div(root).masked_fill_(~condition, 0)
+                # decay = where(root > 0, w / root, 0)
+                condition = root.gt(0)
+                decay = param_block.div(root).masked_fill_(~condition, 0)
             # u = u / maximum(1, rms(u) / clip)
             # m = beta1 * m + (1 - beta1) * u
             momentum_block.mul_(beta1).addcmul_(u, momentum_scale_block)
@@ -135,16 +139,16 @@ def update_functional(
         # root = sqrt(f) + minimum(eps, eps_2 * rms(g))
         grad_sq_sum = total(grad * grad)
         root = sqrt(fim) + minimum(eps, eps_2 * sqrt(grad_sq_sum / param.numel()))
-        # u = g / root
-        u = grad / root
+        # u = where(root > 0, g / root, 0)
+        u = where(root > 0, grad / root, 0)
         # u = u / maximum(1, rms(u) / clip)
         u_sq_sum = total(u * u)
         # m = beta1 * m + (1 - beta1) * u
         momentum = (
             beta1 * momentum + (1 - beta1) / maximum(1, sqrt(u_sq_sum / param.numel()) / clip) * u
         )
-        # decay = w / root
-        decay = param / root
+        # decay = where(root > 0, w / root, 0)
+        decay = where(root > 0, param / root, 0)
         # decay = decay / maximum(1, rms(decay) / clip)
         decay_sq_sum = total(decay * decay)
         # w = w - lr * (m + weight_decay * decay)

@@ -29,7 +29,7 @@ struct FAdamRule : Rule {
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
-        double grad_sq_sum, root_scale, u_sq_sum, decay_sq_sum, momentum_scale, decay_factor;
+        double grad_sq_sum, root_scale, u_sq_sum, decay_sq_sum, momentum_scale, step_size;
     };
 
     // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
@@ -144,12 +144,12 @@ struct FAdamRule : Rule {
             fim = beta2 * fim + one_minus_beta2 * grad * grad;
             // root = sqrt(f) + minimum(eps, eps_2 * rms(g))
             const C root = sqrt(fim) + root_scale;
-            // u = g / root
-            const C u = grad / root;
+            // u = where(root > 0, g / root, 0)
+            const C u = where<C>(root > 0, grad / root, 0);
             // u = u / maximum(1, rms(u) / clip)
             const C u_sq = u * u;
-            // decay = w / root
-            const C decay = param / root;
+            // decay = where(root > 0, w / root, 0)
+            const C decay = where<C>(root > 0, param / root, 0);
             // decay = decay / maximum(1, rms(decay) / clip)
             const C decay_sq = decay * decay;
 
@@ -165,18 +165,18 @@ struct FAdamRule : Rule {
         const Hypers& hypers, const Scalars& scalars, const Sizes& sizes, Numbers& numbers) {
         const double u_sq_sum = numbers.u_sq_sum;
         const double decay_sq_sum = numbers.decay_sq_sum;
-        // u = g / root
+        // u = where(root > 0, g / root, 0)
         // u = u / maximum(1, rms(u) / clip)
         // m = beta1 * m + (1 - beta1) * u
         const double momentum_scale = (1 - scalars.beta1)
             / maximum(1.0, sqrt(u_sq_sum / sizes.numel) / hypers.clip);
-        // decay = w / root
+        // decay = where(root > 0, w / root, 0)
         // decay = decay / maximum(1, rms(decay) / clip)
         // w = w - lr * (m + weight_decay * decay)
-        const double decay_factor = hypers.lr * hypers.weight_decay
+        const double step_size = hypers.lr * hypers.weight_decay
             / maximum(1.0, sqrt(decay_sq_sum / sizes.numel) / hypers.clip);
         numbers.momentum_scale = momentum_scale;
-        numbers.decay_factor = decay_factor;
+        numbers.step_size = step_size;
     }
 
     template <class S, class C>
@@ -190,7 +190,7 @@ struct FAdamRule : Rule {
         const C lr = C(hypers.lr);
         const C root_scale = C(numbers.root_scale);
         const C momentum_scale = C(numbers.momentum_scale);
-        const C decay_factor = C(numbers.decay_factor);
+        const C step_size = C(numbers.step_size);
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
         const auto maximize = rare_flag<C>(truth(hypers.maximize));
 
@@ -208,14 +208,14 @@ struct FAdamRule : Rule {
             fim = beta2 * fim + one_minus_beta2 * grad * grad;
             // root = sqrt(f) + minimum(eps, eps_2 * rms(g))
             const C root = sqrt(fim) + root_scale;
-            // u = g / root
+            // u = where(root > 0, g / root, 0)
             // u = u / maximum(1, rms(u) / clip)
             // m = beta1 * m + (1 - beta1) * u
-            momentum = beta1 * momentum + momentum_scale * grad / root;
-            // decay = w / root
+            momentum = beta1 * momentum + momentum_scale * where<C>(root > 0, grad / root, 0);
+            // decay = where(root > 0, w / root, 0)
             // decay = decay / maximum(1, rms(decay) / clip)
             // w = w - lr * (m + weight_decay * decay)
-            param = param - lr * momentum - decay_factor * param / root;
+            param = param - lr * momentum - step_size * where<C>(root > 0, param / root, 0);
 
             store_as<S>(params + i, param);
             store_as<S>(momentums + i, momentum);

@@ -181,12 +181,12 @@ def fadam_step2_on_elements(params, grads, fims, lanes, mask, scalars, dtype: tl
     fim = beta2 * fim + one_minus_beta2 * grad * grad
     # root = sqrt(f) + minimum(eps, eps_2 * rms(g))
     root = sqrt(fim) + root_scale
-    # u = g / root
-    u = div(grad, root)
+    # u = where(root > 0, g / root, 0)
+    u = tl.where(root > 0, div(grad, root), tl.full((), 0, dtype))
     # u = u / maximum(1, rms(u) / clip)
     u_sq_sum = total(u * u, mask)
-    # decay = w / root
-    decay = div(param, root)
+    # decay = where(root > 0, w / root, 0)
+    decay = tl.where(root > 0, div(param, root), tl.full((), 0, dtype))
     # decay = decay / maximum(1, rms(decay) / clip)
     decay_sq_sum = total(decay * decay, mask)
 
@@ -279,20 +279,20 @@ def fadam_finish2(shapes, scalars, partials, found_inf, num_tensors):
     lr = tl.load(scalars + 7)
     weight_decay = tl.load(scalars + 8)
     numel = tl.load(shape + WHOLE_NUMEL * num_tensors).to(tl.float64)
-    # u = g / root
+    # u = where(root > 0, g / root, 0)
     # u = u / maximum(1, rms(u) / clip)
     # m = beta1 * m + (1 - beta1) * u
     momentum_scale = (1 - beta1) / maximum(
         tl.full((), 1, tl.float64), sqrt(u_sq_sum / numel) / clip
     )
-    # decay = w / root
+    # decay = where(root > 0, w / root, 0)
     # decay = decay / maximum(1, rms(decay) / clip)
     # w = w - lr * (m + weight_decay * decay)
-    decay_factor = (
+    step_size = (
         lr * weight_decay / maximum(tl.full((), 1, tl.float64), sqrt(decay_sq_sum / numel) / clip)
     )
     tl.store(scalars + 10, momentum_scale)
-    tl.store(scalars + 11, decay_factor)
+    tl.store(scalars + 11, step_size)
 
 
 @triton.jit
@@ -311,7 +311,7 @@ def fadam_step3_on_elements(
     beta1 = tl.load(scalars + 5).to(dtype)
     momentum_scale = tl.load(scalars + 10).to(dtype)
     lr = tl.load(scalars + 7).to(dtype)
-    decay_factor = tl.load(scalars + 11).to(dtype)
+    step_size = tl.load(scalars + 11).to(dtype)
 
     if maximize != 0:
         # g = -g
@@ -320,14 +320,20 @@ def fadam_step3_on_elements(
     fim = beta2 * fim + one_minus_beta2 * grad * grad
     # root = sqrt(f) + minimum(eps, eps_2 * rms(g))
     root = sqrt(fim) + root_scale
-    # u = g / root
+    # u = where(root > 0, g / root, 0)
     # u = u / maximum(1, rms(u) / clip)
     # m = beta1 * m + (1 - beta1) * u
-    momentum = beta1 * momentum + momentum_scale * div(grad, root)
-    # decay = w / root
+    momentum = beta1 * momentum + momentum_scale * tl.where(
+        root > 0, div(grad, root), tl.full((), 0, dtype)
+    )
+    # decay = where(root > 0, w / root, 0)
     # decay = decay / maximum(1, rms(decay) / clip)
     # w = w - lr * (m + weight_decay * decay)
-    param = param - lr * momentum - decay_factor * div(param, root)
+    param = (
+        param
+        - lr * momentum
+        - step_size * tl.where(root > 0, div(param, root), tl.full((), 0, dtype))
+    )
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
     tl.store(momentums + lanes, momentum.to(momentums.dtype.element_ty), mask)

@@ -50,8 +50,8 @@ class MADGRAD(GeneratedOptimizer):
 
     State:
         step (Tensor): Number of steps that the parameter has taken, 0-dimensional.
-        grad_sum_sq (Tensor): :math:`v_t`, like the parameter, at first 0.
-        s (Tensor): :math:`s_t`, like the parameter, at first 0.
+        grad_sum_sq (Tensor): :math:`v_t`, at least float32, of the parameter's shape, at first 0.
+        s (Tensor): :math:`s_t`, at least float32, of the parameter's shape, at first 0.
         x0 (Tensor): :math:`x_0`, like the parameter, a copy of it before its first step.
 
     Paper: https://arxiv.org/abs/2101.11075
@@ -59,7 +59,11 @@ class MADGRAD(GeneratedOptimizer):
 
     rule = Rule(
         name="madgrad",
-        states=(State("grad_sum_sq"), State("s"), State("x0", init="p", written=False)),
+        states=(
+            State("grad_sum_sq", dtype="at_least_float32"),
+            State("s", dtype="at_least_float32"),
+            State("x0", init="p", written=False),
+        ),
         hypers=("lr", "momentum", "eps", "weight_decay", "decoupled_decay", "maximize"),
         tensor_hypers=(),
         widens=True,

@@ -51,4 +51,5 @@ def update(
         denoms = torch._foreach_pow(grad_sum_sqs, 0.3333333333333333)
         torch._foreach_add_(denoms, eps)
         differences = torch._foreach_addcdiv(x0s, s_list, denoms, -1)
-        torch._foreach_lerp_(params, differences, 1 - momentum)
+        torch._foreach_sub_(differences, params)
+        torch._foreach_add_(params, differences, alpha=1 - momentum)

@@ -48,8 +48,8 @@ def update(
         s.add_(grad, alpha=weight)
         # p = lerp(p, x0 - s / (v ** (1 / 3) + eps), 1 - momentum)
         denom = grad_sum_sq.pow(0.3333333333333333).add_(eps)
-        difference = x0.addcdiv(s, denom, value=-1)
-        param.lerp_(difference, 1 - momentum)
+        difference = x0.addcdiv(s, denom, value=-1).sub_(param)
+        param.add_(difference, alpha=1 - momentum)
 
 
 def update_functional(

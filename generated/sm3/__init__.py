@@ -50,12 +50,12 @@ class SM3(GeneratedOptimizer):
             partition.
 
     State:
-        row_max (Tensor): :math:`r_t`, one number per row of the parameter, at first 0, only where
-            it has rows and columns.
-        col_max (Tensor): :math:`c_t`, one number per column of the parameter, at first 0, only
-            where it has rows and columns.
-        sum (Tensor): :math:`v_t`, like the parameter, at first 0, only where it has no rows and
-            columns.
+        row_max (Tensor): :math:`r_t`, at least float32, one number per row of the parameter, at
+            first 0, only where it has rows and columns.
+        col_max (Tensor): :math:`c_t`, at least float32, one number per column of the parameter, at
+            first 0, only where it has rows and columns.
+        sum (Tensor): :math:`v_t`, at least float32, of the parameter's shape, at first 0, only
+            where it has no rows and columns.
         momentum_buffer (Tensor): :math:`m_t`, like the parameter, at first 0, with `momentum` only.
 
     Paper: https://arxiv.org/abs/1901.11150
@@ -64,9 +64,9 @@ class SM3(GeneratedOptimizer):
     rule = Rule(
         name="sm3",
         states=(
-            State("row_max", shape="row", when="factored"),
-            State("col_max", shape="col", when="factored"),
-            State("sum", when="not factored"),
+            State("row_max", shape="row", dtype="at_least_float32", when="factored"),
+            State("col_max", shape="col", dtype="at_least_float32", when="factored"),
+            State("sum", dtype="at_least_float32", when="not factored"),
             State("momentum_buffer", when="momentum"),
         ),
         hypers=("lr", "momentum", "maximize"),

@@ -191,7 +191,8 @@ def update_not_factored(
         us = [u.masked_fill_(~condition, 0) for u, condition in zip(us, conditions, strict=True)]
         if momentum:
             # m = momentum * m + (1 - momentum) * u
-            torch._foreach_lerp_(momentum_buffers, us, 1 - momentum)
+            scale_(momentum_buffers, momentum)
+            torch._foreach_add_(momentum_buffers, us, alpha=1 - momentum)
             # p = p - lr * m
             torch._foreach_add_(params, momentum_buffers, alpha=-lr)
         else:

@@ -154,7 +154,7 @@ def update_not_factored(
         u = grad.div(denom).masked_fill_(~condition, 0)
         if momentum:
             # m = momentum * m + (1 - momentum) * u
-            momentum_buffer.lerp_(u, 1 - momentum)
+            momentum_buffer.mul_(momentum).add_(u, alpha=1 - momentum)
             # p = p - lr * m
             param.add_(momentum_buffer, alpha=-lr)
         else:

@@ -39,6 +39,7 @@ _WITHOUT_KERNEL = {"compiled": "plain", "compiled square": "square"}
 _FORCED: ContextVar[str | None] = ContextVar("forced way", default=None)
 
 _SHIFT = 2.0**-22  # of trace(x x'), added before the decomposition: rounding may lose as much
+_PANEL = 32  # columns of a symmetric product that the compiled function computes at once
 _BAND = 128  # rows of a symmetric product that are computed at once
 _BAND_LOSS = 0.06  # the time that bands lose, as a share of the whole product
 _FEW_ELEMENTS = 128 * 128  # below, a batch saves more in calls than it loses
@@ -176,16 +177,17 @@ def cost_of(way: str, rows: int, cols: int, steps: int) -> Cost:
 
 
 def _share_of_panels(rows: int) -> float:
-    """Return the share of a symmetric product that panels of 32 columns compute."""
-    return 0.5 + 16 / max(rows, 32)
+    """Return the share of a symmetric product that panels compute."""
+    return 0.5 + _PANEL / 2 / max(rows, _PANEL)
 
 
 def choose_way(rows: int, cols: int, steps: int, by: Rates, count: int = 1) -> str:
     """Return the cheapest way for each of `count` matrices of the CPU, with rows <= cols.
 
     Whole products are taken unless another way is clearly cheaper: they are what torch's Muon does.
+    The compiled function would pad matrices of fewer rows than a panel has columns.
     """
-    if by.compiled:
+    if by.compiled and rows >= _PANEL:
         return min(_WITHOUT_KERNEL, key=lambda way: cost_of(way, rows, cols, steps).seconds(by))
     if rows * cols < _FEW_ELEMENTS:
         return "batched"

@@ -8,7 +8,6 @@ from optgen.emit import render
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import RuleError
 from optgen.lowerings.fused_cpu import FUSED_CPU
-from optgen.lowerings.optimizer import OPTIMIZER
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 
@@ -34,20 +33,3 @@ def test_too_many_reductions_are_refused_at_the_line_of_the_rule() -> None:
     with pytest.raises(RuleError, match="at most 64 reductions") as caught:
         render(rule_with_row_means(32), FUSED_CPU, None)  # each takes three reductions and loops
     assert caught.value.place.line == 4  # of `def Many`
-
-
-MATRIX_OP = '''from optgen.spec import *
-
-@optimizer()
-def Mine(p, g, /, *, lr=hyper(0.1), abc=hyper((2.0, -1.5, 0.5))):
-    """Made up."""
-    require(ndim(p) == 2, "{shape}")
-    p = p - lr * orthogonalize(g, abc, 5, lr * 1e-7)
-'''
-
-
-def test_a_matrix_op_of_a_computed_number_is_refused_at_the_number() -> None:
-    (algorithm,) = read_spec(Spec("mine", MATRIX_OP, "mine.py", 1))
-    with pytest.raises(RuleError, match="a hyperparameter or a number") as caught:
-        render(algorithm, OPTIMIZER, None)
-    assert caught.value.place.line == 7

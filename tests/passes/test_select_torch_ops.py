@@ -111,8 +111,8 @@ def lines(rule: str) -> list[str]:
             [
                 "condition = > grad #",
                 "value = new_full param #",
-                "operand = where condition value #",
-                "mul_ exp_avg operand",
+                "chosen = where condition value #",
+                "mul_ exp_avg chosen",
             ],
         ),
         ("m = tanh(m) + g; p = p - lr * m", ["tanh_ exp_avg", "add_ exp_avg grad"]),

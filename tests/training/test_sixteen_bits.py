@@ -35,6 +35,8 @@ INSIGNIFICANT = {
     "Rprop": "noise shrinks its steps until parameters of 16 bits do not move",
     "DAdaptAdam": "the parameters return in each step, so its distance does not grow",
     "Prodigy": "the parameters return in each step, so its distance does not grow",
+    "AdaBound": "its bounds make late steps a thousandth of the weights, which 16 bits round",
+    "AdamG": "late steps are a ten-thousandth of the weights, which 16 bits round",
 }
 """Rules whose updates say nothing here. Their states are compared."""
 LOWERINGS: dict[str, dict[str, Any]] = {"forloop": {"foreach": False}, "default": {}}
