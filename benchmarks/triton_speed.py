@@ -84,7 +84,7 @@ REASONS = {
         "float64 each time",
     ),
     "tiles of 16 bits": (
-        r"(adafactor\w*|adam_mini\w*|came\w*|normuon\w*|racs|\w+_factored)_step\d bfloat16|"
+        r"(adafactor\w*|adam_mini\w*|came\w*|normuon\w*|racs|\w+_factored)_step\d? bfloat16|"
         r"^(dion/sweep2|one_sided_shampoo/sweep3|shampoo/sweep4) .*_step\d bfloat16",
         "tiles of 16-bit elements move half the bytes in the same time, and some 200 instructions "
         "find a tile and its rows; tiles of 4096 elements would reach 0.8 to 1 where all matrices "
