@@ -29,6 +29,7 @@ def stepped(name: str, dtype: torch.dtype, lowering: str, scale: float) -> tuple
     return param, optimizer
 
 
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", RULES)

@@ -17,6 +17,7 @@ def find_entry(name: str) -> Entry:
     return next(each for each in entries() if each.name == name)
 
 
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize("entry", entries(), ids=lambda each: each.name)
 def test_the_script_runs(entry: Entry, capsys: pytest.CaptureFixture[str]) -> None:
     """The for-loop takes the steps, so that no kernel is built for this test."""
