@@ -11,10 +11,12 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
 from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.autograd.function import BackwardCFunction
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -161,6 +163,16 @@ def after_backward(callback: Callable[[], None]) -> None:
 def backward_pass() -> int:
     """Return the number of the backward pass that runs in this thread; -1 outside of a pass."""
     return torch._C._current_graph_task_id()
+
+
+def backward_is_nested() -> bool:
+    """Tell whether the backward method of a function has begun the backward pass of this thread."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code is BackwardCFunction.apply.__code__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def backward_is_compiled() -> bool:

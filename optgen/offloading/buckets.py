@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.tensors.dtensor import is_dtensor, to_local
+from optgen.runtime.tensors.quantized import QuantizedTensor
 from optgen.runtime.torch_private import data_ptr
 
 ALIGNMENT = 64
@@ -107,7 +108,9 @@ class HostParam:
         """Return the address, the number of elements and the dtype of a state, if there is one."""
         if (value := self.tensor(key)) is None:
             return None
-        local = to_local(value.detach())
+        local = to_local(value.detach() if is_dtensor(type(value)) else value)
+        if isinstance(local, QuantizedTensor):
+            return data_ptr(local.codes), local.codes.numel(), local.codes.dtype
         return data_ptr(local), local.numel(), local.dtype
 
     def drop(self, keys: Iterable[str]) -> None:

@@ -102,6 +102,11 @@ class HostSide:
         """The numbers of gradients that parameters have had taken since the last step."""
         return self.collector.counts if self.collector is not None else {}
 
+    @property
+    def has_hypers(self) -> bool:
+        """Tell whether `set_hypers` has been called."""
+        return bool(self._hypers)
+
     def set_hypers(self, hypers: Sequence[array[float]]) -> None:
         """Begin a backward pass that takes steps, with these hyperparameters."""
         self.pipeline.copy_cells()

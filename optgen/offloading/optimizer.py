@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from optgen.offloading import checkpoint
-from optgen.offloading.backward_steps import BackwardSteps, weights_not_sent
+from optgen.offloading.backward_steps import BackwardSteps
 from optgen.offloading.buckets import HostParam, HostStates, Kind
 from optgen.offloading.checks import (
     check_any_on_device,
@@ -225,8 +225,7 @@ class OffloadedOptimizer(LightOptimizer):
 
     def _step(self) -> None:
         grads = self._checked_gradients()
-        collector = self._stepper.host.collector
-        if collector is not None:
+        if (collector := self._stepper.host.collector) is not None:
             for param in [each for each in grads if each in self._host_params]:
                 collector.take(param)  # of a parameter without a hook
                 del grads[param]
@@ -296,8 +295,9 @@ class OffloadedOptimizer(LightOptimizer):
         return [pack(rule.hyper_values({**group, FACTOR: factor})) for group in self.param_groups]
 
     def _before_gradient(self, param: Tensor, is_first: bool) -> None:
-        """Prepare a parameter's step during a backward pass: from now on its states are used."""
-        if is_first:
+        """Prepare a parameter's step in a backward pass: from now on its states are used."""
+        self._backward_steps.refuse_another(is_first)
+        if is_first or not self._stepper.host.has_hypers:
             self._begin_backward()
         self._states.show([param], self.state)
 
@@ -318,8 +318,8 @@ class OffloadedOptimizer(LightOptimizer):
         self._backward_steps.check()
 
     def _check_weights_are_sent(self, call: str) -> None:
-        if self._options.hide == "backward" and self._stepper.host.gradient_counts:
-            raise weights_not_sent(call)
+        if self._options.hide == "backward":
+            self._backward_steps.check_sent(call, self._stepper.host.gradient_counts)
 
     def synchronize(self) -> None:
         """Wait until all weights are on the device and all states are those of the last step.

@@ -33,6 +33,7 @@ from torch import Tensor
 
 from optgen.runtime import newton_schulz_kernel
 from optgen.runtime.newton_schulz_kernel import FirstProduct, NewtonSchulzKernel
+from optgen.runtime.torch_private import is_functorch_wrapped, watching
 
 WAYS = ("batched", "whole", "plain", "square", "compiled", "compiled square")
 _WITHOUT_KERNEL = {"compiled": "plain", "compiled square": "square"}
@@ -283,9 +284,10 @@ def _each_matrix(run: _Run, x: Tensor, iterations: Iterations) -> Tensor:
 
 
 def is_plain_memory(x: Tensor) -> bool:
-    """Tell whether a tensor is an ordinary one of the CPU, which autograd does not follow."""
-    followed = x.requires_grad and torch.is_grad_enabled()
-    return x.device.type == "cpu" and type(x.detach()) is Tensor and not followed
+    """Tell whether a tensor is an ordinary one of the CPU, whose operations nothing follows."""
+    if watching() or is_functorch_wrapped(x) or (x.requires_grad and torch.is_grad_enabled()):
+        return False
+    return x.device.type == "cpu" and type(x.detach()) is Tensor
 
 
 def _batched(stacked: Tensor, iterations: Iterations) -> Tensor:

@@ -80,7 +80,7 @@ class NewtonSchulzKernel:
         Returns:
             The last iterate of each tensor, in bfloat16.
         """
-        operands = [x.contiguous() for x in tensors]
+        operands = [x.resolve_neg().contiguous() for x in tensors]
         results = [x.new_empty(x.shape, dtype=torch.bfloat16) for x in operands]
         height, width = operands[0].shape[-2:]
         rows, columns = min(height, width), max(height, width)

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 import torch
 from torch import Tensor
 from torch._C._dynamo import eval_frame as _eval_frame
+from torch.autograd import forward_ad as _forward_ad
 from torch.optim import optimizer as _torch_optimizer
 from torch.utils import _foreach_utils
 
@@ -123,13 +124,22 @@ def capturing() -> bool:
 def following() -> bool:
     """Tell whether something follows torch's operations, and so needs them instead of their values.
 
-    It is autograd, a compiler, a mode that sees every operation, or a transform of torch.func.
+    It is autograd in reverse mode, or what `watching` tells.
+    """
+    return torch.is_grad_enabled() or watching()
+
+
+def watching() -> bool:
+    """Tell whether something besides autograd in reverse mode follows torch's operations.
+
+    It is a compiler, a mode that sees every operation, a transform of torch.func, or autograd in
+    forward mode.
     """
     return (
-        torch.is_grad_enabled()
-        or compiling()
+        compiling()
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._functorch.peek_interpreter_stack() is not None
+        or _forward_ad._current_level >= 0
     )
 
 

@@ -13,6 +13,7 @@ from offload.scripts import network
 from offload.test_faults import MODES, made
 from offload.training import (
     OPTIONS,
+    WIDTH,
     assert_equal,
     backward,
     master,
@@ -23,6 +24,7 @@ from offload.training import (
     weights,
 )
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import optgen
 from optgen import compose, modifiers
@@ -135,6 +137,83 @@ def test_states_that_the_worker_makes_before_the_step_begins(rule: str, sim: Any
             each.zero_grad()
 
     assert_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("rebuilt", [False, True])
+def test_a_second_pass_over_other_parameters_is_refused(rebuilt: bool, sim: Any) -> None:
+    """Its steps could not be told from those of the first if it fails."""
+    first, second = one_param(), one_param()
+    params = [first] if rebuilt else [first, second]
+    optimizer = optgen.offload("adamw", params, lr=1e-2, **{**OPTIONS, **BACKWARD})
+    first.sum().backward()
+    if rebuilt:
+        optimizer.add_param_group({"params": [second]})
+    with pytest.raises(RuntimeError, match="a second backward pass since the last step"):
+        second.sum().backward()
+    for call in (optimizer.step, optimizer.state_dict):
+        with pytest.raises(OffloadError, match="load a checkpoint"):
+            call()
+    optimizer.close()
+
+
+def test_a_gradient_that_step_takes_after_the_optimizer_was_rebuilt(sim: Any) -> None:
+    pairs = []
+    for kind in ("sim", "cpu"):
+        params = [nn.Parameter(torch.ones(64, device=kind)) for _ in range(2)]
+        if kind == "sim":
+            options = {**OPTIONS, **BACKWARD}
+            optimizer = optgen.offload("adamw", params[:1], lr=1e-2, **options)
+        else:
+            optimizer = master("adamw")(params[:1], lr=1e-2)
+        params[0].sum().backward()
+        optimizer.add_param_group({"params": params[1:]})
+        params[1].grad = torch.ones(64, device=kind)
+        optimizer.step()
+        pairs.append(([param.detach().cpu() for param in params], optimizer))
+    pairs[0][1].close()
+
+    for ours, theirs in zip(pairs[0][0], pairs[1][0], strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_pass_inside_another_pass_is_refused(sim: Any) -> None:
+    model = network("sim")
+    optimizer = offloaded(model, **BACKWARD)
+    hidden = model[0](torch.ones(2, WIDTH, dtype=torch.bfloat16, device="sim").requires_grad_())
+    with pytest.raises(RuntimeError, match=r"give checkpoint\(\) use_reentrant=False"):
+        checkpoint(model[2], hidden, use_reentrant=True).float().sum().backward()
+    optimizer.close()
+
+
+def test_a_load_that_fails_after_a_failed_pass(sim: Any) -> None:
+    """The states are still of two steps, so they are not saved."""
+    model, optimizer = made("backward")
+    train(model, optimizer, 1)
+    saved = optimizer.state_dict()
+    bad = {**saved, "param_groups": []}
+    optimizer._backward_steps.are_unfinished = True
+    with pytest.raises(ValueError, match="group"):
+        optimizer.load_state_dict(bad)
+    with pytest.raises(OffloadError, match="load a checkpoint"):
+        optimizer.state_dict()
+    optimizer.close()
+
+
+@pytest.mark.parametrize("dtype", ["8bit", "fp8"])
+@pytest.mark.parametrize("mode", MODES)
+def test_states_of_8_bits_in_every_mode(mode: str, dtype: str, sim: Any) -> None:
+    rule = compose("adamw", modifiers.quantized(dtype, min_elements=0))
+    ours, theirs = network("sim"), network()
+    module = {"module": ours} if mode == "forward" else {}
+    optimizer = offloaded(ours, rule, **MODES[mode], **module)
+    reference = optgen.compose(rule, modifiers.master)(theirs.parameters(), lr=1e-2)
+    host = optimizer._stepper.host
+    train(ours, optimizer, 3)
+    train(theirs, reference, 3)
+
+    assert optimizer._stepper.host is host  # it was not built anew
+    assert_equal(ours, theirs)
+    optimizer.close()
 
 
 def test_two_backward_passes_that_step(sim: Any) -> None:

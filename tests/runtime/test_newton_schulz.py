@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
+from torch.utils.flop_counter import FlopCounterMode
 
 from optgen.ir.meanings import MEANINGS
 from optgen.runtime import newton_schulz
@@ -272,6 +274,37 @@ def test_the_cheapest_way_is_taken(
 ) -> None:
     """On AVX512_BF16 the ways are the fastest ones of benchmarks/matrices.py."""
     assert newton_schulz.choose_way(*shape, 5, rates) == way
+
+
+def test_a_matrix_that_is_read_as_its_negative() -> None:
+    x = matrix_of(logarithmic(40, 10.0), 40, 60).float()
+    (expected,) = orthogonalize([x], QUINTIC, 5, 1e-7)
+    (found,) = orthogonalize([torch._neg_view(-x)], QUINTIC, 5, 1e-7)
+
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch imports it
+def test_what_follows_operations_sees_products() -> None:
+    """A transform of torch.func, forward-mode derivatives, and a mode that sees every operation."""
+
+    def last(x: Tensor) -> Tensor:
+        return orthogonalize([x], QUINTIC, 5, 1e-7)[0].float()
+
+    x = matrix_of(logarithmic(40, 10.0), 40, 60).float()
+    direction = x.cos()
+    with newton_schulz.force_way("batched"):
+        expected = last(x)
+    _, along = torch.func.jvp(last, (x,), (direction,))
+    with forward_ad.dual_level():
+        tangent = forward_ad.unpack_dual(last(forward_ad.make_dual(x, direction))).tangent
+    with FlopCounterMode(display=False) as flops:
+        last(x)
+
+    torch.testing.assert_close(torch.func.functionalize(last)(x), expected)
+    assert along.norm() > 0
+    torch.testing.assert_close(tangent, along)
+    assert flops.get_total_flops() > 0
 
 
 def test_an_unknown_way_is_refused() -> None:

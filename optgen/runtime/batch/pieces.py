@@ -35,7 +35,7 @@ class ScalarsOfPieces(NamedTuple):
     def write_back(self) -> None:
         """Write the scalars to the original: to a step count, that of the first piece."""
         count = self.original.numel()
-        values = [values[self.key].detach() for values in self.dicts if self.key in values]
+        values = [values[self.key] for values in self.dicts if self.key in values]
         self.original.copy_(torch.stack(values[:count]).view(self.original.shape))
 
 
@@ -44,8 +44,13 @@ def cut_into_pieces(rule: Rule, batch: Batch, pieces: Pieces) -> None:
 
     Raises:
         RuntimeError: A gradient or a state has another shape than its parameter or its pieces ask
-            for.
+            for; or a parameter stands in the group twice.
     """
+    if len({id(param) for param in batch.members}) < len(batch.members):
+        raise RuntimeError(
+            "a parameter stands in the group more than once: with a view of several pieces, list "
+            "it once"
+        )
     _Cutter(rule, batch, pieces).cut()
 
 

@@ -47,9 +47,11 @@ def prepare_chunks(
     calls = [_prepare_chunk(kernel, optimizer, chunk) for chunk in step_chunks]
 
     def update() -> bool:
-        had_copies = [call() for call in calls]
-        for batch in batches:
-            _advance_versions(kernel, batch)
+        try:
+            had_copies = [call() for call in calls]
+        finally:  # if a call fails, those before it have changed their parameters
+            for batch in batches:
+                _advance_versions(kernel, batch)
         return not any(had_copies)
 
     return update

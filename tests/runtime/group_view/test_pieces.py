@@ -298,21 +298,50 @@ def test_elementwise_rules_ignore_pieces_and_others_take_no_sparse_gradients() -
         rows.step()
 
 
+SCALED = '''from optgen.spec import *
+
+@optimizer(paper="https://example.org")
+def Scaled(p, g, /, d=state("norm", shape="scalar"), *, lr=hyper(0.1)):
+    """A step by a running sum of norms."""
+    d = 0.5 * d + norm(g)
+    p = p - lr * d * g
+'''
+
+
 @outside_interpreter
-def test_a_step_in_pieces_can_be_differentiable() -> None:
+def test_steps_in_pieces_can_be_differentiable() -> None:
+    """The second step depends on the scalar states of the first."""
     start = torch.linspace(-1, 1, 24, dtype=torch.float64).view(6, 4)
+    cls = optgen.load(Spec("Scaled", SCALED, "<scaled>", 1))
 
     def loss(view: Any, scale: Tensor) -> Tensor:
         whole = start * scale
         params = [whole.clone()] if view else [part.clone() for part in whole.split([2, 4])]
-        cls = class_named("LAMB")
         optimizer = cls([{"params": params, **view}], lr=0.1, differentiable=True)
-        for param, grad in zip(params, start.cos().split([len(p) for p in params]), strict=True):
-            param.grad = grad * scale
-        optimizer.step()
+        for _ in range(2):
+            grads = start.cos().split([len(param) for param in params])
+            for param, grad in zip(params, grads, strict=True):
+                param.grad = grad * scale
+            optimizer.step()
         return torch.cat(params).pow(3).sum()
 
     found, expected = torch.tensor(2.0, requires_grad=True), torch.tensor(2.0, requires_grad=True)
     loss({"view": [(2, 4), (4, 4)]}, found).backward()
     loss({}, expected).backward()
     torch.testing.assert_close(found.grad, expected.grad)
+
+
+@outside_interpreter
+@pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate")
+@pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
+def test_a_parameter_stands_once_in_a_group_of_pieces(lowering: str) -> None:
+    param = Parameter(torch.ones(6, 4))
+    param.grad = torch.ones_like(param)
+    optimizer = class_named("LAMB")([{"params": [param, param], "view": [(2, 4), (4, 4)]}])
+    with (
+        use_lowering(lowering),
+        pytest.raises(RuntimeError, match="more than once: with a view of several pieces"),
+    ):
+        optimizer.step()
+
+    assert torch.equal(param, torch.ones(6, 4))
