@@ -140,6 +140,13 @@ def test_wrong_entries_of_bitsandbytes_are_refused(key: str, value: Any, fact: s
     refused(optimizer, adam_states() | {key: value}, f"of bitsandbytes: state[0]['{key}'] ", fact)
 
 
+@pytest.mark.parametrize("base", ["ademamix", "adamw", "lion"])
+def test_stacked_averages_of_ademamix_are_refused_by_name(base: str) -> None:
+    states = {"step": 3, "state1": STACKED, "state2": STACKED[0]}
+    fact = "holds two stacked averages, as in AdEMAMix, which cannot be read here: train on with"
+    refused(class_of(base)([torch.zeros(50, 100)]), states, "state[0]['state1'] ", fact)
+
+
 @pytest.mark.parametrize("key", [*adam_states()])
 @pytest.mark.parametrize("value", [None, [1.0], "1", {}], ids=repr)
 def test_entries_of_bitsandbytes_that_are_no_tensors_are_refused(key: str, value: Any) -> None:

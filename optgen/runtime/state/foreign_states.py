@@ -120,6 +120,7 @@ def _from_bitsandbytes(
             _refuse(f"{where}[{key!r}]", "is no key of bitsandbytes")
         if number == "2" and len(names) == 1:
             names.append("state2")
+    _check_not_stacked(f"{where}['state1']", param, states.get("state1"))
     kept = [each for each in rule.states if each.shape == "like" and not each.step_argument]
     present = [each for each in kept if each.is_present(group) and each.suits(param, group)]
     ours = [each.key for each in present if each.when is None] or [each.key for each in present]
@@ -144,12 +145,6 @@ def _bitsandbytes_numbers(
     """Return the numbers of `state1` or `state2`."""
     at_codes = f"{where}[{name!r}]"
     codes = _whole_tensor(at_codes, _entry(where, states, name))
-    if codes.shape == (2, *param.shape):
-        _refuse(
-            at_codes,
-            "holds two stacked averages, as in AdEMAMix, which cannot be read here",
-            "train on with AdEMAMix of bitsandbytes, or begin with new states",
-        )
     _check_shape(at_codes, codes.shape, tuple(param.shape))
     number = name.removeprefix("state")
     of_table, of_scales = f"qmap{number}", f"absmax{number}"
@@ -268,6 +263,15 @@ def _check_shape(where: str, found: Sequence[int], shape: tuple[int, ...]) -> No
             where,
             f"has shape {tuple(found)}, not {shape}",
             "load it into the parameters that it was saved from",
+        )
+
+
+def _check_not_stacked(where: str, param: Tensor, value: Any) -> None:
+    if isinstance(value, Tensor) and value.shape == (2, *param.shape):
+        _refuse(
+            where,
+            "holds two stacked averages, as in AdEMAMix, which cannot be read here",
+            "train on with AdEMAMix of bitsandbytes, or begin with new states",
         )
 
 
