@@ -10,6 +10,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from optgen.frameworks.arguments import read_arguments
 from optgen.optim import create_optimizer, list_optimizers
 from optgen.optim._create_optimizer import known_name
 
@@ -34,8 +35,9 @@ def take_optimizer(
         function that makes the optimizer. Both are arguments of `deepspeed.initialize`.
 
     Raises:
-        ValueError: the configuration names no optimizer, or one that is unknown, or an argument is
-            "auto", which DeepSpeed does not fill in here.
+        ValueError: the configuration names no optimizer, or one that is unknown; its arguments
+            cannot be read, or name the optimizer or the model; or an argument is "auto", which
+            DeepSpeed does not fill in here.
     """
     loaded = dict(config) if isinstance(config, Mapping) else _load(Path(config))
     section = loaded.pop("optimizer", None)
@@ -44,7 +46,7 @@ def take_optimizer(
             'the configuration names no optimizer: write "optimizer": {"type": "lion", '
             '"params": {"lr": 1e-4}}'
         )
-    params = dict(section.get("params") or {})
+    params = read_arguments(section.get("params"))
     for key, value in params.items():
         if value == "auto":
             raise ValueError(f'optimizer.params.{key} is "auto": write its value')

@@ -44,7 +44,7 @@ class OptgenArguments:
             args: Trainer's arguments.
 
         Raises:
-            ValueError: `optgen_args` cannot be read.
+            ValueError: `optgen_args` cannot be read, or names the optimizer or the model.
         """
         arguments = {"lr": args.learning_rate, **_adam_arguments(args)}
         if args.weight_decay:

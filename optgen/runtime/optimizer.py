@@ -181,7 +181,7 @@ class GeneratedOptimizer(LightOptimizer):
         A state gets its parameter's dtype, as in torch, unless the rule declares a dtype. States of
         8 bits of bitsandbytes, and of 8 bits, 4 bits and fp8 of torchao, are decoded.
         """
-        state_dict = decode_foreign_states(self.rule, state_dict)
+        state_dict = decode_foreign_states(self, state_dict)
         with checkpoint.preserve_declared_dtypes(self, self.rule):
             super().load_state_dict(state_dict)
 

@@ -1,5 +1,6 @@
 """Test docs/configuration-files.md: its examples run, and train as optimizers made in code do."""
 
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -40,10 +41,72 @@ def test_arguments_are_read_as_a_call_as_json_and_as_yaml(written: Any) -> None:
     assert read_arguments(None) == read_arguments(" ") == {}
 
 
-@pytest.mark.parametrize("written", ["0.9", "betas=", "lr=f(1)", "**x", "a=1) + f(b=2", "{1}"])
-def test_what_cannot_be_read_says_how_to_write_it(written: str) -> None:
-    with pytest.raises(ValueError, match=r"write them as in a call, betas=\(0.9, 0.95\)"):
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        *(("true", True), ("True", True), ("false", False), ("False", False)),
+        *(("null", None), ("None", None), ("inf", float("inf")), ("-inf", float("-inf"))),
+        *(("(0.9, null)", (0.9, None)), ("[true, -inf]", [True, float("-inf")])),
+        *(("'false'", "false"), ("falsely", "falsely")),
+    ],
+)
+def test_bare_words_of_json_and_python_are_their_values(word: str, value: Any) -> None:
+    found = read_arguments(f"a=1, fused={word}")
+    assert found == {"a": 1, "fused": value}
+    assert type(found["fused"]) is type(value)
+
+
+def test_a_bare_nan_is_a_number() -> None:
+    assert math.isnan(read_arguments("eps=nan")["eps"])
+    assert math.isnan(read_arguments('{"eps": NaN}')["eps"])
+
+
+DEEP = "[" * 100_000
+UNREADABLE: list[Any] = [
+    *("0.9", "betas=", "lr=f(1)", "**x", "a=1) + f(b=2", "a=1)(b=2", "{1}", "a={[]: 1}", "a=\0"),
+    *("a=(fast, 1)", f"a={DEEP}", f"a={'-' * 100_000}1", f'{{"a": {DEEP}', "lr=1e-3,lr=2"),
+    *('{"lr": 1, "lr": 2}', '{"a": {"b": 1, "b": 2}}', 5, 0, False, b"lr=1", [1], ("lr", 1)),
+    {1: 2},
+]
+
+
+@pytest.mark.parametrize("written", UNREADABLE, ids=range(len(UNREADABLE)))
+def test_what_cannot_be_read_says_how_to_write_it(written: Any) -> None:
+    with pytest.raises(ValueError, match=r"write them as in a call, betas=\(0.9, 0.95\)") as caught:
         read_arguments(written)
+    start, end = repr(written)[:20], repr(written)[-20:]
+    assert start in str(caught.value)
+    assert end in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("written", ["lr=1e-3, lr=2", '{"lr": 1, "lr": 2}'])
+def test_a_name_that_is_given_twice_is_in_the_error(written: str) -> None:
+    with pytest.raises(ValueError, match="lr is given twice"):
+        read_arguments(written)
+
+
+@pytest.mark.parametrize("name", ["name", "model_or_params", "params"])
+def test_names_that_are_given_elsewhere_are_refused(name: str) -> None:
+    from optgen.frameworks.deepspeed import take_optimizer
+
+    message = f"hold '{name}', which is given elsewhere: take it out"
+    for written in (f"{name}=lion", f'{{"{name}": "lion"}}', {name: "lion"}):
+        with pytest.raises(ValueError, match=message):
+            read_arguments(written)
+        with pytest.raises(ValueError, match=message):
+            take_optimizer({"optimizer": {"type": "adamw", "params": written}})
+
+
+def test_arguments_of_hugging_face_name_no_optimizer_and_no_model() -> None:
+    from transformers import TrainingArguments
+
+    from optgen.frameworks.hugging_face import OptgenArguments
+
+    args = TrainingArguments("out")
+    for written in ("name=lion", '{"model_or_params": 1}'):
+        with pytest.raises(ValueError, match="which is given elsewhere: take it out"):
+            OptgenArguments("adamw", written).cls_and_kwargs(args)
 
 
 def test_hugging_face_trains_as_with_an_optimizer_made_in_code() -> None:

@@ -17,6 +17,7 @@ from optgen.runtime.state.scalars import (
     scalar_device,
     scalars_on_param_device,
 )
+from optgen.runtime.tensors.dtensor import is_dtensor
 from optgen.runtime.tensors.quantized import QuantizedTensor, to_numbers
 
 
@@ -143,8 +144,26 @@ def restore_declared_dtypes(optimizer: OptimizerLike) -> None:
                 numbers = to_numbers(loaded.value)
                 is_shared = numbers is loaded.value  # with the state dict, unless converted
                 value = numbers.to(dtype=dtype, device=device, copy=is_shared)
-                can_encode = state.is_quantized and value.shape == param.shape
-                states[state.key] = as_stored(state, param, value) if can_encode else value
+                if state.shape == "like" and value.shape == param.shape:
+                    value = _in_layout_of(param, value)
+                    value = as_stored(state, param, value) if state.is_quantized else value
+                states[state.key] = value
+
+
+def _in_layout_of(param: Tensor, value: Tensor) -> Tensor:
+    """Return a state's value with the strides of a new state, which fused steps need.
+
+    A checkpoint may have been saved from parameters in another memory format. DTensors keep their
+    layout, because a copy between them may communicate.
+    """
+    if is_dtensor(type(param)) or is_dtensor(type(value)) or value.stride() == _new_stride(param):
+        return value
+    return torch.empty_like(param, dtype=value.dtype, device=value.device).copy_(value)
+
+
+def _new_stride(param: Tensor) -> tuple[int, ...]:
+    """Return the strides of a new state: those of the parameter if it is dense."""
+    return torch.empty_like(param, device="meta").stride()
 
 
 def _has_format(value: Tensor, state: State, param: Tensor) -> bool:
@@ -157,5 +176,6 @@ def _has_format(value: Tensor, state: State, param: Tensor) -> bool:
         and state.is_quantized
         and has_codes(state, param)
         and (value.block, value.map) == (state.block, state.map)
-        and (value.shape, value.stride()) == (param.shape, param.stride())
+        and value.shape == param.shape
+        and value.stride() == _new_stride(param)
     )

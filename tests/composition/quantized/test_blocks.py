@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from composition.quantized.eight_bits import MIN_ELEMENTS, STEPS, quantized_class, step
+from composition.quantized.eight_bits import BLOCK, MIN_ELEMENTS, STEPS, quantized_class, step
 from composition.training import LOWERINGS, difference, give_gradients, parameters
 from interpreter import outside_interpreter
 from spec_texts import read, spec
@@ -16,6 +16,7 @@ from torch import Tensor
 import optgen
 from optgen import compose, modifiers, use_lowering
 from optgen.contract.quantization import CODE_MAPS
+from optgen.runtime.state.create import quantize
 from optgen.runtime.tensors.quantized import QuantizedTensor
 
 
@@ -94,12 +95,64 @@ def test_a_parameter_can_change_its_memory_order(chain: tuple[Any, ...]) -> None
     assert difference([param], [unchanged]) < 1e-6
 
 
+def transposed(param: Tensor) -> Tensor:
+    """Return a copy with the strides of a transposed matrix."""
+    return param.transpose(0, 1).clone(memory_format=torch.contiguous_format).transpose(0, 1)
+
+
+def channels_last(param: Tensor) -> Tensor:
+    return param.to(memory_format=torch.channels_last)
+
+
+@outside_interpreter
+@pytest.mark.parametrize("layout", [transposed, channels_last])
+@pytest.mark.parametrize("saved_from", ["adamw", "8 bits", "codes"])
+def test_loaded_codes_have_the_memory_order_of_their_parameter(
+    saved_from: str, layout: Callable[[Tensor], Tensor]
+) -> None:
+    """The checkpoint is one of parameters in torch's usual order."""
+    cls: Any = quantized_class("adamw", "e4m3", exp_avg_sq="float32")
+    (usual,) = parameters(((20, 4, 3, 3),), torch.float32)
+    source = (compose("adamw") if saved_from == "adamw" else cls)([usual])
+    give_gradients([usual], 0)
+    source.step()
+    saved = source.state_dict()
+    if saved_from == "codes":
+        saved["state"][0] = dict(source.state[usual])
+    param = layout(usual.detach()).requires_grad_()
+    optimizer = cls([param], fused=True)
+    optimizer.load_state_dict(saved)
+    optimizer.param_groups[0].update(fused=True, foreach=None)
+    for key, value in optimizer.state[param].items():
+        assert key == "step" or value.stride() == param.stride()
+    numbers = optimizer.state[param]["exp_avg"].dequantize()
+    theirs = source.state[usual]["exp_avg"]
+    encoded = quantize(layout(theirs.float() if saved_from != "adamw" else theirs), BLOCK, "e4m3")
+    assert torch.equal(numbers, encoded.dequantize())
+    assert torch.equal(optimizer.state[param]["exp_avg_sq"], source.state[usual]["exp_avg_sq"])
+
+    again, other = cls([layout(param.detach())]), cls([layout(param.detach())])
+    again.load_state_dict(optimizer.state_dict())
+    params = [each.param_groups[0]["params"][0] for each in (optimizer, again)]
+    assert torch.equal(
+        again.state[params[1]]["exp_avg"].codes, optimizer.state[param]["exp_avg"].codes
+    )
+    other.load_state_dict(saved)
+    other.param_groups[0].update(fused=None)
+    (by_default,) = other.param_groups[0]["params"]
+    for each, its_param in ((optimizer, param), (other, by_default)):
+        its_param.grad = torch.ones_like(its_param)
+        each.step()
+        assert "fused C++" in optgen.explain(each)
+    assert torch.equal(param, by_default)
+
+
 @outside_interpreter
 def test_a_rule_with_random_numbers_refuses_codes_in_another_memory_order() -> None:
-    transposed = torch.ones(40, 50).t().requires_grad_()
+    param = torch.ones(40, 50).t().requires_grad_()
     cls: Any = quantized_class(compose("adamw", modifiers.stochastic_rounding))
-    optimizer = cls([transposed], fused=True)
-    transposed.grad = torch.ones_like(transposed)
+    optimizer = cls([param], fused=True)
+    param.grad = torch.ones_like(param)
     with pytest.raises(RuntimeError, match="states of 8 bits in another order of memory"):
         optimizer.step()
 
