@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 import optgen
-from optgen.runtime.thread_pool import thread_pool
+from optgen.runtime.torch_private import thread_pool
 
 SHAPES: dict[str, list[tuple[int, ...]]] = {
     "25M": [(25_000_000,)],

@@ -98,7 +98,7 @@ def may_import(part: str, name: str) -> bool:
 
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("thread_pool", "torch_private"),
+    ("torch_private",),
     ("rule", "cache"),
     ("light_optimizer", "tensors"),
     ("state",),

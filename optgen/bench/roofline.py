@@ -14,8 +14,8 @@ from torch import Tensor
 
 from optgen.contract.states import Shape, fact_holds
 from optgen.runtime.rule import State, truth
-from optgen.runtime.thread_pool import thread_pool
 from optgen.runtime.toolchain import library_cache
+from optgen.runtime.torch_private import thread_pool
 
 
 @dataclass(frozen=True)

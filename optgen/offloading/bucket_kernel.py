@@ -19,9 +19,8 @@ from optgen.runtime.fused_cpu.fill_table import shape_entries
 from optgen.runtime.fused_cpu.kernel import Kernel, Table
 from optgen.runtime.reader.streams import SHAPE_SIZE, STREAM_BITS, shifted_to_stream
 from optgen.runtime.tensors.dtensor import to_local
-from optgen.runtime.thread_pool import Threads
 from optgen.runtime.toolchain.dtype_variants import STREAM_DTYPE_CODES
-from optgen.runtime.torch_private import data_ptr, untyped_storage
+from optgen.runtime.torch_private import Threads, data_ptr, untyped_storage
 
 _PARAM, _GRAD = 0, 1
 _NO_GRADIENT = ~shifted_to_stream(STREAM_BITS, _GRAD) & 2**64 - 1

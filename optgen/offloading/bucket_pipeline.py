@@ -23,7 +23,7 @@ from optgen.offloading.pinned_ring import Ring
 from optgen.offloading.worker import Worker
 from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.tensors.dtensor import to_local
-from optgen.runtime.thread_pool import thread_pool
+from optgen.runtime.torch_private import thread_pool
 
 
 @dataclass(frozen=True, eq=False)

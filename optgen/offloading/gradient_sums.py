@@ -19,10 +19,9 @@ import torch
 from torch import Tensor
 
 from optgen.offloading.buckets import Bucket
-from optgen.runtime.thread_pool import thread_pool
 from optgen.runtime.toolchain import library_cache
 from optgen.runtime.toolchain.dtype_variants import DTYPE_CODES
-from optgen.runtime.torch_private import data_ptr
+from optgen.runtime.torch_private import data_ptr, thread_pool
 
 
 class _Task(ctypes.Structure):

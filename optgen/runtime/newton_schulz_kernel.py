@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from optgen.runtime.thread_pool import thread_pool
 from optgen.runtime.toolchain import compiler, library_cache
-from optgen.runtime.torch_private import data_ptr
+from optgen.runtime.torch_private import data_ptr, thread_pool
 
 DTYPES = (torch.float32, torch.bfloat16)
 """The dtypes of operands."""

@@ -24,9 +24,8 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.check_batch import check_storages
-from optgen.runtime.thread_pool import thread_pool
 from optgen.runtime.toolchain import compiler, library_cache
-from optgen.runtime.torch_private import is_plain_class
+from optgen.runtime.torch_private import is_plain_class, thread_pool
 
 
 class History:

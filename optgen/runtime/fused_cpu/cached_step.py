@@ -30,9 +30,8 @@ from optgen.runtime.reader.tensor_reader import Answer, Reader, reader
 from optgen.runtime.rule import Group, OptimizerLike
 from optgen.runtime.state.create import CreatedState
 from optgen.runtime.tensors.layout import fits_storage
-from optgen.runtime.thread_pool import thread_pool
 from optgen.runtime.toolchain.dtype_variants import DTYPE_CODES
-from optgen.runtime.torch_private import is_inference
+from optgen.runtime.torch_private import is_inference, thread_pool
 
 _dtype = attrgetter("dtype")
 _DONE = int(Answer.DONE)  # compared in each step; an enum takes longer

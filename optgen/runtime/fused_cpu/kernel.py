@@ -21,10 +21,9 @@ from optgen.runtime.batch.hyperparameters import HyperConverter
 from optgen.runtime.reader.streams import STREAM_BITS, RuleStreams, TableArrays, shifted_to_stream
 from optgen.runtime.rule import HasLowerings, MatrixCall
 from optgen.runtime.tensors import layout
-from optgen.runtime.thread_pool import Threads, thread_pool
 from optgen.runtime.toolchain import dtype_variants
 from optgen.runtime.toolchain.dtype_variants import DTYPE_CODES
-from optgen.runtime.torch_private import data_ptr
+from optgen.runtime.torch_private import Threads, data_ptr, thread_pool
 
 
 class KernelSignature(RuleStreams):

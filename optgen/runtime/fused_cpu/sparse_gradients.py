@@ -38,10 +38,9 @@ from optgen.runtime.reader.streams import shifted_to_stream
 from optgen.runtime.rule import Group, HasLowerings, OptimizerLike, truth
 from optgen.runtime.tensors.dtensor import real_local_views
 from optgen.runtime.tensors.layout import all_fit_storage, is_row_major
-from optgen.runtime.thread_pool import thread_pool
 from optgen.runtime.toolchain import compiler, library_cache
 from optgen.runtime.toolchain.dtype_variants import DTYPE_CODES
-from optgen.runtime.torch_private import is_contiguous, is_inference, is_neg
+from optgen.runtime.torch_private import is_contiguous, is_inference, is_neg, thread_pool
 
 _functions: WeakKeyDictionary[Kernel, Any] = WeakKeyDictionary()
 

@@ -27,7 +27,7 @@ from optgen.runtime.rule import HasLowerings, MatrixCall
 from optgen.runtime.sharded.driver import AXES, Collectives, Update, index_in_axes, run
 from optgen.runtime.sharded.reductions import PartialReduction, WideReduction
 from optgen.runtime.tensors.sharding import ShardedAxis
-from optgen.runtime.thread_pool import thread_pool
+from optgen.runtime.torch_private import thread_pool
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 import optgen.optim
-from optgen.runtime.thread_pool import thread_pool
+from optgen.runtime.torch_private import thread_pool
 
 # Steps use several threads from 16 MB on. With these sizes, a thread begins inside a tensor.
 SIZES = (1_900_003, 17, 900_001, 128, 1_600_063)

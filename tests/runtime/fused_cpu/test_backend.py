@@ -115,7 +115,7 @@ def run(script: str) -> str:
 
 THREADS = """
 import torch, optgen.optim
-from optgen.runtime.thread_pool import thread_pool
+from optgen.runtime.torch_private import thread_pool
 assert thread_pool().parallel, "no OpenMP was found in the process"
 def step(count):
     torch.set_num_threads(count)
