@@ -207,6 +207,10 @@ class Rule:
         view = None if self.elementwise else group.get(VIEW)
         return view if isinstance(view, list) else None
 
+    def sees_whole(self, group: Mapping[str, Any]) -> bool:
+        """Tell whether the rule sees a group's parameters as they are, without a view."""
+        return self.elementwise or group.get(VIEW) is None
+
     def rank(self, group: Mapping[str, Any]) -> int:
         """Return a group's rank; 0 for a rule that has none.
 

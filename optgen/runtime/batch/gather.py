@@ -218,7 +218,8 @@ def make_batch(
         inputs: the extra inputs of this step.
     """
     rule, view = optimizer.rule, optimizer.rule.view(group)
-    pieces, seen = rule.pieces(group), seen_of_group(rule, group, members)
+    pieces = rule.pieces(group)
+    seen = members if rule.sees_whole(group) else seen_of_group(rule, group, members)
     keys = state_keys(rule, group)
     step_keys = [] if rule.step is None else ["step"]
     dicts, are_distinct = states.of(members) if keys or step_keys else ([], False)

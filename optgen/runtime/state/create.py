@@ -65,7 +65,7 @@ def create_missing(
         return []
     rule.rank(group)  # raises for an invalid rank, before anything is created
     params = list(params)
-    seen = seen_of_group(rule, group, params)
+    seen = params if rule.sees_whole(group) else seen_of_group(rule, group, params)
     with _gc_paused(len(params) * (1 + len(present_states))):
         dicts = [states[param] for param in params]
         if rule.step is not None:
@@ -112,7 +112,8 @@ def _create_state(
 ) -> list[dict[str, Any]]:
     """Create one state where it is missing; return the dicts that lacked it."""
     missing_indices = []
-    suits = suits_parameters(state, seen, group)
+    is_whole = rule.sees_whole(group)
+    suits = state.suits_each(params, group) if is_whole else suits_parameters(state, seen, group)
     for index, values in enumerate(dicts):
         value = values.get(state.key)
         if value is None:
