@@ -104,11 +104,15 @@ class HostParam:
         value = self.states.get(key)
         return self.unmade.get(key) if value is None else value
 
+    @torch.no_grad()
     def memory(self, key: str) -> tuple[int, int, torch.dtype] | None:
-        """Return the address, the number of elements and the dtype of a state, if there is one."""
+        """Return the address, the number of elements and the dtype of a state, if there is one.
+
+        `detach` would decode a quantized state into other memory.
+        """
         if (value := self.tensor(key)) is None:
             return None
-        local = to_local(value.detach() if is_dtensor(type(value)) else value)
+        local = to_local(value)
         if isinstance(local, QuantizedTensor):
             return data_ptr(local.codes), local.codes.numel(), local.codes.dtype
         return data_ptr(local), local.numel(), local.dtype

@@ -1,5 +1,7 @@
 """Private names of torch that the runtime uses, in one file, because a new torch may change them.
 
+Among them is the pool of torch's own threads, which is not in torch's interface: `thread_pool`.
+
 Other files use two kinds of private names directly: `torch._foreach_*`, and private attributes of
 tensors and optimizers.
 """

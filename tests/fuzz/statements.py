@@ -286,7 +286,8 @@ class StatementGenerator:
         indent = "    " * level
         if not self.draw.has_axes:
             return []
-        x, least = self.draw.tensor(1), self.draw.pick("0.01", "0.01", "1e-30", "0")
+        x = self.draw.tensor(1)
+        least = self.draw.pick("0.01", "0.01", "1e-30", "0", "0.01 * (1 + abs(lr))")
         options = self.draw.pick("", "", ', divisor="spectral"', ', dtype="float16"')
         options += self.draw.pick("", ', dtype="parameter"') * ("dtype" not in options)
         call = f"orthogonalize({x}, {self.poly}, {self.draw.pick('1', '2')}, {least}{options})"

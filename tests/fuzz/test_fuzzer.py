@@ -94,6 +94,7 @@ FORMS = {
     "constants that fold": r"abs\(2\*3\)|2 \+ 0\*g|g\*\*0",
     "a function with a tuple assignment": r"[=(*+-].*turned\(",
     "a matrix word in a matrix word": r"orthogonalize\(orthogonalize",
+    "a computed argument of a matrix word": r"orthogonalize\(.*1 \+ abs\(lr\)",
     "a value read before and after a matrix word": r"orthogonalize\(\(1 \+ abs\((\w+)\)\) .*\1",
     "a square state": r'shape=\("rows", "rows"\)',
     "a thin state": r'shape=\("rank", "cols"\)',
