@@ -23,6 +23,8 @@ from torch.utils.hooks import RemovableHandle
 
 from optgen.runtime.torch_private import compiling
 
+_BEGIN_BACKWARD = {torch.autograd.backward.__code__, torch.autograd.grad.__code__}
+
 
 def apply_optimizer_in_backward(
     optimizer_class: Callable[..., Optimizer],
@@ -166,10 +168,15 @@ def backward_pass() -> int:
 
 
 def backward_is_nested() -> bool:
-    """Tell whether the backward method of a function has begun the backward pass of this thread."""
+    """Tell whether the backward method of a function has begun the backward pass of this thread.
+
+    A backward method that takes gradients of the pass it belongs to (FSDP2's does) begins none.
+    """
+    has_begun = False
     frame: FrameType | None = sys._getframe()
     while frame is not None:
-        if frame.f_code is BackwardCFunction.apply.__code__:
+        has_begun |= frame.f_code in _BEGIN_BACKWARD
+        if has_begun and frame.f_code is BackwardCFunction.apply.__code__:
             return True
         frame = frame.f_back
     return False

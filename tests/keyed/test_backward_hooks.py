@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
-from torch import distributed, nn
+from torch import Tensor, distributed, nn
 
 import optgen.optim
 from optgen.keyed import apply_optimizer_in_backward, in_backward_optimizer_filter
+from optgen.keyed.apply_optimizer_in_backward import backward_is_nested
 
 
 def network(tied: bool = False) -> nn.Sequential:
@@ -114,3 +115,32 @@ def test_a_captured_backward_pass_is_refused() -> None:
         pytest.raises(RuntimeError, match="an update in the backward pass cannot be captured"),
     ):
         backward(net, 0)
+
+
+class _Asks(torch.autograd.Function):
+    """Ask in a backward method whether the pass is nested, alone and from a pass of its own."""
+
+    answers: ClassVar[list[bool]] = []
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        _Asks.answers.append(backward_is_nested())
+        with torch.enable_grad():
+            inner = torch.ones(1, requires_grad=True)
+            inner.register_hook(lambda _: _Asks.answers.append(backward_is_nested()))
+            inner.sum().backward()
+        return grads[0]
+
+
+def test_a_backward_method_is_a_pass_of_its_own_only_if_it_begins_one() -> None:
+    """FSDP2 gives a parameter its gradient in a backward method of the pass that runs."""
+    _Asks.answers.clear()
+    param = torch.ones(1, requires_grad=True)
+    param.register_hook(lambda _: _Asks.answers.append(backward_is_nested()))
+    _Asks.apply(param).sum().backward()
+
+    assert _Asks.answers == [False, True, False]
