@@ -80,16 +80,6 @@ def _bound_of_sum(a: BoundedTensor, b: BoundedTensor, v: Tensor, eps: float) -> 
     return operand_bound(a, eps) + operand_bound(b, eps)
 
 
-def _bound_of_difference(a: BoundedTensor, b: BoundedTensor, v: Tensor, eps: float) -> Tensor:
-    """Return a difference's bound: that of two equal numbers is zero, however they are rounded.
-
-    So the norm of what a parameter has moved is zero in its first step.
-    """
-    bound = _bound_of_sum(a, b, v, eps)
-    are_equal = (v == 0) & (a.e == 0) & (b.e == 0) if a.eps == b.eps else torch.tensor(False)
-    return torch.where(are_equal, 0.0, bound)
-
-
 def _bound_of_product(a: BoundedTensor, b: BoundedTensor, v: Tensor, eps: float) -> Tensor:
     """Return a product's bound.
 
@@ -339,7 +329,7 @@ def _meanings() -> dict[str, Meaning]:
     part = functools.partial
     meanings: dict[str, Meaning] = {
         "+": part(_binary, "+", _bound_of_sum),
-        "-": part(_binary, "-", _bound_of_difference),
+        "-": part(_binary, "-", _bound_of_sum),
         "*": part(_binary, "*", _bound_of_product),
         "/": part(_binary, "/", _bound_of_quotient),
         "**": _power,
