@@ -120,7 +120,9 @@ def _power(a: Any, b: Any) -> BoundedTensor:
     for x in (a.v - ea, a.v + ea):
         for y in (b.v,) if is_whole else (b.v - eb, b.v + eb):
             e = e.maximum((PLAIN["**"](x, y) - v).abs())
-    return result_in_range(v, e.nan_to_num(torch.inf) + 4 * eps * v.abs(), ok, eps)
+    result = result_in_range(v, e.nan_to_num(torch.inf) + 4 * eps * v.abs(), ok, eps)
+    result.are_squares = is_whole and float(b.v) % 2 == 0
+    return result
 
 
 def _remainder(a: Any, b: Any) -> BoundedTensor:
@@ -142,7 +144,8 @@ def _monotonic(word: str, x: Any) -> BoundedTensor:
     """Return a monotonic function's value, bounded by those at the operand interval's ends."""
     x = lift(x)
     v, e = PLAIN[word](x.v), operand_bound(x, x.eps)
-    low, high = PLAIN[word](x.v - e), PLAIN[word](x.v + e)
+    lowest = (x.v - e).clamp(min=0) if x.are_squares else x.v - e
+    low, high = PLAIN[word](lowest), PLAIN[word](x.v + e)
     change = (low - v).abs().maximum((high - v).abs())
     return result_in_range(
         v, change.nan_to_num(torch.inf, torch.inf) + 2 * x.eps * v.abs(), x.ok, x.eps
@@ -261,7 +264,9 @@ def _sum_or_mean(word: str, x: Any) -> BoundedTensor:
     num_terms = x.numel() / max(v.numel(), 1) + 2
     e = PLAIN[word](zeros + x.e) + x.eps * num_terms * PLAIN[word](x.v.abs())
     ok = PLAIN[word](((zeros == 0) & ~x.ok).double()) == 0
-    return result_in_range(v, e, ok, x.eps)
+    result = result_in_range(v, e, ok, x.eps)
+    result.are_squares = x.are_squares
+    return result
 
 
 def _norm(word: str, x: Any) -> BoundedTensor:
@@ -279,7 +284,12 @@ def _max_abs(word: str, x: Any) -> BoundedTensor:
 
 
 def _group_sum(*numbers: Any) -> BoundedTensor:
-    return functools.reduce(functools.partial(_binary, "+", _bound_of_sum), numbers)
+    numbers = tuple(map(lift, numbers))
+    result: BoundedTensor = functools.reduce(
+        functools.partial(_binary, "+", _bound_of_sum), numbers
+    )
+    result.are_squares = all(number.are_squares for number in numbers)
+    return result
 
 
 def _group_maximum(*numbers: Any) -> BoundedTensor:

@@ -76,13 +76,17 @@ class UncertainMask:
 
 
 class BoundedTensor:
-    """Values (`v`), bounds (`e`), a mask of comparable values (`ok`), the dtype's unit (`eps`)."""
+    """Values (`v`), bounds (`e`), a mask of comparable values (`ok`), the dtype's unit (`eps`).
 
-    __slots__ = ("e", "eps", "ok", "v")
+    `are_squares` tells that they are squares, or sums of squares: no lowering gets them below 0.
+    """
+
+    __slots__ = ("are_squares", "e", "eps", "ok", "v")
     __array_priority__ = 1000
 
     def __init__(self, v: Tensor, e: Tensor = _ZERO, ok: Tensor = _TRUE, eps: float = DOUBLE):
         self.v, self.e, self.ok, self.eps = v, e, ok, eps
+        self.are_squares = False
 
     # The evaluator uses the following attributes of tensors.
     @property

@@ -48,7 +48,9 @@ class Situation:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def trained(cls: Any, situation: Situation, lowering: str) -> tuple[list[Tensor], list[Tensor]]:
+def trained(
+    cls: Any, situation: Situation, lowering: str, steps: int = STEPS
+) -> tuple[list[Tensor], list[Tensor]]:
     """Take steps with a lowering; return the parameters, and the states."""
     generator = torch.Generator().manual_seed(7)
 
@@ -62,7 +64,7 @@ def trained(cls: Any, situation: Situation, lowering: str) -> tuple[list[Tensor]
     params = accepted_parameters(cls, drawn)
     with use_lowering(lowering):
         optimizer = cls(params, **situation.options)
-        for number in range(STEPS):
+        for number in range(steps):
             for param in params:
                 grad = draw(param.shape)
                 is_sparse = cls.rule.gradient == "sparse_only"
