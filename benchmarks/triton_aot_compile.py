@@ -164,10 +164,10 @@ def call_function(update: Elementwise, case: Case, shapes: Shapes = SHAPES) -> N
 def shapes_of_lists(update: Elementwise, shapes: Shapes) -> list[Shapes]:
     """Return the shapes of the tensors in each list of a function.
 
-    A function with lists of rows, columns or numbers takes no vectors.
+    A function on rows or columns, or with lists of rows, columns or numbers, takes no vectors.
     """
     states = update.rule.states
-    if any(state.shape != "like" for state in states):
+    if update.rule.by_matrix or any(state.shape != "like" for state in states):
         shapes = [shape for shape in shapes if len(shape) > 1]
 
     def shape_beside(state: State, shape: tuple[int, ...]) -> tuple[int, ...]:
