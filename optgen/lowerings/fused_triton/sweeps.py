@@ -368,11 +368,11 @@ def scales_pointer(stream: Stream) -> str:
 
 
 def codes_context(stream: Stream, may_hold_codes: bool) -> Context:
-    """Return the name of a stream's scales and its block size; "" for both if it has no codes."""
+    """Return the name of a stream's scales and its format; "" for both if it has no codes."""
     state = coded_state(stream) if may_hold_codes else None
     return {
         "scales": scales_pointer(stream) if state else "",
-        "block": state.block if state else "",
+        "codes": _code_format(state) if state else "",
     }
 
 

@@ -1,4 +1,4 @@
-"""Device functions that read and write streams of 8 bits, in the format of tensors/quantized.py.
+"""Device functions that read and write streams of codes, in the format of tensors/quantized.py.
 
 A stream holds codes (int8) or, in small parameters, float32 numbers: its dtype is a constexpr. The
 lanes of a tile are whole blocks, so one program computes the scale of each block that it writes.
@@ -10,8 +10,12 @@ import triton.language as tl
 from optgen.contract import constants
 from optgen.runtime.fused_triton.device_functions import div
 
-FOURTH_ROOT = tl.constexpr(0x3F800000 - (0x3F800000 >> 2) + (7 << 23))
-"""This plus a quarter of the bits of x is nearly the bits of 128 times the fourth root of x."""
+FOURTH_ROOT = tl.constexpr(0x3F800000 - (0x3F800000 >> 2))
+"""This plus a quarter of the bits of x is nearly the bits of the fourth root of x."""
+ROOT_TIMES_128 = tl.constexpr(FOURTH_ROOT.value + (7 << 23))
+ROOT_TIMES_16 = tl.constexpr(FOURTH_ROOT.value + (4 << 23))
+ROOT_TIMES_8 = tl.constexpr(FOURTH_ROOT.value + (3 << 23))
+"""FOURTH_ROOT for the root times the number of shares that a code has."""
 MAGNITUDE = tl.constexpr(0x7FFFFFFF)
 SMALLEST_SCALE = tl.constexpr(constants.SMALLEST_SCALE)
 TOO_LARGE_SCALE = tl.constexpr(constants.TOO_LARGE_SCALE)
@@ -33,20 +37,37 @@ E4M3_ROUNDER_BITS = tl.constexpr(0x46C00000)
 
 
 @triton.jit
-def scales_at(address, numel, start, BLOCK: tl.constexpr):
+def scales_at(address, numel, start, BLOCK: tl.constexpr, MAP: tl.constexpr):
     """Return a pointer to the scale of the block that begins at element `start` of a stream."""
-    code_bytes = (numel + 63) // 64 * 64  # the scales begin at a multiple of 64 bytes
+    code_bytes = (numel + 1) // 2 if MAP == "dynamic4" else numel
+    code_bytes = (code_bytes + 63) // 64 * 64  # the scales begin at a multiple of 64 bytes
     return (address + code_bytes + start // BLOCK * 4).to(tl.pointer_type(tl.float32))
 
 
 @triton.jit
 def load_coded(stream, scales, lanes, mask, BLOCK: tl.constexpr, MAP: tl.constexpr):
     """Return the numbers of a stream's elements at these lanes."""
-    numbers = tl.load(stream + lanes, mask)
-    if stream.dtype.element_ty == tl.int8:
+    if stream.dtype.element_ty != tl.int8:
+        numbers = tl.load(stream + lanes, mask)
+    elif MAP == "dynamic4":
         scale = tl.load(scales + lanes // BLOCK, mask)
-        numbers = decoded(numbers.to(tl.int32), MAP) * scale
+        pair = tl.load(stream + lanes // 2, mask).to(tl.int32)
+        code = tl.where(lanes % 2 == 0, pair >> 4, pair) & 15
+        numbers = decoded_4_bits(code, scale < 0) * tl.abs(scale)
+    else:
+        scale = tl.load(scales + lanes // BLOCK, mask)
+        numbers = decoded(tl.load(stream + lanes, mask).to(tl.int32), MAP) * scale
     return numbers
+
+
+@triton.jit
+def decoded_4_bits(code, is_unsigned):
+    """Return the shares that codes of 4 bits stand for: a sign and 3 bits unless `is_unsigned`."""
+    magnitude = tl.where(is_unsigned, code, code & 7)
+    root = (magnitude + 1).to(tl.float32).to(tl.int32, bitcast=True)
+    bits = (root - tl.where(is_unsigned, ROOT_TIMES_16, ROOT_TIMES_8)) << 2
+    sign = tl.where(is_unsigned, 0, code & 8) << 28
+    return (tl.where(magnitude == 0, 0, bits) | sign).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -61,7 +82,7 @@ def decoded(code, MAP: tl.constexpr):
         share = tl.abs(code).to(tl.float32) * LINEAR_STEP
     else:
         magnitude = tl.abs(code)
-        bits = (magnitude + 1).to(tl.float32).to(tl.int32, bitcast=True) - FOURTH_ROOT
+        bits = (magnitude + 1).to(tl.float32).to(tl.int32, bitcast=True) - ROOT_TIMES_128
         share = tl.where(magnitude == 0, 0, bits << 2).to(tl.float32, bitcast=True)
     return tl.where(code < 0, -share, share)
 
@@ -84,9 +105,13 @@ def store_coded(stream, scales, numbers, lanes, mask, BLOCK: tl.constexpr, MAP: 
         scale = div(largest, tl.zeros_like(largest) + 448.0) if MAP == "e4m3" else largest
         inverse = div(1.0, tl.where(in_range, scale, 1.0))
         code = encoded(numbers, inverse[:, None], has_negatives[:, None], MAP)
-        code = tl.where(in_range[:, None], code, 0).to(tl.int8)
+        code = tl.where(in_range[:, None], code, 0)
         replacement = tl.where(largest < SMALLEST_SCALE, 0.0, float("nan"))
-        tl.store(stream + lanes, tl.reshape(code, lanes.shape), mask)
+        if MAP == "dynamic4":
+            scale = tl.where(has_negatives, scale, -scale)
+            store_pairs(stream, code, lanes, mask)
+        else:
+            tl.store(stream + lanes, tl.reshape(code.to(tl.int8), lanes.shape), mask)
         first_lanes = tl.min(tl.reshape(lanes, (blocks, BLOCK)), axis=1)
         scale_addresses = scales + first_lanes // BLOCK
         if mask is None:
@@ -94,6 +119,17 @@ def store_coded(stream, scales, numbers, lanes, mask, BLOCK: tl.constexpr, MAP: 
         else:
             has_elements = tl.max(tl.reshape(mask.to(tl.int32), (blocks, BLOCK)), axis=1) > 0
             tl.store(scale_addresses, tl.where(in_range, scale, replacement), has_elements)
+
+
+@triton.jit
+def store_pairs(stream, code, lanes, mask):
+    """Store codes of 4 bits in pairs. One program, and one thread, writes each byte."""
+    pairs: tl.constexpr = lanes.shape[0] // 2
+    first, second = tl.split(tl.reshape(code, (pairs, 2)))
+    first_lanes, _ = tl.split(tl.reshape(lanes, (pairs, 2)))
+    if mask is not None:
+        mask, _ = tl.split(tl.reshape(mask, (pairs, 2)))
+    tl.store(stream + first_lanes // 2, (first << 4 | second).to(tl.int8), mask)
 
 
 @triton.jit
@@ -109,7 +145,10 @@ def encoded(numbers, inverse, has_negatives, MAP: tl.constexpr):
         near = share.to(tl.float32, bitcast=True) * 127.0 + ROUNDER
         magnitude = near.to(tl.int32, bitcast=True) - ROUNDER_BITS
     else:
-        near = ((share >> 2) + FOURTH_ROOT).to(tl.float32, bitcast=True) + ROUNDER
+        times = ROOT_TIMES_128
+        if MAP == "dynamic4":
+            times = tl.where(has_negatives, ROOT_TIMES_8, ROOT_TIMES_16)
+        near = ((share >> 2) + times).to(tl.float32, bitcast=True) + ROUNDER
         magnitude = near.to(tl.int32, bitcast=True) - (ROUNDER_BITS + 1)
         magnitude = tl.maximum(magnitude, 0)
     # In a block without negative numbers, numbers that are not 0 get at least code 1.
@@ -117,4 +156,6 @@ def encoded(numbers, inverse, has_negatives, MAP: tl.constexpr):
     magnitude = tl.maximum(magnitude, min_magnitude)
     if MAP == "e4m3":  # the sign is the top bit of a byte
         return tl.where(numbers.to(tl.int32, bitcast=True) < 0, magnitude - 128, magnitude)
+    if MAP == "dynamic4":  # or of half a byte
+        return tl.where(numbers.to(tl.int32, bitcast=True) < 0, magnitude + 8, magnitude)
     return tl.where(numbers < 0, -magnitude, magnitude)
