@@ -9,6 +9,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from optgen.contract.quantization import CODE_MAPS
 from optgen.contract.states import Condition
 from optgen.ir.algorithm import State
 from optgen.ir.kinds import Axes
@@ -368,9 +369,14 @@ def scales_pointer(stream: Stream) -> str:
 
 
 def codes_context(stream: Stream, may_hold_codes: bool) -> Context:
-    """Return the name of a stream's scales and its format; "" for both if it has no codes."""
+    """Return the name of a stream's scales and its format, "" for both if it has no codes.
+
+    `start` is the index of a block's first item, a number or a byte, in the stream.
+    """
     state = coded_state(stream) if may_hold_codes else None
+    is_packed = state is not None and CODE_MAPS[state.map].bits < 8
     return {
+        "start": f"packed_index(start, {stream.name.upper()}_T)" if is_packed else "start",
         "scales": scales_pointer(stream) if state else "",
         "codes": _code_format(state) if state else "",
     }

@@ -45,6 +45,15 @@ def scales_at(address, numel, start, BLOCK: tl.constexpr, MAP: tl.constexpr):
 
 
 @triton.jit
+def packed_index(start, T: tl.constexpr):
+    """Return the index of the byte that holds the code of element `start`, which is even.
+
+    If a stream holds numbers, of another type than int8, the index is `start`.
+    """
+    return start // 2 if T == tl.int8 else start
+
+
+@triton.jit
 def load_coded(stream, scales, lanes, mask, BLOCK: tl.constexpr, MAP: tl.constexpr):
     """Return the numbers of a stream's elements at these lanes."""
     if stream.dtype.element_ty != tl.int8:
@@ -126,9 +135,9 @@ def store_pairs(stream, code, lanes, mask):
     """Store codes of 4 bits in pairs. One program, and one thread, writes each byte."""
     pairs: tl.constexpr = lanes.shape[0] // 2
     first, second = tl.split(tl.reshape(code, (pairs, 2)))
-    first_lanes, _ = tl.split(tl.reshape(lanes, (pairs, 2)))
+    first_lanes = tl.min(tl.reshape(lanes, (pairs, 2)), axis=1)
     if mask is not None:
-        mask, _ = tl.split(tl.reshape(mask, (pairs, 2)))
+        mask = tl.max(tl.reshape(mask.to(tl.int32), (pairs, 2)), axis=1) > 0
     tl.store(stream + first_lanes // 2, (first << 4 | second).to(tl.int8), mask)
 
 
