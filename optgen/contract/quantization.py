@@ -31,7 +31,7 @@ CODE_MAPS: Final = {
 class Quantization(NamedTuple):
     """A dtype of quantized states."""
 
-    name: str  # as texts call it: "8 bits"
+    name: str  # as texts call it, such as "8 bits"
     maps: tuple[str, ...]  # the maps that a state can choose; the first is the default
     block: int  # the default number of elements that share a scale
 

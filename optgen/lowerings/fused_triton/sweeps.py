@@ -151,7 +151,7 @@ class Kernels:
 
     @property
     def _has_codes(self) -> bool:
-        """Tell whether sweeps read and write codes of 8 bits."""
+        """Tell whether sweeps read and write codes."""
         return self.plan.algorithm.has_codes and has_flat_sweeps(self.plan)
 
     def _launch_types(self, streams: Sequence[Context]) -> str:
@@ -323,7 +323,7 @@ def print_loads(
 ) -> list[str]:
     """Return the lines that load a tile's streams, for a body that reads them.
 
-    With `may_hold_codes`, a stream may hold codes of 8 bits. Each tile of such a sweep has whole
+    With `may_hold_codes`, a stream may hold codes. Each tile of such a sweep has whole
     blocks of a flat tensor.
     """
     lines: list[str] = []
@@ -383,7 +383,7 @@ def codes_context(stream: Stream, may_hold_codes: bool) -> Context:
 
 
 def coded_state(stream: Stream) -> State | None:
-    """Return the state of a stream that may hold codes of 8 bits; None for any other stream."""
+    """Return the state of a stream that may hold codes; None for any other stream."""
     state = stream.state
     return state if state is not None and state.is_quantized else None
 

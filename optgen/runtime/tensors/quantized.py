@@ -217,7 +217,7 @@ def apply_to_numbers(
         memory = getattr(args[0]._memory, name)(*args[1:], **kwargs)
         return args[0]._with_memory(memory)
     if _holds_codes(kwargs.get("out")):
-        raise TypeError("a tensor of 8 bits cannot be `out`: copy the result into it")
+        raise TypeError("a quantized tensor cannot be `out`: copy the result into it")
     values = _with_numbers(args)
     result = func(*values, **{key: _with_numbers(value) for key, value in kwargs.items()})
     if _is_in_place(name):
@@ -262,7 +262,7 @@ def _numbers_for_data(tensor: QuantizedTensor, values: Tensor) -> Tensor:
     """Return the numbers to assign to `tensor.data`; raise a RuntimeError for another device."""
     if values.device != tensor.device:
         raise RuntimeError(
-            f"the data of a tensor of 8 bits stays on {tensor.device}: put a new tensor, "
+            f"the data of a quantized tensor stays on {tensor.device}: put a new tensor, "
             "`tensor.to(device)`, into the state"
         )
     numbers: Tensor = to_numbers(values)
