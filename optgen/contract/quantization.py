@@ -22,8 +22,8 @@ CODE_MAPS: Final = {
     "linear": CodeMap(1.0, 1 / 127, 2.0**-7),
     # float8_e4m3fn: 4 bits of exponent, 3 of mantissa, as in torchao.optim's OptimStateFp8
     "e4m3": CodeMap(448.0, 2.0**-9, 2.0**-6),
-    # "dynamic" with a code's 4 bits: a sign and 8 shares, or 16 shares in a block without signs
-    "dynamic4": CodeMap(1.0, 2.0**-12, 2.0**-2, bits=4),
+    # "dynamic" with a sign and 8 shares; 16 shares in equal steps in a block without signs
+    "dynamic4": CodeMap(1.0, 2.0**-3, 2.0**-3, bits=4),
 }
 """The maps by their names. `ir/rounding.py` defines them."""
 

@@ -18,9 +18,9 @@ magnitude.
   Such a number has 4 significant bits, and is a multiple of 2**-9. The scale is stored divided by
   448.
 
-* "dynamic4": codes have 4 bits. If no value of a block has its sign bit set, codes c from 0 to 15
-  have shares as "dynamic", with L(u) = 4 * L((c + 1) / 16). Otherwise a code is a sign and a number
-  c from 0 to 7, with L(u) = 4 * L((c + 1) / 8).
+* "dynamic4": codes have 4 bits. If no value of a block has its sign bit set, the share of a code c
+  from 1 to 15 is (c + 1) / 16. Otherwise a code is a sign and a number c from 0 to 7, with shares
+  as in "dynamic": L(u) = 4 * L((c + 1) / 8).
 
 A value gets the nearest code: c is rounded to an integer, ties to even (of c + 1 if "dynamic" or
 "dynamic4"; to an even last bit of the number if "e4m3").
@@ -116,8 +116,16 @@ def nearest_shares(
         spacings = spacings.clamp(min=2.0**-9)
         nearest = (shares * 448 / spacings).round() * spacings
         return torch.maximum(nearest, not_zero * 2.0**-9) / 448
+    if code_map == "dynamic":
+        return _nearest_powers(shares, 128, not_zero)
+    codes_plus_1 = torch.maximum((16 * shares).round(), 1.0 + not_zero)
+    in_equal_steps = torch.where(codes_plus_1 > 1, codes_plus_1 / 16, 0.0)
+    return torch.where(has_signs, _nearest_powers(shares, 8, not_zero), in_equal_steps)
+
+
+def _nearest_powers(shares: Tensor, levels: int, not_zero: Tensor) -> Tensor:
+    """Return the nearest shares of a dynamic map with so many codes."""
     fourth_roots = _piecewise_exp2(_piecewise_log2(shares) / 4)
-    levels = 128.0 if code_map == "dynamic" else torch.where(has_signs, 8.0, 16.0).to(shares)
     codes_plus_1 = torch.maximum((levels * fourth_roots).round(), 1.0 + not_zero)
     nearest = _piecewise_exp2(4 * _piecewise_log2(codes_plus_1 / levels))
     return torch.where(codes_plus_1 > 1, nearest, 0.0)

@@ -13,7 +13,6 @@ from optgen.runtime.fused_triton.device_functions import div
 FOURTH_ROOT = tl.constexpr(0x3F800000 - (0x3F800000 >> 2))
 """This plus a quarter of the bits of x is nearly the bits of the fourth root of x."""
 ROOT_TIMES_128 = tl.constexpr(FOURTH_ROOT.value + (7 << 23))
-ROOT_TIMES_16 = tl.constexpr(FOURTH_ROOT.value + (4 << 23))
 ROOT_TIMES_8 = tl.constexpr(FOURTH_ROOT.value + (3 << 23))
 """FOURTH_ROOT for the root times the number of shares that a code has."""
 MAGNITUDE = tl.constexpr(0x7FFFFFFF)
@@ -73,10 +72,11 @@ def load_coded(stream, scales, lanes, mask, BLOCK: tl.constexpr, MAP: tl.constex
 def decoded_4_bits(code, is_unsigned):
     """Return the shares that codes of 4 bits stand for: a sign and 3 bits unless `is_unsigned`."""
     magnitude = tl.where(is_unsigned, code, code & 7)
-    root = (magnitude + 1).to(tl.float32).to(tl.int32, bitcast=True)
-    bits = (root - tl.where(is_unsigned, ROOT_TIMES_16, ROOT_TIMES_8)) << 2
-    sign = tl.where(is_unsigned, 0, code & 8) << 28
-    return (tl.where(magnitude == 0, 0, bits) | sign).to(tl.float32, bitcast=True)
+    number = (magnitude + 1).to(tl.float32)
+    power = (number.to(tl.int32, bitcast=True) - ROOT_TIMES_8) << 2 | (code & 8) << 28
+    power = tl.where(magnitude == 0, power & -0x80000000, power).to(tl.float32, bitcast=True)
+    equal_step = tl.where(magnitude == 0, 0.0, number * 0.0625)
+    return tl.where(is_unsigned, equal_step, power)
 
 
 @triton.jit
@@ -154,10 +154,12 @@ def encoded(numbers, inverse, has_negatives, MAP: tl.constexpr):
         near = share.to(tl.float32, bitcast=True) * 127.0 + ROUNDER
         magnitude = near.to(tl.int32, bitcast=True) - ROUNDER_BITS
     else:
-        times = ROOT_TIMES_128
         if MAP == "dynamic4":
-            times = tl.where(has_negatives, ROOT_TIMES_8, ROOT_TIMES_16)
-        near = ((share >> 2) + times).to(tl.float32, bitcast=True) + ROUNDER
+            root = ((share >> 2) + ROOT_TIMES_8).to(tl.float32, bitcast=True)
+            root = tl.where(has_negatives, root, share.to(tl.float32, bitcast=True) * 16.0)
+        else:
+            root = ((share >> 2) + ROOT_TIMES_128).to(tl.float32, bitcast=True)
+        near = root + ROUNDER
         magnitude = near.to(tl.int32, bitcast=True) - (ROUNDER_BITS + 1)
         magnitude = tl.maximum(magnitude, 0)
     # In a block without negative numbers, numbers that are not 0 get at least code 1.

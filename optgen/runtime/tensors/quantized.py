@@ -16,9 +16,10 @@ such number is 448, so the scale is the largest magnitude divided by 448. The co
 OptimStateFp8 in torchao.optim.
 
 For the map "dynamic4", codes have 4 bits, and two of them share a byte: the first has the high
-bits. Shares are those of "dynamic", with fewer codes: 8 beside a sign, or, in a block without
-negative numbers, 16. Such a block's scale is stored negated. No byte belongs to two blocks, because
-blocks have even numbers of elements.
+bits. Beside a sign, there are 8 shares as those of "dynamic". In a block without negative numbers,
+such as one of a mean of squares, all 4 bits are c, and its share is (c + 1) / 16, or 0 for c = 0.
+Such a block's scale is stored negated. No byte belongs to two blocks, because blocks have even
+numbers of elements.
 
 A number gets the nearest code. In a block without negative numbers, numbers that are not 0 get at
 least code 1, so that a rule can divide by them.
@@ -367,8 +368,11 @@ def _magnitude_codes(shares: Tensor, code_map: str, has_signs: Tensor) -> Tensor
     if code_map == "linear":
         return shares.mul_(127).round_()
     roots = (shares.view(torch.int32) >> 2).add_(_ROOT_OFFSET).view(torch.float32)
-    levels = 128 if code_map == "dynamic" else torch.where(has_signs, 8, 16)
-    return roots.mul_(levels).round_().sub_(1).clamp_(min=0)
+    if code_map == "dynamic":
+        roots.mul_(128)
+    else:
+        roots = torch.where(has_signs, roots.mul_(8), shares.mul_(16))
+    return roots.round_().sub_(1).clamp_(min=0)
 
 
 def decode(
@@ -388,13 +392,15 @@ def decode(
     elif code_map == "dynamic":
         shares = _fourth_powers(numbers.abs(), 128).copysign_(numbers)
     else:
-        is_negative = (numbers >= 8) & ~(scales < 0)
-        shares = _fourth_powers(numbers - 8 * is_negative, torch.where(scales < 0, 16, 8))
-        shares, scales = torch.where(is_negative, -shares, shares), scales.abs()
+        is_negative = numbers >= 8
+        with_signs = _fourth_powers(numbers - 8 * is_negative, 8)
+        in_equal_steps = torch.where(numbers == 0, 0.0, (numbers + 1).div_(16))
+        with_signs = torch.where(is_negative, -with_signs, with_signs)
+        shares, scales = torch.where(scales < 0, in_equal_steps, with_signs), scales.abs()
     return shares.mul_(scales).view(-1)[:count]
 
 
-def _fourth_powers(codes: Tensor, levels: int | Tensor) -> Tensor:
+def _fourth_powers(codes: Tensor, levels: int) -> Tensor:
     """Return the shares of codes of 0 and more in a dynamic map."""
     roots = (codes + 1).div_(levels).view(torch.int32)
     shares = ((roots - _ROOT_OFFSET) << 2).view(torch.float32)

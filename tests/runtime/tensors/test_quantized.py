@@ -71,7 +71,7 @@ def test_every_code_is_used_and_read_back(code_map: str) -> None:
     torch.testing.assert_close(tensor.dequantize(), values, rtol=3e-7, atol=0)
     largest = torch.tensor(3.0) * shares[-1]
     torch.testing.assert_close(tensor.dequantize()[len(shares) - 1], largest, rtol=2e-7, atol=0)
-    assert len({*SHARES[code_map]}) == len(shares) >= (7 if code_map == "dynamic4" else 127)
+    assert len({*SHARES[code_map]}) == len(shares) >= (8 if code_map == "dynamic4" else 127)
     assert SHARES[code_map] == sorted(SHARES[code_map])
 
 

@@ -6,8 +6,8 @@
 
 namespace optgen {
 
-// Codes of DYNAMIC4 have 4 bits: a sign and three, or the four of UNSIGNED4 in a block without
-// negative numbers, whose scale is negated. No stream has the map UNSIGNED4.
+// Codes of DYNAMIC4 have 4 bits: a sign and three; or, in a block without negative numbers, four as
+// UNSIGNED4 says, and then the scale is negated. No stream has the map UNSIGNED4.
 enum CodeMap { DYNAMIC, LINEAR, E4M3, DYNAMIC4, UNSIGNED4 };
 
 // Format of a stream's codes: how many elements share a scale, and which values codes stand for. If
@@ -29,7 +29,7 @@ constexpr bool HAS_CODES = [] {
 constexpr i64 MAX_BLOCK = 512;
 // Base 2 logarithm of the number of shares of a dynamic map.
 template <CodeMap MAP>
-constexpr int SHARE_BITS = MAP == DYNAMIC4 ? 3 : MAP == UNSIGNED4 ? 4 : 7;
+constexpr int SHARE_BITS = MAP == DYNAMIC4 ? 3 : 7;
 // The fourth root of a share is computed from the share's bits, as in quantized.py: a quarter of
 // these bits, plus this number, are the bits of the root times the number of shares.
 template <CodeMap MAP>
@@ -68,8 +68,9 @@ INLINE float decoded_share(int code) {
         const int share = magnitude < 8 ? subnormal : (magnitude << 20) + E4M3_BIAS;
         return bit_cast<float>(u32(share) | (u32(code) & 0x80000000));
     }
-    const int magnitude = MAP == DYNAMIC4 ? code & 7 : MAP == UNSIGNED4 ? code : __builtin_abs(code);
-    const u32 sign = MAP == DYNAMIC4 ? u32(code) << 28 : MAP == UNSIGNED4 ? 0 : u32(code);
+    if constexpr (MAP == UNSIGNED4) return code ? float(code + 1) * 0x1p-4f : 0;
+    const int magnitude = MAP == DYNAMIC4 ? code & 7 : __builtin_abs(code);
+    const u32 sign = MAP == DYNAMIC4 ? u32(code) << 28 : u32(code);
     const u32 share = u32(bit_cast<int>(float(magnitude + 1)) - FOURTH_ROOT<MAP>) << 2;
     return bit_cast<float>((magnitude ? share : 0) | (sign & 0x80000000));
 }
@@ -84,8 +85,9 @@ INLINE int encoded_share(float share) {
         const int normal = (bits - E4M3_BIAS + 0x7ffff + (bits >> 20 & 1)) >> 20;
         return bits < E4M3_SMALLEST_NORMAL ? subnormal - bit_cast<int>(ROUNDER * 0x1p-9f) : normal;
     }
-    const float number = bit_cast<float>((bits >> 2) + FOURTH_ROOT<MAP>) + ROUNDER;
-    const int magnitude = bit_cast<int>(number) - (low + 1);
+    const float number =
+        MAP == UNSIGNED4 ? share * 16 : bit_cast<float>((bits >> 2) + FOURTH_ROOT<MAP>);
+    const int magnitude = bit_cast<int>(number + ROUNDER) - (low + 1);
     return magnitude < 0 ? 0 : magnitude;
 }
 
