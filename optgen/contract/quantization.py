@@ -23,7 +23,7 @@ CODE_MAPS: Final = {
     # float8_e4m3fn: 4 bits of exponent, 3 of mantissa, as in torchao.optim's OptimStateFp8
     "e4m3": CodeMap(448.0, 2.0**-9, 2.0**-6),
     # "dynamic" with a sign and 8 shares; 16 shares in equal steps in a block without signs
-    "dynamic4": CodeMap(1.0, 2.0**-3, 2.0**-3, bits=4),
+    "dynamic4": CodeMap(1.0, 1 / 15, 2.0**-3, bits=4),
 }
 """The maps by their names. `ir/rounding.py` defines them."""
 

@@ -18,12 +18,12 @@ magnitude.
   Such a number has 4 significant bits, and is a multiple of 2**-9. The scale is stored divided by
   448.
 
-* "dynamic4": codes have 4 bits. If no value of a block has its sign bit set, the share of a code c
-  from 1 to 15 is (c + 1) / 16. Otherwise a code is a sign and a number c from 0 to 7, with shares
-  as in "dynamic": L(u) = 4 * L((c + 1) / 8).
+* "dynamic4": codes have 4 bits. If no value of a block has its sign bit set, a code c from 0 to 15
+  has the share c / 15. Otherwise a code is a sign and a number c from 0 to 7, with shares as in
+  "dynamic": L(u) = 4 * L((c + 1) / 8).
 
-A value gets the nearest code: c is rounded to an integer, ties to even (of c + 1 if "dynamic" or
-"dynamic4"; to an even last bit of the number if "e4m3").
+A value gets the nearest code: c is rounded to an integer, ties to even (of c + 1 if L gives the
+shares; to an even last bit of the number if "e4m3").
 There is one exception: if no value of a block has its sign bit set, c is at least 1 for values that
 are not 0. So a mean of squares, by which a rule divides, does not become 0.
 
@@ -118,8 +118,7 @@ def nearest_shares(
         return torch.maximum(nearest, not_zero * 2.0**-9) / 448
     if code_map == "dynamic":
         return _nearest_powers(shares, 128, not_zero)
-    codes_plus_1 = torch.maximum((16 * shares).round(), 1.0 + not_zero)
-    in_equal_steps = torch.where(codes_plus_1 > 1, codes_plus_1 / 16, 0.0)
+    in_equal_steps = torch.maximum((shares * 15).round(), not_zero) / 15
     return torch.where(has_signs, _nearest_powers(shares, 8, not_zero), in_equal_steps)
 
 

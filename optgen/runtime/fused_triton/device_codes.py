@@ -23,6 +23,8 @@ ROUNDER = tl.constexpr(1.5 * 2.0**23)
 ROUNDER_BITS = tl.constexpr(0x4B400000)
 LINEAR_STEP = tl.constexpr(0.007874015718698502)
 """The float32 nearest to 1 / 127: the distance of neighbouring codes, as a share of their scale."""
+STEP_4_BITS = tl.constexpr(0.06666667014360428)
+"""The float32 nearest to 1 / 15: the same for codes of 4 bits without a sign."""
 
 E4M3_STEP = tl.constexpr(2.0**-9)
 """The smallest number above 0 of float8_e4m3fn: numbers below 2**-6 are its multiples."""
@@ -71,12 +73,11 @@ def load_coded(stream, scales, lanes, mask, BLOCK: tl.constexpr, MAP: tl.constex
 @triton.jit
 def decoded_4_bits(code, is_unsigned):
     """Return the shares that codes of 4 bits stand for: a sign and 3 bits unless `is_unsigned`."""
-    magnitude = tl.where(is_unsigned, code, code & 7)
-    number = (magnitude + 1).to(tl.float32)
-    power = (number.to(tl.int32, bitcast=True) - ROOT_TIMES_8) << 2 | (code & 8) << 28
-    power = tl.where(magnitude == 0, power & -0x80000000, power).to(tl.float32, bitcast=True)
-    equal_step = tl.where(magnitude == 0, 0.0, number * 0.0625)
-    return tl.where(is_unsigned, equal_step, power)
+    magnitude = code & 7
+    root = (magnitude + 1).to(tl.float32).to(tl.int32, bitcast=True)
+    power = tl.where(magnitude == 0, 0, (root - ROOT_TIMES_8) << 2)
+    with_sign = (power | (code & 8) << 28).to(tl.float32, bitcast=True)
+    return tl.where(is_unsigned, code.to(tl.float32) * STEP_4_BITS, with_sign)
 
 
 @triton.jit
@@ -112,7 +113,10 @@ def store_coded(stream, scales, numbers, lanes, mask, BLOCK: tl.constexpr, MAP: 
         has_negatives = tl.min(bits, axis=1) < 0
         in_range = (largest >= SMALLEST_SCALE) & (largest < TOO_LARGE_SCALE)
         scale = div(largest, tl.zeros_like(largest) + 448.0) if MAP == "e4m3" else largest
-        inverse = div(1.0, tl.where(in_range, scale, 1.0))
+        steps = tl.zeros_like(scale) + 1.0
+        if MAP == "dynamic4":  # without negative numbers, codes are multiples of a fifteenth
+            steps = tl.where(has_negatives, 1.0, 15.0)
+        inverse = div(steps, tl.where(in_range, scale, 1.0))
         code = encoded(numbers, inverse[:, None], has_negatives[:, None], MAP)
         code = tl.where(in_range[:, None], code, 0)
         replacement = tl.where(largest < SMALLEST_SCALE, 0.0, float("nan"))
@@ -143,7 +147,7 @@ def store_pairs(stream, code, lanes, mask):
 
 @triton.jit
 def encoded(numbers, inverse, has_negatives, MAP: tl.constexpr):
-    """Return the codes of numbers, given the inverse of their block's scale."""
+    """Return the codes of numbers, given the inverse of their block's scale, or 15 times that."""
     share = (numbers * inverse).to(tl.int32, bitcast=True) & MAGNITUDE
     if MAP == "e4m3":
         near = share.to(tl.float32, bitcast=True) + E4M3_ROUNDER
@@ -153,13 +157,13 @@ def encoded(numbers, inverse, has_negatives, MAP: tl.constexpr):
     elif MAP == "linear":
         near = share.to(tl.float32, bitcast=True) * 127.0 + ROUNDER
         magnitude = near.to(tl.int32, bitcast=True) - ROUNDER_BITS
+    elif MAP == "dynamic4":
+        root = tl.where(has_negatives, (share >> 2) + ROOT_TIMES_8, share)
+        near = root.to(tl.float32, bitcast=True) + ROUNDER
+        magnitude = near.to(tl.int32, bitcast=True) - ROUNDER_BITS
+        magnitude = tl.maximum(magnitude - has_negatives.to(tl.int32), 0)
     else:
-        if MAP == "dynamic4":
-            root = ((share >> 2) + ROOT_TIMES_8).to(tl.float32, bitcast=True)
-            root = tl.where(has_negatives, root, share.to(tl.float32, bitcast=True) * 16.0)
-        else:
-            root = ((share >> 2) + ROOT_TIMES_128).to(tl.float32, bitcast=True)
-        near = root + ROUNDER
+        near = ((share >> 2) + ROOT_TIMES_128).to(tl.float32, bitcast=True) + ROUNDER
         magnitude = near.to(tl.int32, bitcast=True) - (ROUNDER_BITS + 1)
         magnitude = tl.maximum(magnitude, 0)
     # In a block without negative numbers, numbers that are not 0 get at least code 1.

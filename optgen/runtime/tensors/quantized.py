@@ -17,9 +17,8 @@ OptimStateFp8 in torchao.optim.
 
 For the map "dynamic4", codes have 4 bits, and two of them share a byte: the first has the high
 bits. Beside a sign, there are 8 shares as those of "dynamic". In a block without negative numbers,
-such as one of a mean of squares, all 4 bits are c, and its share is (c + 1) / 16, or 0 for c = 0.
-Such a block's scale is stored negated. No byte belongs to two blocks, because blocks have even
-numbers of elements.
+such as one of a mean of squares, all 4 bits are c, the share is c / 15, and the scale is stored
+negated. No byte belongs to two blocks, because blocks have even numbers of elements.
 
 A number gets the nearest code. In a block without negative numbers, numbers that are not 0 get at
 least code 1, so that a rule can divide by them.
@@ -343,7 +342,10 @@ def encode(numbers: Tensor, block_size: int, code_map: str) -> tuple[Tensor, Ten
     scales = largest / CODE_MAPS[code_map].largest
     has_signs = blocks.signbit().any(dim=1, keepdim=True)
     min_code_is_1 = ~has_signs & (blocks > 0)
-    shares = magnitudes.mul_(torch.where(are_in_range, scales, 1.0).reciprocal_())
+    inverses = torch.where(are_in_range, scales, 1.0).reciprocal_()
+    if code_map == "dynamic4":  # a number times the inverse is c or the share
+        inverses = torch.where(has_signs, inverses, 15 / torch.where(are_in_range, scales, 1.0))
+    shares = magnitudes.mul_(inverses)
     codes = torch.maximum(_magnitude_codes(shares, code_map, has_signs), min_code_is_1)
     if code_map == "dynamic4":
         codes = codes + 8 * blocks.signbit()
@@ -362,17 +364,17 @@ def encode(numbers: Tensor, block_size: int, code_map: str) -> tuple[Tensor, Ten
 
 
 def _magnitude_codes(shares: Tensor, code_map: str, has_signs: Tensor) -> Tensor:
-    """Return the codes of shares without their signs; overwrite the shares."""
+    """Return the codes of shares without their signs; overwrite the shares.
+
+    In blocks of "dynamic4" without negative numbers, shares are multiplied by 15.
+    """
     if code_map == "e4m3":
         return shares.to(torch.float8_e4m3fn).view(torch.int8)
     if code_map == "linear":
         return shares.mul_(127).round_()
     roots = (shares.view(torch.int32) >> 2).add_(_ROOT_OFFSET).view(torch.float32)
-    if code_map == "dynamic":
-        roots.mul_(128)
-    else:
-        roots = torch.where(has_signs, roots.mul_(8), shares.mul_(16))
-    return roots.round_().sub_(1).clamp_(min=0)
+    codes = roots.mul_(128 if code_map == "dynamic" else 8).round_().sub_(1).clamp_(min=0)
+    return codes if code_map == "dynamic" else torch.where(has_signs, codes, shares.round_())
 
 
 def decode(
@@ -394,9 +396,8 @@ def decode(
     else:
         is_negative = numbers >= 8
         with_signs = _fourth_powers(numbers - 8 * is_negative, 8)
-        in_equal_steps = torch.where(numbers == 0, 0.0, (numbers + 1).div_(16))
         with_signs = torch.where(is_negative, -with_signs, with_signs)
-        shares, scales = torch.where(scales < 0, in_equal_steps, with_signs), scales.abs()
+        shares, scales = torch.where(scales < 0, numbers * (1 / 15), with_signs), scales.abs()
     return shares.mul_(scales).view(-1)[:count]
 
 

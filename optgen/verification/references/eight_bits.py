@@ -42,7 +42,7 @@ SHARES = {
 }
 UNSIGNED_SHARES = {  # of blocks without negative numbers
     **SHARES,
-    "dynamic4": [0.0, *((c + 1) / 16 for c in range(1, 16))],
+    "dynamic4": [c / 15 for c in range(16)],
 }
 LIMITS = {  # the shares at which rounding changes from one code to the next
     "linear": [(c + 0.5) / 127 for c in range(127)],
@@ -50,21 +50,21 @@ LIMITS = {  # the shares at which rounding changes from one code to the next
     "e4m3": [_e4m3_share(c + 0.5) for c in range(126)],
     "dynamic4": [_dynamic_share(c + 1.5, 3) for c in range(7)],
 }
-UNSIGNED_LIMITS = {**LIMITS, "dynamic4": [(c + 1.5) / 16 for c in range(15)]}
+UNSIGNED_LIMITS = {**LIMITS, "dynamic4": [(c + 0.5) / 15 for c in range(15)]}
 
 
 def nearest_codes(shares: Tensor, code_map: str, has_signs: bool = True) -> Tensor:
     """Return, for each share, the code of the nearest share in the table.
 
-    Halfway between two codes, dynamic maps take the odd code, and e4m3 the even one. Shares that
-    are fourth powers lose their last two bits before.
+    Dynamic maps drop the last two bits of a share. Halfway between two codes they take the odd
+    code; e4m3 takes the even one. Equal steps are not taken to have shares halfway.
     """
     table = LIMITS if has_signs else UNSIGNED_LIMITS
     limits = torch.tensor(table[code_map], dtype=torch.float64)
-    if code_map == "linear":
+    if code_map == "linear" or (code_map == "dynamic4" and not has_signs):
         return torch.bucketize(shares.double(), limits)
     parity = int(code_map != "e4m3")
-    if code_map == "dynamic" or (code_map == "dynamic4" and has_signs):
+    if parity:
         shares = (shares.view(torch.int32) & ~3).view(torch.float32)
     shares = shares.double()
     # They differ only halfway between two codes.

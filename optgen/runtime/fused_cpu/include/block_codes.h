@@ -6,8 +6,8 @@
 
 namespace optgen {
 
-// Codes of DYNAMIC4 have 4 bits: a sign and three; or, in a block without negative numbers, four as
-// UNSIGNED4 says, and then the scale is negated. No stream has the map UNSIGNED4.
+// Codes of DYNAMIC4 have 4 bits: a sign and three; or, in a block without negative numbers, those of
+// UNSIGNED4, which are fifteenths, and then the scale is negated. No stream has the map UNSIGNED4.
 enum CodeMap { DYNAMIC, LINEAR, E4M3, DYNAMIC4, UNSIGNED4 };
 
 // Format of a stream's codes: how many elements share a scale, and which values codes stand for. If
@@ -68,26 +68,27 @@ INLINE float decoded_share(int code) {
         const int share = magnitude < 8 ? subnormal : (magnitude << 20) + E4M3_BIAS;
         return bit_cast<float>(u32(share) | (u32(code) & 0x80000000));
     }
-    if constexpr (MAP == UNSIGNED4) return code ? float(code + 1) * 0x1p-4f : 0;
+    if constexpr (MAP == UNSIGNED4) return float(code) * (1 / 15.0f);
     const int magnitude = MAP == DYNAMIC4 ? code & 7 : __builtin_abs(code);
     const u32 sign = MAP == DYNAMIC4 ? u32(code) << 28 : u32(code);
     const u32 share = u32(bit_cast<int>(float(magnitude + 1)) - FOURTH_ROOT<MAP>) << 2;
     return bit_cast<float>((magnitude ? share : 0) | (sign & 0x80000000));
 }
 
-// Returns the magnitude of the code for a share; ignores the sign of the share.
+// Returns the magnitude of the code for a share; ignores the sign of the share. A share of UNSIGNED4
+// is multiplied by 15.
 template <CodeMap MAP>
 INLINE int encoded_share(float share) {
     const int bits = bit_cast<int>(share) & 0x7fffffff, low = bit_cast<int>(ROUNDER);
     if constexpr (MAP == LINEAR) return bit_cast<int>(bit_cast<float>(bits) * 127 + ROUNDER) - low;
+    if constexpr (MAP == UNSIGNED4) return bit_cast<int>(share + ROUNDER) - low;
     if constexpr (MAP == E4M3) { // a sum rounds to a multiple of 2^-9, ties to even
         const int subnormal = bit_cast<int>(bit_cast<float>(bits) + ROUNDER * 0x1p-9f);
         const int normal = (bits - E4M3_BIAS + 0x7ffff + (bits >> 20 & 1)) >> 20;
         return bits < E4M3_SMALLEST_NORMAL ? subnormal - bit_cast<int>(ROUNDER * 0x1p-9f) : normal;
     }
-    const float number =
-        MAP == UNSIGNED4 ? share * 16 : bit_cast<float>((bits >> 2) + FOURTH_ROOT<MAP>);
-    const int magnitude = bit_cast<int>(number + ROUNDER) - (low + 1);
+    const float number = bit_cast<float>((bits >> 2) + FOURTH_ROOT<MAP>) + ROUNDER;
+    const int magnitude = bit_cast<int>(number) - (low + 1);
     return magnitude < 0 ? 0 : magnitude;
 }
 
@@ -162,7 +163,7 @@ INLINE float encode_block(const C* __restrict from, i64 n, signed char* __restri
     if constexpr (MAP == DYNAMIC4) {
         signed char single_codes[MAX_BLOCK];
         if (signs < 0) encode_signed<MAP>(from, 1 / scale, n, single_codes);
-        else encode_unsigned<UNSIGNED4>(from, 1 / scale, n, single_codes);
+        else encode_unsigned<UNSIGNED4>(from, 15 / scale, n, single_codes);
         pack(single_codes, n, codes);
         return signs < 0 ? scale : -scale;
     }
