@@ -377,9 +377,7 @@ def _magnitude_codes(shares: Tensor, code_map: str, has_signs: Tensor) -> Tensor
     return codes if code_map == "dynamic" else torch.where(has_signs, codes, shares.round_())
 
 
-def decode(
-    codes: Tensor, scales: Tensor, block_size: int, code_map: str, count: int
-) -> Tensor:
+def decode(codes: Tensor, scales: Tensor, block_size: int, code_map: str, count: int) -> Tensor:
     """Return the float32 numbers that `count` codes and the scales of their blocks stand for."""
     scales = scales[:, None]
     if code_map == "e4m3":
