@@ -230,8 +230,8 @@ def has_codes(state: State, param: Tensor) -> bool:
     """
     if param.is_complex():
         raise NotImplementedError(
-            f"{state.key} is a state of {state.width}, and a parameter is of {param.dtype}: complex "
-            "parameters take states of other dtypes"
+            f"{state.key} is a state of {state.width}, and a parameter is of {param.dtype}: "
+            "complex parameters take states of other dtypes"
         )
     return numel(param) >= state.min_elements
 

@@ -1,6 +1,7 @@
 """Steps of rules with states of 8 bits. An element is stored as a sign and the code of its share.
 
-Other formats are here too, for tests. Codes of 4 bits have no sign in blocks without negative numbers.
+Other formats are here too, for tests. Codes of 4 bits have no sign in blocks without negative
+numbers.
 
 A share is an element's magnitude, divided by the scale of its block: the scale is the largest
 magnitude there, divided by the largest share. The code is that of the nearest share in a table.
