@@ -369,10 +369,7 @@ def scales_pointer(stream: Stream) -> str:
 
 
 def codes_context(stream: Stream, may_hold_codes: bool) -> Context:
-    """Return the name of a stream's scales and its format, "" for both if it has no codes.
-
-    `start` is the index of a block's first item, a number or a byte, in the stream.
-    """
+    """Return a stream's scales and format, "" without codes, and where a block starts."""
     state = coded_state(stream) if may_hold_codes else None
     is_packed = state is not None and CODE_MAPS[state.map].bits < 8
     return {
