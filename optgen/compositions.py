@@ -70,12 +70,14 @@ def quantized(
     A step computes in float32 or wider, and a checkpoint holds float32.
 
     Args:
-        default: "8bit" or "fp8" for all of the optimizer's states that have the parameter's shape,
-            declare no dtype and do not begin as a copy of the parameter. None leaves them as they
-            are.
-        block: how many consecutive elements share a scale: 64, 128, 256 or 512; by default 256.
+        default: "8bit", "fp8" or "4bit" for all of the optimizer's states that have the parameter's
+            shape, declare no dtype and do not begin as a copy of the parameter. None leaves them as
+            they are.
+        block: how many consecutive elements share a scale: 64, 128, 256 or 512. By default 256; for
+            "4bit", 128.
         map: the values that codes of "8bit" stand for: "dynamic", which are closer together the
-            smaller they are, or "linear". Codes of "fp8" are numbers of torch.float8_e4m3fn.
+            smaller they are, or "linear". Codes of "fp8" are numbers of torch.float8_e4m3fn; those
+            of "4bit" are "dynamic4", as "dynamic" with fewer values.
         min_elements: parameters with fewer elements have these states in float32.
         **by_key: the dtypes of some states, also of modifiers, by their checkpoint keys:
             `quantized(exp_avg_sq="float32")`, or `quantized(None, exp_avg="8bit")`.

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
+from optgen.contract.quantization import CODE_MAPS
 from optgen.contract.states import AT_LEAST_FLOAT32, parts_of_limit
 from optgen.ir.algorithm import Algorithm, State
 
@@ -110,7 +111,7 @@ def _elements(state: State) -> Monomial:
 
 def _bytes_per_number(state: State, dtype: str) -> float:
     if state.is_quantized:
-        return 1 + _SCALE / state.block
+        return CODE_MAPS[state.map].bits / 8 + _SCALE / state.block
     if state.dtype == AT_LEAST_FLOAT32:
         return max(_BYTES["float32"], _BYTES[dtype])
     if state.dtype is not None:

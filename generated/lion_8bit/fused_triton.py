@@ -6,7 +6,11 @@ import triton
 import triton.language as tl
 
 from optgen.runtime.fused_triton.bucket import Bucket
-from optgen.runtime.fused_triton.device_codes import load_coded, scales_at, store_coded
+from optgen.runtime.fused_triton.device_codes import (
+    load_coded,
+    scales_at,
+    store_coded,
+)
 from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     NUMEL,
@@ -111,7 +115,9 @@ def lion_8bit_step(
     params = tl.load(entry + STREAMS * num_tensors)
     grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     exp_avgs = tl.load(entry + (STREAMS + 2) * num_tensors)
-    exp_avg_scales = scales_at(exp_avgs, tl.load(entry + NUMEL * num_tensors), start, 256)
+    exp_avg_scales = scales_at(
+        exp_avgs, tl.load(entry + NUMEL * num_tensors), start, 256, "dynamic"
+    )
     if (count == BLOCK) & ((params | grads | exp_avgs) & 15 == 0):
         lion_8bit_step_on_elements(
             at(params, start, PARAM_T, VECTOR),

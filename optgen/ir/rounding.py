@@ -6,7 +6,8 @@ is exact in float64.
 
 A quantized state is stored in blocks. Consecutive elements in memory form a block. A block is
 stored as its scale, which is the largest magnitude in it, and a code for each element. A code is a
-sign and a number c from 0 to 127, which stands for a share of the largest magnitude.
+sign and a number c, from 0 to 127 if it has 8 bits, which stands for a share of the largest
+magnitude.
 
 * "linear": the share is c / 127.
 * "dynamic": shares are closer together the smaller they are. Let L(2**e * (1 + f)) = e + f for
@@ -17,8 +18,12 @@ sign and a number c from 0 to 127, which stands for a share of the largest magni
   Such a number has 4 significant bits, and is a multiple of 2**-9. The scale is stored divided by
   448.
 
-A value gets the nearest code: c is rounded to an integer, ties to even (of c + 1 if "dynamic"; to
-an even last bit of the number if "e4m3").
+* "dynamic4": codes have 4 bits. If no value of a block has its sign bit set, a code c from 0 to 15
+  has the share c / 15. Otherwise a code is a sign and a number c from 0 to 7, with shares as in
+  "dynamic": L(u) = 4 * L((c + 1) / 8).
+
+A value gets the nearest code: c is rounded to an integer, ties to even (of c + 1 if L gives the
+shares; to an even last bit of the number if "e4m3").
 There is one exception: if no value of a block has its sign bit set, c is at least 1 for values that
 are not 0. So a mean of squares, by which a rule divides, does not become 0.
 
@@ -88,15 +93,22 @@ def quantized(values: Tensor, block_size: int, code_map: str, min_elements: int 
     blocks = torch.nn.functional.pad(flat, (0, -len(flat) % block_size)).view(-1, block_size)
     scales = blocks.abs().amax(dim=1, keepdim=True)
     shares = blocks.abs() / scales
-    not_zero = ~blocks.signbit().any(dim=1, keepdim=True) & (blocks > 0)
-    rounded = torch.copysign(nearest_shares(shares, code_map, not_zero) * scales, blocks)
+    has_signs = blocks.signbit().any(dim=1, keepdim=True)
+    nearest = nearest_shares(shares, code_map, has_signs, ~has_signs & (blocks > 0))
+    rounded = torch.copysign(nearest * scales, blocks)
     rounded = torch.where(scales < SMALLEST_SCALE, 0.0, rounded)
     rounded = torch.where(scales < TOO_LARGE_SCALE, rounded, torch.nan)
     return rounded.flatten()[: len(flat)].view(values.shape).to(torch.float32)
 
 
-def nearest_shares(shares: Tensor, code_map: str, not_zero: Tensor) -> Tensor:
-    """Return the nearest shares that codes stand for. Where `not_zero`, code 0 is left out."""
+def nearest_shares(
+    shares: Tensor, code_map: str, has_signs: Tensor, not_zero: Tensor | float = 0.0
+) -> Tensor:
+    """Return the nearest shares that codes stand for. Where `not_zero`, code 0 is left out.
+
+    `has_signs` tells whether a value of the share's block has its sign bit set.
+    """
+    not_zero = torch.as_tensor(not_zero).to(shares)
     if code_map == "linear":
         return torch.maximum((shares * 127).round(), not_zero) / 127
     if code_map == "e4m3":
@@ -104,9 +116,17 @@ def nearest_shares(shares: Tensor, code_map: str, not_zero: Tensor) -> Tensor:
         spacings = spacings.clamp(min=2.0**-9)
         nearest = (shares * 448 / spacings).round() * spacings
         return torch.maximum(nearest, not_zero * 2.0**-9) / 448
+    if code_map == "dynamic":
+        return _nearest_powers(shares, 128, not_zero)
+    in_equal_steps = torch.maximum((shares * 15).round(), not_zero) / 15
+    return torch.where(has_signs, _nearest_powers(shares, 8, not_zero), in_equal_steps)
+
+
+def _nearest_powers(shares: Tensor, levels: int, not_zero: Tensor) -> Tensor:
+    """Return the nearest shares of a dynamic map with so many codes."""
     fourth_roots = _piecewise_exp2(_piecewise_log2(shares) / 4)
-    codes_plus_1 = torch.maximum((128 * fourth_roots).round(), 1.0 + not_zero)
-    nearest = _piecewise_exp2(4 * _piecewise_log2(codes_plus_1 / 128))
+    codes_plus_1 = torch.maximum((levels * fourth_roots).round(), 1.0 + not_zero)
+    nearest = _piecewise_exp2(4 * _piecewise_log2(codes_plus_1 / levels))
     return torch.where(codes_plus_1 > 1, nearest, 0.0)
 
 

@@ -384,13 +384,13 @@ class Refused(ValueError, AssertionError):
 def check_state_by_parameter(optimizer: object) -> None:
     """Raise a TypeError for an optimizer with states that a keyed checkpoint cannot hold.
 
-    A keyed checkpoint cannot hold states of 8 bits, or states in param groups.
+    A keyed checkpoint cannot hold quantized states, or states in param groups.
     """
     group_entry = "its mode, train or eval," if isinstance(optimizer, ModeOptimizer) else ""
     rule = getattr(type(optimizer), "rule", None)
     for state in rule.quantized_states if isinstance(rule, Rule) else ():
         raise TypeError(
-            f"{type(optimizer).__name__} has the state {state.key} in 8 bits, which keyed "
+            f"{type(optimizer).__name__} has the state {state.key} in {state.width}, which keyed "
             "checkpoints cannot hold: use this optimizer without a keyed one around it"
         )
     for state in rule.group_states if isinstance(rule, Rule) else ():

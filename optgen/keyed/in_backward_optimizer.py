@@ -104,7 +104,7 @@ class InBackwardOptimizer(FusedOptimizer):
 
     Raises:
         ValueError: The groups have other parameters, or lack some.
-        TypeError: The optimizer is no class; it keeps states in its groups or in 8 bits; its rule
+        TypeError: The optimizer is no class; it keeps states in its groups or in codes; its rule
             reduces over several parameters; or its step needs a closure.
     """
 

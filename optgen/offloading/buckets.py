@@ -114,7 +114,7 @@ class HostParam:
             return None
         local = to_local(value)
         if isinstance(local, QuantizedTensor):
-            return data_ptr(local.codes), local.codes.numel(), local.codes.dtype
+            return data_ptr(local.codes), local.numel(), local.codes.dtype
         return data_ptr(local), local.numel(), local.dtype
 
     def drop(self, keys: Iterable[str]) -> None:

@@ -76,7 +76,7 @@ def _state_bytes(rule: Rule, param: Tensor, group: Mapping[str, Any]) -> Iterato
             continue
         elements = prod(state.shape_for(param, rule.rank(group)))
         if state.is_quantized and has_codes(state, param):
-            yield state.key, code_bytes(elements, state.block)
+            yield state.key, code_bytes(elements, state.block, state.map)
         else:
             dtype = dtype_of(state, param.dtype) or param.dtype
             yield state.key, elements * dtype.itemsize

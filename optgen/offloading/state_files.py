@@ -84,7 +84,7 @@ class StateFiles:
                 values.update({key: self._moved(value)})  # an assignment would write into it
 
     def _moved(self, state: Tensor) -> Tensor:
-        if (codes := getattr(state, "_memory", None)) is not None:  # of 8 bits
+        if (codes := getattr(state, "_memory", None)) is not None:  # of a quantized state
             moved: Tensor = state._with_memory(self._copied(codes))  # type: ignore[attr-defined]
             return moved
         if not is_dtensor(type(state)):

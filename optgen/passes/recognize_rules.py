@@ -2,7 +2,7 @@
 
 There are four kinds: rules that only scatter-add sparse gradients, rules that skip steps whose
 gradients are not finite, rules that scale all gradients together and then ignore their sizes, and
-rules whose kernels read codes of 8 bits.
+rules whose kernels read codes.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def skip_count(algorithm: Algorithm) -> str:
     * The rule assigns `where(finite, s, s + 1)` to one scalar state `s`, outside of branches.
     * Everything else that the rule assigns to the parameter `p` or to a state is
       `where(finite, x, p)`, for any `x`.
-    * No state has codes of 8 bits, because they change even if the same values are stored again.
+    * No state has codes, because they change even if the same values are stored again.
     * The rule is cut into sweeps, because decompositions of matrices with NaN raise errors.
     """
     if algorithm.step is None or algorithm.counter != "tensor" or algorithm.has_codes:
@@ -225,7 +225,7 @@ def widens_in_python(algorithm: Algorithm) -> bool:
 
 
 def codes_readers(algorithm: Algorithm) -> tuple[str, ...]:
-    """Return the fused lowerings that read the codes of an algorithm's states of 8 bits.
+    """Return the fused lowerings that read the codes of an algorithm's quantized states.
 
     Kernels decode whole blocks of flat tensors. So no sweep may go over rows, columns or matrices.
     """

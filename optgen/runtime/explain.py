@@ -132,7 +132,7 @@ def _view_note(batch: Batch) -> str:
 
 
 def _codes_note(rule: Rule, batch: Batch) -> str:
-    """Tell that a rule with states of 8 bits has none of them here; "" if it has one."""
+    """Tell that a rule with quantized states has none of them here; "" if it has one."""
     states = [state for state in rule.quantized_states if state.is_present(batch.group)]
     params = list(zip(batch.members, batch.seen_params or batch.members, strict=True))
     if not rule.quantized_states or any(
@@ -141,7 +141,7 @@ def _codes_note(rule: Rule, batch: Batch) -> str:
         for param, seen in params
     ):
         return ""
-    return "; no state of these parameters takes 8 bits, so `quantized` saves nothing"
+    return "; no state of these parameters is quantized, so `quantized` saves nothing"
 
 
 def _sparse_note(rule: Rule, batch: Batch) -> str:

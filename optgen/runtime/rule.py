@@ -126,7 +126,7 @@ class Rule:
     draws: bool = False  # it draws random numbers, which depend on the positions of elements
     why_uncut: str = ""  # why it is not cut into sweeps; it then has no kernels of its own
     by_matrix: bool = False  # each matrix of a parameter steps by itself, as if it were a parameter
-    codes_readers: tuple[str, ...] = ()  # fused lowerings that read its states of 8 bits
+    codes_readers: tuple[str, ...] = ()  # fused lowerings that read its quantized states
     sweeps: tuple[str, ...] = ()  # functions for its elementwise parts; only if `why_uncut`
     fused_share: float = 1.0  # of the elementwise memory traffic of a fused step: what is in sweeps
     why_no_sweeps: str = ""  # why it has no such functions, and so no fused step
@@ -183,14 +183,14 @@ class Rule:
 
     @cached_property
     def quantized_states(self) -> tuple[State, ...]:
-        """The states that hold codes of 8 bits."""
+        """The states that hold codes."""
         return tuple(state for state in self.states if state.is_quantized)
 
     def why_codes_are_not_read(self, lowering: str) -> str:
-        """Return why a lowering's kernel does not read states of 8 bits; "" if it does."""
+        """Return why a lowering's kernel does not read quantized states; "" if it does."""
         if not self.quantized_states or lowering in self.codes_readers:
             return ""
-        return "states of 8 bits in a rule on rows, columns or matrices"
+        return "quantized states in a rule on rows, columns or matrices"
 
     @cached_property
     def needs_inputs(self) -> bool:

@@ -55,8 +55,8 @@ def state(
             has 16 bits, and else the parameter's dtype; "float32", "bfloat16" or "float16". With
             one of them, a step computes in float32 or wider. For a "scalar": "float64", which None
             means too; "float32"; or "torch" for torch's own choice, which is float32, or float64 if
-            that is the default dtype. "8bit" or "fp8" for codes of 8 bits, with a float32 scale
-            for each block.
+            that is the default dtype. "8bit" or "fp8" for codes of 8 bits, or "4bit", with a
+            float32 scale for each block.
         when: the condition under which it exists: a hyperparameter, "amsgrad" or "not amsgrad"; or
             "factored", "tall" or their negations. A parameter with rows and columns is factored; it
             is tall if it has no fewer rows than columns.
@@ -65,10 +65,10 @@ def state(
         rows: False if every row changes in every step, even where a sparse gradient holds few rows.
             While such a state exists, a sparse gradient is used as a dense one.
         block: of a state of codes, the consecutive elements that share a scale: 64, 128, 256 or
-            512. The default is 256.
+            512. The default is 256; for "4bit", 128.
         map: of a state with dtype="8bit", the values that codes stand for: "dynamic", which are
             closer together the smaller they are, or "linear". "fp8" has one map, "e4m3": the values
-            of torch.float8_e4m3fn.
+            of torch.float8_e4m3fn; "4bit" has "dynamic4".
         min_elements: parameters with fewer elements have such a state in float32.
     """
     options = {"init": init, "shape": shape, "dtype": dtype, "when": when, "eager": eager}

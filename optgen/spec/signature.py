@@ -451,7 +451,7 @@ def check_quantized_options(source: Source, node: ast.Call, options: Mapping[str
     if quantization is None:
         for name, value in given.items():
             hint = f'add dtype="8bit", or remove `{name}`'
-            source.error(value, f"`{name}` is for a state of 8 bits", hint)
+            source.error(value, f"`{name}` is for a quantized state", hint)
     elif options.get("shape", "like") != "like":
         message = f'dtype="{options["dtype"]}" is for a state of the parameter\'s shape'
         source.error(

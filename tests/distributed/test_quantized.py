@@ -119,7 +119,7 @@ def _difference_and_explain(rank: int, base: Any, lowering: str) -> tuple[float,
 def test_shards_of_a_rule_on_matrices_follow_the_whole_parameter() -> None:
     for difference, explained in pair.run(_difference_and_explain, Muon, "foreach"):
         assert difference < 1e-3
-        assert "states of 8 bits in a rule on rows, columns or matrices" in explained
+        assert "quantized states in a rule on rows, columns or matrices" in explained
 
 
 def _difference_and_explain_of_clipping(rank: int, lowering: str) -> tuple[float, str]:

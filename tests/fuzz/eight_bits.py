@@ -75,10 +75,13 @@ def _round_state(expected: Expected, state: State) -> Expected:
     is_moderate = (scale > _MIN_SCALE) & (scale < _MAX_SCALE) & (scale_error < scale / 4)
     scale = torch.where(is_moderate, scale, 1.0)
     has_negative = (x < -e).any(dim=1, keepdim=True)
+    may_have_signs = ((x - e < 0) | x.signbit()).any(dim=1, keepdim=True)
+    if CODE_MAPS[state.map].bits < 8:  # such a block has other shares without signs
+        ok = ok & (has_negative | ~may_have_signs)
 
     def round_to_code(values: Tensor) -> Tensor:
         shares = (values.abs() / scale).clamp(max=1)
-        nearest = nearest_shares(shares, state.map, not_zero=torch.zeros_like(shares).bool())
+        nearest = nearest_shares(shares, state.map, has_negative)
         return torch.copysign(nearest * scale, values)
 
     code_error = e + x.abs() * scale_error / scale

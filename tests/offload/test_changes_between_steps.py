@@ -199,7 +199,7 @@ def test_a_load_that_fails_after_a_failed_pass(sim: Any) -> None:
     optimizer.close()
 
 
-@pytest.mark.parametrize("dtype", ["8bit", "fp8"])
+@pytest.mark.parametrize("dtype", ["8bit", "fp8", "4bit"])
 @pytest.mark.parametrize("mode", MODES)
 def test_states_of_8_bits_in_every_mode(mode: str, dtype: str, sim: Any) -> None:
     rule = compose("adamw", modifiers.quantized(dtype, min_elements=0))

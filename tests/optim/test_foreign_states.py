@@ -223,6 +223,11 @@ def test_codes_of_torchao_are_decoded_by_their_table_and_scales(kind: type[Codes
     optimizer.load_state_dict(packed({"exp_avg": state}))
     found = optimizer.state[param]["exp_avg"]
     torch.testing.assert_close(found, numbers.view(8, 64), rtol=1e-6, atol=0)
+    coded_param = torch.zeros(8, 64)
+    coded: Any = compose("lion", modifiers.quantized("4bit", min_elements=0))([coded_param])
+    coded.load_state_dict(packed({"exp_avg": torchao_state(kind)}))
+    coded_state, encoded = coded.state[coded_param]["exp_avg"], quantize(found, 128, "dynamic4")
+    assert torch.equal(coded_state.codes, encoded.codes)  # type: ignore[attr-defined]
 
 
 E5M2, FNUZ = torch.float8_e5m2, torch.float8_e4m3fnuz

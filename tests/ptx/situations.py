@@ -15,6 +15,7 @@ from torch import Tensor
 from benchmarks.classes import accepted_parameters
 from benchmarks.triton_catalogue import classes
 from optgen import use_lowering
+from optgen.ir.algorithm import Algorithm
 from optgen.passes.prepare_rule import add_maximize
 from optgen.spec.read_spec import read_spec
 
@@ -30,6 +31,12 @@ def rule_of(name: str) -> BuiltRule:
     path = CATALOGUE / f"{cls.lowerings.rpartition('.')[2]}.py"
     algorithm = read_spec(path)[0]
     return BuiltRule(path.read_text(encoding="utf-8"), add_maximize(algorithm), cls)
+
+
+def algorithm_of(cls: Any) -> Algorithm:
+    """Return the rule of a class of the catalogue, or of a composition."""
+    is_listed = cls.__name__ in classes()
+    return rule_of(cls.__name__).algorithm if is_listed else read_spec(cls.spec)[0]
 
 
 def accepts(cls: Any, shape: tuple[int, ...]) -> bool:
@@ -69,7 +76,7 @@ def trained(
                 grad = draw(param.shape)
                 is_sparse = cls.rule.gradient == "sparse_only"
                 param.grad = grad.to_sparse(1) if is_sparse else grad
-            inputs = extra_inputs.draw_inputs(rule_of(cls.__name__).algorithm, params, draw, number)
+            inputs = extra_inputs.draw_inputs(algorithm_of(cls), params, draw, number)
             if situation.is_scaled:
                 found_inf = torch.tensor(float(number == 0))
                 optimizer.grad_scale, optimizer.found_inf = torch.tensor(4.0), found_inf

@@ -120,7 +120,7 @@ def _read_only_mask(algorithm: Algorithm) -> list[str]:
 
 
 def _block_codes(algorithm: Algorithm, streams: Iterable[str]) -> list[str]:
-    """Declare the block size and code map of each stream, if kernels read codes of 8 bits."""
+    """Declare the block size and code map of each stream, if kernels read codes."""
     if not codes_readers(algorithm):
         return []
     no_codes = "{0, DYNAMIC}"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from optgen.contract.quantization import CODE_MAPS
 from optgen.contract.states import Condition
 from optgen.ir.algorithm import State
 from optgen.ir.kinds import Axes
@@ -150,7 +151,7 @@ class Kernels:
 
     @property
     def _has_codes(self) -> bool:
-        """Tell whether sweeps read and write codes of 8 bits."""
+        """Tell whether sweeps read and write codes."""
         return self.plan.algorithm.has_codes and has_flat_sweeps(self.plan)
 
     def _launch_types(self, streams: Sequence[Context]) -> str:
@@ -322,7 +323,7 @@ def print_loads(
 ) -> list[str]:
     """Return the lines that load a tile's streams, for a body that reads them.
 
-    With `may_hold_codes`, a stream may hold codes of 8 bits. Each tile of such a sweep has whole
+    With `may_hold_codes`, a stream may hold codes. Each tile of such a sweep has whole
     blocks of a flat tensor.
     """
     lines: list[str] = []
@@ -368,16 +369,18 @@ def scales_pointer(stream: Stream) -> str:
 
 
 def codes_context(stream: Stream, may_hold_codes: bool) -> Context:
-    """Return the name of a stream's scales and its block size; "" for both if it has no codes."""
+    """Return a stream's scales and format, "" without codes, and where a block starts."""
     state = coded_state(stream) if may_hold_codes else None
+    is_packed = state is not None and CODE_MAPS[state.map].bits < 8
     return {
+        "start": f"packed_index(start, {stream.name.upper()}_T)" if is_packed else "start",
         "scales": scales_pointer(stream) if state else "",
-        "block": state.block if state else "",
+        "codes": _code_format(state) if state else "",
     }
 
 
 def coded_state(stream: Stream) -> State | None:
-    """Return the state of a stream that may hold codes of 8 bits; None for any other stream."""
+    """Return the state of a stream that may hold codes; None for any other stream."""
     state = stream.state
     return state if state is not None and state.is_quantized else None
 

@@ -124,7 +124,7 @@ class Batch:
 
     @property
     def has_codes(self) -> bool:
-        """Tell whether a state holds codes of 8 bits."""
+        """Tell whether a state holds codes."""
         return QuantizedTensor in map(type, chain(*self.states))
 
     def tensors(self) -> Iterator[Tensor]:
@@ -308,7 +308,7 @@ def dtype_or_class(value: object) -> object:
 
 
 def codes_in_other_order(rule: Rule, batch: Batch) -> bool:
-    """Tell whether a state of 8 bits lies in another order of memory than a kernel goes over.
+    """Tell whether a quantized state lies in another order of memory than a kernel goes over.
 
     A kernel goes over memory in the parameter's order, or row by row if the rule draws random
     numbers. It cannot use a reordered copy of the state, because blocks of codes follow the state's
@@ -334,7 +334,7 @@ def codes_obstacle(rule: Rule, batch: Batch, lowering: str) -> str:
     if reason := rule.why_codes_are_not_read(lowering):
         return reason
     if codes_in_other_order(rule, batch):
-        return "states of 8 bits in another order of memory than the kernel goes over"
+        return "quantized states in another order of memory than the kernel goes over"
     return ""
 
 

@@ -264,20 +264,20 @@ def _check_reshaped_states(rule: Rule, batch: Batch) -> None:
 
 
 def _check_codes(rule: Rule, batch: Batch) -> None:
-    """Raise an error for states of 8 bits that the rule does not declare, or that need autograd."""
+    """Raise an error for quantized states that the rule does not declare, or that need autograd."""
     for state, column in zip(rule.states, batch.states, strict=True):
         for value in column:
             if not isinstance(value, QuantizedTensor):
                 continue
             if not state.is_quantized or (value.block, value.map) != (state.block, state.map):
                 raise RuntimeError(
-                    f"{state.key} has codes of 8 bits in blocks of {value.block}, map "
+                    f"{state.key} has codes in blocks of {value.block}, map "
                     f"{value.map!r}, which this optimizer does not declare: load a checkpoint, "
                     "which holds float32"
                 )
             if batch.group.get("differentiable"):
                 raise RuntimeError(
-                    f"{state.key} has codes of 8 bits, which autograd cannot follow: set "
+                    f"{state.key} has codes, which autograd cannot follow: set "
                     "differentiable=False, or min_elements to more than the parameters have"
                 )
 

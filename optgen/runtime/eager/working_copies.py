@@ -38,7 +38,7 @@ _dtype = attrgetter("dtype")
 def has_several_dtypes(rule: Rule, batch: Batch) -> bool:
     """Tell whether parameters, gradients, and states made in the parameters' dtype differ in dtype.
 
-    If the rule widens, its generated code converts dtypes, but not codes of 8 bits.
+    If the rule widens, its generated code converts dtypes, but not codes.
     """
     if rule.widens:
         return batch.has_codes

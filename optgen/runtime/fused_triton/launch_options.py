@@ -13,7 +13,7 @@ TAIL = 256
 """Elements per iteration of a block that is short, or whose streams are not aligned."""
 
 TAIL_WITH_CODES = 512
-"""TAIL for streams with codes of 8 bits: the largest number of elements that share a scale."""
+"""TAIL for streams with codes: the largest number of elements that share a scale."""
 
 MAX_LINE_SUMS = 2
 """Sums of rows and of columns that fit into registers beside 16 elements of a tile per thread."""

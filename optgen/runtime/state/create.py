@@ -230,8 +230,8 @@ def has_codes(state: State, param: Tensor) -> bool:
     """
     if param.is_complex():
         raise NotImplementedError(
-            f"{state.key} is a state of 8 bits, and a parameter is of {param.dtype}: complex "
-            "parameters take states of other dtypes"
+            f"{state.key} is a state of {state.width}, and a parameter is of {param.dtype}: "
+            "complex parameters take states of other dtypes"
         )
     return numel(param) >= state.min_elements
 
@@ -349,7 +349,7 @@ def _initial_value(
 
 
 def quantize(values: Tensor, block: int, code_map: str) -> Tensor:
-    """Return a tensor in 8 bits; a DTensor with its local tensors in 8 bits."""
+    """Return a quantized tensor; a DTensor with quantized local tensors."""
     if not is_dtensor(type(values)):
         return QuantizedTensor.zeros_like(values, block, code_map).quantize_(values)
     local = local_tensor(values)
@@ -357,7 +357,7 @@ def quantize(values: Tensor, block: int, code_map: str) -> Tensor:
 
 
 def quantized_zeros(like: Tensor, block: int, code_map: str) -> Tensor:
-    """Return zeros like a tensor or a DTensor, in 8 bits."""
+    """Return quantized zeros like a tensor or a DTensor."""
     if not is_dtensor(type(like)):
         return QuantizedTensor.zeros_like(like, block, code_map)
     return _sharded(like, QuantizedTensor.zeros_like(local_tensor(like), block, code_map))

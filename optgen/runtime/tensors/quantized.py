@@ -15,6 +15,11 @@ For the map "e4m3", a code is a number of float8_e4m3fn, with its sign in the to
 such number is 448, so the scale is the largest magnitude divided by 448. The codes are those of
 OptimStateFp8 in torchao.optim.
 
+For the map "dynamic4", codes have 4 bits, and two of them share a byte: the first has the high
+bits. Beside a sign, there are 8 shares as those of "dynamic". In a block without negative numbers,
+such as one of a mean of squares, all 4 bits are c, the share is c / 15, and the scale is stored
+negated. No byte belongs to two blocks, because blocks have even numbers of elements.
+
 A number gets the nearest code. In a block without negative numbers, numbers that are not 0 get at
 least code 1, so that a rule can divide by them.
 
@@ -46,13 +51,11 @@ _MEMORY_FUNCTIONS = frozenset(
         "numel",
         "nelement",
         "size",
-        "stride",
         "dim",
         "ndimension",
         "storage_offset",
         "untyped_storage",
         "element_size",
-        "is_contiguous",
         "is_inference",
         "is_neg",
         "is_conj",
@@ -68,6 +71,8 @@ _MEMORY_FUNCTIONS = frozenset(
         "_has_symbolic_sizes_strides",
     ]
 )
+# Names of functions that ask about strides. Packed codes do not have those of their elements.
+_STRIDE_FUNCTIONS = frozenset({"stride", "is_contiguous"})
 # Names of attributes that are tensors of numbers.
 _NUMBER_ATTRIBUTES = frozenset({"data", "T", "H", "mT", "mH", "real", "imag"})
 # Names of functions that copy or move codes.
@@ -75,29 +80,33 @@ _COPYING_FUNCTIONS = frozenset({"clone", "cpu", "cuda", "pin_memory", "share_mem
 
 
 class QuantizedTensor(Tensor):
-    """A tensor of codes of 8 bits; any computation sees the float32 numbers that codes stand for.
+    """A tensor of codes of 8 or 4 bits; computations see the float32 numbers that they stand for.
 
     An operation in place, such as `copy_` or `mul_`, encodes its result. `dequantize` returns the
-    numbers, and `clone`, `cpu` and `cuda` keep the codes. The dtype is int8, that of the codes.
+    numbers, and `clone`, `cpu` and `cuda` keep the codes. The dtype is int8, that of the memory.
     """
 
     block: int  # the elements that share a scale
     map: str  # from codes to shares of their scale: a key of `CODE_MAPS`
     _memory: Tensor  # the codes, then the scales
+    _layout: Tensor  # without memory; its strides are those of the elements
 
     @classmethod
     def _over(
         cls, memory: Tensor, size: Sequence[int], stride: Sequence[int], block: int, code_map: str
     ) -> QuantizedTensor:
         """Return a tensor over memory that holds codes, then scales."""
-        tensor = Tensor._make_subclass(cls, memory.as_strided(size, stride))
+        is_packed = CODE_MAPS[code_map].bits < 8  # then memory has no byte for each element
+        memory_stride = [0] * len(size) if is_packed else stride
+        tensor = Tensor._make_subclass(cls, memory.as_strided(size, memory_stride))
         tensor._memory, tensor.block, tensor.map = memory, block, code_map
+        tensor._layout = torch.empty_strided(size, stride, dtype=torch.int8, device="meta")
         return tensor
 
     @classmethod
     def zeros_like(cls, like: Tensor, block: int, code_map: str) -> QuantizedTensor:
         """Return zeros with the shape of a tensor, and with its strides if it is dense."""
-        num_bytes = code_bytes(like.numel(), block)
+        num_bytes = code_bytes(like.numel(), block, code_map)
         memory = torch.zeros(num_bytes, dtype=torch.int8, device=like.device)
         stride = torch.empty_like(like, device="meta").stride()
         return cls._over(memory, like.shape, stride, block, code_map)
@@ -109,19 +118,26 @@ class QuantizedTensor(Tensor):
 
     @property
     def codes(self) -> Tensor:
-        """The codes, an int8 tensor over the same memory."""
+        """The codes, an int8 tensor over the same memory; flat if they lie in pairs."""
+        if CODE_MAPS[self.map].bits < 8:
+            return self._memory[: _bytes_of_codes(self.numel(), self.map)]
         return self._memory.as_strided(self.size(), self.stride())
 
     @property
     def scales(self) -> Tensor:
-        """The scales of the blocks, a float32 tensor over the same memory."""
-        return self._memory[_padded(self.numel()) :].view(torch.float32)
+        """The scales of the blocks, a float32 tensor over the same memory.
+
+        If codes have 4 bits, a block without negative numbers has a negative scale.
+        """
+        first = _padded(_bytes_of_codes(self.numel(), self.map))
+        return self._memory[first:].view(torch.float32)
 
     @torch.no_grad()
     def dequantize(self) -> Tensor:
         """Return the numbers, a new float32 tensor."""
-        codes = self._memory[: self.numel()]
-        numbers = decode(codes, self.scales, self.block, self.map)
+        count = self.numel()
+        codes = self._memory[: _bytes_of_codes(count, self.map)]
+        numbers = decode(codes, self.scales, self.block, self.map, count)
         return numbers.as_strided(self.size(), self.stride())
 
     @torch.no_grad()
@@ -137,13 +153,13 @@ class QuantizedTensor(Tensor):
             values = converted.copy_(values)
         numbers = values.detach().as_strided((count,), (1,))
         codes, scales = encode(numbers, self.block, self.map)
-        self._memory[:count].copy_(codes)
+        self._memory[: codes.numel()].copy_(codes)
         self.scales.copy_(scales)
         return self
 
     def view_codes(self, size: Sequence[int]) -> QuantizedTensor:
         """Return a quantized view in another shape; raise a `RuntimeError` if there is none."""
-        view = self.codes.view(size)
+        view = self._layout.view(size)
         return self._over(self._memory, view.shape, view.stride(), self.block, self.map)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> QuantizedTensor:
@@ -172,9 +188,13 @@ class QuantizedTensor(Tensor):
         return apply_to_numbers(func, types, args, kwargs or {})
 
 
-def code_bytes(count: int, block: int) -> int:
+def code_bytes(count: int, block: int, code_map: str) -> int:
     """Return the bytes of the codes and scales of so many elements."""
-    return _padded(count) + 4 * -(-count // block) if count else 0
+    return _padded(_bytes_of_codes(count, code_map)) + 4 * -(-count // block) if count else 0
+
+
+def _bytes_of_codes(count: int, code_map: str) -> int:
+    return -(-count * CODE_MAPS[code_map].bits // 8)
 
 
 def apply_to_numbers(
@@ -189,11 +209,15 @@ def apply_to_numbers(
         return args[0].quantize_(_numbers_for_data(args[0], args[1]))
     if _asks_memory(func):
         return call_ignoring_overrides(func, types, args, kwargs)
+    if name in _STRIDE_FUNCTIONS:
+        layout = getattr(args[0], "_layout", None)  # a DTensor has strides of its own
+        asked = args if layout is None else (layout, *args[1:])
+        return call_ignoring_overrides(func, types, asked, kwargs)
     if _keeps_codes(name, args, kwargs):
         memory = getattr(args[0]._memory, name)(*args[1:], **kwargs)
         return args[0]._with_memory(memory)
     if _holds_codes(kwargs.get("out")):
-        raise TypeError("a tensor of 8 bits cannot be `out`: copy the result into it")
+        raise TypeError("a quantized tensor cannot be `out`: copy the result into it")
     values = _with_numbers(args)
     result = func(*values, **{key: _with_numbers(value) for key, value in kwargs.items()})
     if _is_in_place(name):
@@ -238,7 +262,7 @@ def _numbers_for_data(tensor: QuantizedTensor, values: Tensor) -> Tensor:
     """Return the numbers to assign to `tensor.data`; raise a RuntimeError for another device."""
     if values.device != tensor.device:
         raise RuntimeError(
-            f"the data of a tensor of 8 bits stays on {tensor.device}: put a new tensor, "
+            f"the data of a quantized tensor stays on {tensor.device}: put a new tensor, "
             "`tensor.to(device)`, into the state"
         )
     numbers: Tensor = to_numbers(values)
@@ -306,43 +330,77 @@ _ROOT_OFFSET = _ONE - (_ONE >> 2)  # the bits of a fourth root, less a quarter o
 
 
 def encode(numbers: Tensor, block_size: int, code_map: str) -> tuple[Tensor, Tensor]:
-    """Return the int8 codes of a flat float32 tensor, and the float32 scales of its blocks."""
+    """Return the int8 codes of a flat float32 tensor, and the float32 scales of its blocks.
+
+    Codes of 4 bits are in pairs; an odd last one is followed by a code of 0.
+    """
     count = numbers.numel()
     blocks = pad(numbers, (0, -count % block_size)).view(-1, block_size)
     magnitudes = blocks.abs()
     largest = magnitudes.amax(dim=1, keepdim=True) if count else blocks.new_zeros((0, 1))
     are_in_range = (largest >= SMALLEST_SCALE) & (largest < TOO_LARGE_SCALE)
     scales = largest / CODE_MAPS[code_map].largest
-    min_code_is_1 = ~blocks.signbit().any(dim=1, keepdim=True) & (blocks > 0)
-    shares = magnitudes.mul_(torch.where(are_in_range, scales, 1.0).reciprocal_())
-    if code_map == "e4m3":
-        magnitude_codes = shares.to(torch.float8_e4m3fn).view(torch.int8)
-        codes = torch.maximum(magnitude_codes, min_code_is_1) - 128 * blocks.signbit()
+    has_signs = blocks.signbit().any(dim=1, keepdim=True)
+    min_code_is_1 = ~has_signs & (blocks > 0)
+    inverses = torch.where(are_in_range, scales, 1.0).reciprocal_()
+    if code_map == "dynamic4":  # a number times the inverse is c or the share
+        inverses = torch.where(has_signs, inverses, 15 / torch.where(are_in_range, scales, 1.0))
+    shares = magnitudes.mul_(inverses)
+    codes = torch.maximum(_magnitude_codes(shares, code_map, has_signs), min_code_is_1)
+    if code_map == "dynamic4":
+        codes = codes + 8 * blocks.signbit()
+        scales = torch.where(has_signs, scales, -scales)
+    elif code_map == "e4m3":
+        codes = codes - 128 * blocks.signbit()
     else:
-        if code_map == "linear":
-            codes = shares.mul_(127).round_()
-        else:
-            roots = (shares.view(torch.int32) >> 2).add_(_ROOT_OFFSET).view(torch.float32)
-            codes = roots.mul_(128).round_().sub_(1).clamp_(0, 127)
-        codes = torch.maximum(codes, min_code_is_1).copysign_(blocks)
-    codes = torch.where(are_in_range, codes, 0.0).to(torch.int8)
+        codes = codes.copysign(blocks)
+    codes = torch.where(are_in_range, codes, 0.0).to(torch.int8).view(-1)
+    if CODE_MAPS[code_map].bits == 4:
+        pairs = codes[: count + count % 2].view(-1, 2)
+        codes = pairs[:, 0] << 4 | pairs[:, 1]
     are_finite = largest < TOO_LARGE_SCALE
     stored_scales = torch.where(are_in_range, scales, torch.where(are_finite, 0.0, torch.nan))
-    return codes.view(-1)[:count], stored_scales.view(-1)
+    return codes[: _bytes_of_codes(count, code_map)], stored_scales.view(-1)
 
 
-def decode(codes: Tensor, scales: Tensor, block_size: int, code_map: str) -> Tensor:
-    """Return the float32 numbers that codes and the scales of their blocks stand for."""
-    count = codes.numel()
+def _magnitude_codes(shares: Tensor, code_map: str, has_signs: Tensor) -> Tensor:
+    """Return the codes of shares without their signs; overwrite the shares.
+
+    In blocks of "dynamic4" without negative numbers, shares are multiplied by 15.
+    """
+    if code_map == "e4m3":
+        return shares.to(torch.float8_e4m3fn).view(torch.int8)
+    if code_map == "linear":
+        return shares.mul_(127).round_()
+    roots = (shares.view(torch.int32) >> 2).add_(_ROOT_OFFSET).view(torch.float32)
+    codes = roots.mul_(128 if code_map == "dynamic" else 8).round_().sub_(1).clamp_(min=0)
+    return codes if code_map == "dynamic" else torch.where(has_signs, codes, shares.round_())
+
+
+def decode(codes: Tensor, scales: Tensor, block_size: int, code_map: str, count: int) -> Tensor:
+    """Return the float32 numbers that `count` codes and the scales of their blocks stand for."""
+    scales = scales[:, None]
     if code_map == "e4m3":
         codes = codes.view(torch.float8_e4m3fn)
-    numbers = pad(codes.to(torch.float32), (0, -count % block_size)).view(-1, block_size)
+    elif code_map == "dynamic4":
+        codes = torch.stack([codes >> 4 & 15, codes & 15], dim=-1).view(-1)
+    numbers = pad(codes.to(torch.float32), (0, -len(codes) % block_size)).view(-1, block_size)
     if code_map == "e4m3":
         shares = numbers
     elif code_map == "linear":
         shares = numbers.mul_(1 / 127)
+    elif code_map == "dynamic":
+        shares = _fourth_powers(numbers.abs(), 128).copysign_(numbers)
     else:
-        roots = (numbers.abs() + 1).div_(128).view(torch.int32)
-        shares = ((roots - _ROOT_OFFSET) << 2).view(torch.float32)
-        shares = torch.where(numbers == 0, 0.0, shares).copysign_(numbers)
-    return shares.mul_(scales[:, None]).view(-1)[:count]
+        is_negative = numbers >= 8
+        with_signs = _fourth_powers(numbers - 8 * is_negative, 8)
+        with_signs = torch.where(is_negative, -with_signs, with_signs)
+        shares, scales = torch.where(scales < 0, numbers * (1 / 15), with_signs), scales.abs()
+    return shares.mul_(scales).view(-1)[:count]
+
+
+def _fourth_powers(codes: Tensor, levels: int) -> Tensor:
+    """Return the shares of codes of 0 and more in a dynamic map."""
+    roots = (codes + 1).div_(levels).view(torch.int32)
+    shares = ((roots - _ROOT_OFFSET) << 2).view(torch.float32)
+    return torch.where(codes == 0, 0.0, shares)

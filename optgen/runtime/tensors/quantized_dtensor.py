@@ -1,4 +1,4 @@
-"""A DTensor whose local tensors hold codes of 8 bits. Import it only where a DTensor exists."""
+"""A DTensor whose local tensors hold codes. Import it only where a DTensor exists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from optgen.runtime.torch_private import local_tensor
 
 
 class QuantizedDTensor(DTensor):
-    """A sharded tensor of 8 bits; any computation sees a DTensor of float32 numbers.
+    """A sharded tensor of codes; any computation sees a DTensor of float32 numbers.
 
     An operation in place encodes its result. `full_tensor`, `to_local` and `redistribute` return
     numbers, and `clone` keeps the codes. The dtype is int8, that of the codes.
@@ -40,7 +40,7 @@ class QuantizedDTensor(DTensor):
         """Encode the values of a DTensor with the same placements."""
         if not (is_dtensor(type(values)) and same_sharding(self, values)):
             raise RuntimeError(
-                f"a state of 8 bits is a {placement_text(self)}, and cannot hold a "
+                f"a quantized state is a {placement_text(self)}, and cannot hold a "
                 f"{placement_text(values)}: give the values the placements of the state"
             )
         self._local_tensor.quantize_(to_numbers(local_tensor(values)))
@@ -60,7 +60,7 @@ class QuantizedDTensor(DTensor):
 
     def _refuse_checkpoint(self, *_: Any) -> NoReturn:
         raise TypeError(
-            "a sharded state of 8 bits is not saved by itself: save the optimizer's "
+            "a sharded quantized state is not saved by itself: save the optimizer's "
             "`state_dict()`, or `dequantize()` of the state"
         )
 

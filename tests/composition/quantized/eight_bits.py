@@ -14,7 +14,7 @@ from optgen.contract.quantization import QUANTIZATIONS
 from optgen.runtime.tensors.quantized import QuantizedTensor
 from optgen.verification.references.eight_bits import round_to_8_bits
 
-SHAPES = ((40, 33), (130,), (20, 4, 3, 3), (7,))
+SHAPES = ((40, 33), (129,), (20, 4, 3, 3), (7,))
 """The last has fewer than `MIN_ELEMENTS` elements, so its states are not quantized."""
 MIN_ELEMENTS = 100
 BLOCK = 64

@@ -91,7 +91,7 @@ def test_a_parameter_can_change_its_memory_order(chain: tuple[Any, ...]) -> None
         optimizers[0].step()
         with use_lowering("forloop"):
             optimizers[1].step()
-    assert "states of 8 bits in another order of memory" in optgen.explain(optimizers[0])
+    assert "quantized states in another order of memory" in optgen.explain(optimizers[0])
     assert difference([param], [unchanged]) < 1e-6
 
 
@@ -153,7 +153,7 @@ def test_a_rule_with_random_numbers_refuses_codes_in_another_memory_order() -> N
     cls: Any = quantized_class(compose("adamw", modifiers.stochastic_rounding))
     optimizer = cls([param], fused=True)
     param.grad = torch.ones_like(param)
-    with pytest.raises(RuntimeError, match="states of 8 bits in another order of memory"):
+    with pytest.raises(RuntimeError, match="quantized states in another order of memory"):
         optimizer.step()
 
 

@@ -55,6 +55,8 @@ CASES = [
     ("SGD", "dynamic"),
     ("AdamW", "e4m3"),
     ("SGD", "e4m3"),
+    ("AdamW", "dynamic4"),
+    ("SGD", "dynamic4"),
 ]
 
 

@@ -14,7 +14,7 @@ from optgen.contract.quantization import BLOCKS, CODE_MAPS
 from optgen.ir.rounding import quantized
 from optgen.runtime.state.create import quantize
 from optgen.runtime.tensors.quantized import QuantizedTensor
-from optgen.verification.references.eight_bits import SHARES, round_to_8_bits
+from optgen.verification.references.eight_bits import SHARES, UNSIGNED_SHARES, round_to_8_bits
 
 BLOCKS_AND_MAPS = list(product((64, 512), CODE_MAPS))
 
@@ -61,13 +61,32 @@ def test_every_code_is_used_and_read_back(code_map: str) -> None:
     values = 3.0 * torch.cat([shares, -shares])
     tensor = quantize(values, 256, code_map)
     assert isinstance(tensor, QuantizedTensor)
-    negative = (code - 128 if code_map == "e4m3" else -code for code in range(len(shares)))
-    assert tensor.codes.tolist() == [*range(len(shares)), *negative]
+    if code_map == "dynamic4":
+        assert tensor.codes.view(torch.uint8).tolist() == [
+            16 * code + code + 1 for code in range(0, 16, 2)
+        ]
+    else:
+        negative = (code - 128 if code_map == "e4m3" else -code for code in range(len(shares)))
+        assert tensor.codes.tolist() == [*range(len(shares)), *negative]
     torch.testing.assert_close(tensor.dequantize(), values, rtol=3e-7, atol=0)
     largest = torch.tensor(3.0) * shares[-1]
     torch.testing.assert_close(tensor.dequantize()[len(shares) - 1], largest, rtol=2e-7, atol=0)
-    assert len({*SHARES[code_map]}) == len(shares) >= 127
+    assert len({*SHARES[code_map]}) == len(shares) >= (8 if code_map == "dynamic4" else 127)
     assert SHARES[code_map] == sorted(SHARES[code_map])
+
+
+def test_codes_of_4_bits_use_16_shares_in_a_block_without_negative_numbers() -> None:
+    shares = torch.tensor(UNSIGNED_SHARES["dynamic4"])
+    tensor = quantize(torch.cat([3.0 * shares, -shares, torch.ones(33)]), 64, "dynamic4")
+    assert isinstance(tensor, QuantizedTensor)
+    assert tensor.scales.tolist() == [3.0, -1.0]
+    tensor = quantize(3.0 * torch.cat([shares, shares[:1]]), 64, "dynamic4")
+    assert isinstance(tensor, QuantizedTensor)
+    pairs = [16 * code + code + 1 for code in range(0, 16, 2)]
+    assert tensor.codes.view(torch.uint8).tolist() == [*pairs, 0]
+    assert tensor.scales.tolist() == [-3.0]
+    torch.testing.assert_close(tensor.dequantize()[:-1], 3.0 * shares, rtol=3e-7, atol=0)
+    assert len({*UNSIGNED_SHARES["dynamic4"]}) == 16
 
 
 def test_nan_and_infinity_make_only_their_own_block_nan() -> None:
@@ -176,3 +195,6 @@ def test_codes_take_a_quarter_of_float32s_memory() -> None:
         tensor = quantize(random_values(100_000), block, "dynamic")
         assert tensor.nbytes == tensor.untyped_storage().nbytes()
         assert tensor.nbytes <= (0.27 if block > 64 else 0.28) * 4 * 100_000
+        packed = quantize(random_values(100_001), block, "dynamic4")
+        assert packed.nbytes == packed.untyped_storage().nbytes()
+        assert packed.nbytes <= (0.5 + 4 / block) * 100_001 + 68

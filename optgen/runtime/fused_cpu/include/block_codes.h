@@ -1,12 +1,14 @@
-// Streams of codes: an int8 code for each element, and a float32 scale for each block of elements.
-// The scales stand behind the codes, at a multiple of 64 bytes. A code stands for a share: an
-// element divided by its block's scale. The format is that of runtime/tensors/quantized.py, to
+// Streams of codes: one or half a byte for each element, and a float32 scale for each block of
+// elements. The scales stand behind the codes, at a multiple of 64 bytes. A code stands for a share:
+// an element divided by its block's scale. The format is that of runtime/tensors/quantized.py, to
 // the bit.
 #include "optgen/runtime/fused_cpu/include/dtypes.h"
 
 namespace optgen {
 
-enum CodeMap { DYNAMIC, LINEAR, E4M3 };
+// Codes of DYNAMIC4 have 4 bits: a sign and three; or, in a block without negative numbers, those of
+// UNSIGNED4, which are fifteenths, and then the scale is negated. No stream has the map UNSIGNED4.
+enum CodeMap { DYNAMIC, LINEAR, E4M3, DYNAMIC4, UNSIGNED4 };
 
 // Format of a stream's codes: how many elements share a scale, and which values codes stand for. If
 // a stream never has codes, `block` is 0.
@@ -23,9 +25,15 @@ constexpr bool HAS_CODES = [] {
     return false;
 }();
 
+// Largest number of elements of a block.
+constexpr i64 MAX_BLOCK = 512;
+// Base 2 logarithm of the number of shares of a dynamic map.
+template <CodeMap MAP>
+constexpr int SHARE_BITS = MAP == DYNAMIC4 ? 3 : 7;
 // The fourth root of a share is computed from the share's bits, as in quantized.py: a quarter of
-// these bits, plus this number, are the bits of 128 times the root.
-constexpr int FOURTH_ROOT = 0x3f800000 - (0x3f800000 >> 2) + (7 << 23);
+// these bits, plus this number, are the bits of the root times the number of shares.
+template <CodeMap MAP>
+constexpr int FOURTH_ROOT = 0x3f800000 - (0x3f800000 >> 2) + (SHARE_BITS<MAP> << 23);
 // Blocks with scales below SMALLEST_SCALE become zeros, and from TOO_LARGE_SCALE on NaN.
 constexpr float SMALLEST_SCALE = 0x1p-100f, TOO_LARGE_SCALE = 0x1p126f;
 // The sum of this number and a small number has the nearest integer, ties to even, in its low bits.
@@ -39,10 +47,13 @@ constexpr int E4M3_BIAS = 120 << 23, E4M3_SMALLEST_NORMAL = 0x3c800000;
 template <CodeMap MAP>
 constexpr float LARGEST_SHARE = MAP == E4M3 ? 448.0f : 1.0f;
 
+// Returns the bytes of n codes.
+inline i64 code_bytes(CodeMap map, i64 n) { return map == DYNAMIC4 ? (n + 1) / 2 : n; }
+
 // Returns the address of the scale of the block that begins at element `first`.
-template <class T>
+template <CodeMap MAP, class T>
 inline float* scale_at(T* stream, i64 elements, i64 first, i64 block) {
-    const i64 codes = (elements + 63) & ~63LL;
+    const i64 codes = rounded_up(code_bytes(MAP, elements), 64);
     char* const at = reinterpret_cast<char*>(const_cast<signed char*>(stream)) + codes;
     return reinterpret_cast<float*>(at) + first / block;
 }
@@ -57,24 +68,44 @@ INLINE float decoded_share(int code) {
         const int share = magnitude < 8 ? subnormal : (magnitude << 20) + E4M3_BIAS;
         return bit_cast<float>(u32(share) | (u32(code) & 0x80000000));
     }
-    const int magnitude = __builtin_abs(code);
-    const u32 share = u32(bit_cast<int>(float(magnitude + 1)) - FOURTH_ROOT) << 2;
-    return bit_cast<float>((magnitude ? share : 0) | (u32(code) & 0x80000000));
+    if constexpr (MAP == UNSIGNED4) return float(code) * (1 / 15.0f);
+    const int magnitude = MAP == DYNAMIC4 ? code & 7 : __builtin_abs(code);
+    const u32 sign = MAP == DYNAMIC4 ? u32(code) << 28 : u32(code);
+    const u32 share = u32(bit_cast<int>(float(magnitude + 1)) - FOURTH_ROOT<MAP>) << 2;
+    return bit_cast<float>((magnitude ? share : 0) | (sign & 0x80000000));
 }
 
-// Returns the magnitude of the code for a share; ignores the sign of the share.
+// Returns the magnitude of the code for a share; ignores the sign of the share. A share of UNSIGNED4
+// is multiplied by 15.
 template <CodeMap MAP>
 INLINE int encoded_share(float share) {
     const int bits = bit_cast<int>(share) & 0x7fffffff, low = bit_cast<int>(ROUNDER);
     if constexpr (MAP == LINEAR) return bit_cast<int>(bit_cast<float>(bits) * 127 + ROUNDER) - low;
+    if constexpr (MAP == UNSIGNED4) return bit_cast<int>(share + ROUNDER) - low;
     if constexpr (MAP == E4M3) { // a sum rounds to a multiple of 2^-9, ties to even
         const int subnormal = bit_cast<int>(bit_cast<float>(bits) + ROUNDER * 0x1p-9f);
         const int normal = (bits - E4M3_BIAS + 0x7ffff + (bits >> 20 & 1)) >> 20;
         return bits < E4M3_SMALLEST_NORMAL ? subnormal - bit_cast<int>(ROUNDER * 0x1p-9f) : normal;
     }
-    const float number = bit_cast<float>((bits >> 2) + FOURTH_ROOT) + ROUNDER;
+    const float number = bit_cast<float>((bits >> 2) + FOURTH_ROOT<MAP>) + ROUNDER;
     const int magnitude = bit_cast<int>(number) - (low + 1);
     return magnitude < 0 ? 0 : magnitude;
+}
+
+// Reads n codes of 4 bits. The first of a byte has the high bits.
+INLINE void unpack(const signed char* __restrict pairs, i64 n, signed char* __restrict codes) {
+    for (i64 i = 0; i < n / 2; ++i) {
+        codes[2 * i] = pairs[i] >> 4 & 15;
+        codes[2 * i + 1] = pairs[i] & 15;
+    }
+    if (n % 2) codes[n - 1] = pairs[n / 2] >> 4 & 15;
+}
+
+// Writes n codes of 4 bits; behind an odd last one, a code of 0.
+INLINE void pack(signed char* __restrict codes, i64 n, signed char* __restrict pairs) {
+    if (n % 2) codes[n] = 0;
+    for (i64 i = 0; i < (n + 1) / 2; ++i)
+        pairs[i] = static_cast<signed char>(codes[2 * i] << 4 | codes[2 * i + 1]);
 }
 
 template <CodeMap MAP, class C>
@@ -83,13 +114,22 @@ INLINE void decode_block(
     for (i64 i = 0; i < n; ++i) to[i] = C(decoded_share<MAP>(codes[i]) * scale);
 }
 
+template <class C>
+INLINE void decode_pairs(const signed char* pairs, float scale, i64 n, C* __restrict to) {
+    signed char codes[MAX_BLOCK];
+    unpack(pairs, n, codes);
+    if (scale < 0) decode_block<UNSIGNED4>(codes, -scale, n, to);
+    else decode_block<DYNAMIC4>(codes, scale, n, to);
+}
+
 template <CodeMap MAP, class C>
 INLINE void encode_signed(
     const C* __restrict from, float inverse_scale, i64 n, signed char* __restrict codes) {
     for (i64 i = 0; i < n; ++i) {
         const float number = float(from[i]);
         const int magnitude = encoded_share<MAP>(number * inverse_scale);
-        const int negative = MAP == E4M3 ? magnitude - 128 : -magnitude;
+        const int negative =
+            MAP == E4M3 ? magnitude - 128 : MAP == DYNAMIC4 ? magnitude + 8 : -magnitude;
         codes[i] = static_cast<signed char>(bit_cast<int>(number) < 0 ? negative : magnitude);
     }
 }
@@ -117,8 +157,15 @@ INLINE float encode_block(const C* __restrict from, i64 n, signed char* __restri
     }
     const float magnitude = bit_cast<float>(largest), scale = magnitude / LARGEST_SHARE<MAP>;
     if (!(magnitude >= SMALLEST_SCALE && magnitude < TOO_LARGE_SCALE)) {
-        for (i64 i = 0; i < n; ++i) codes[i] = 0;
+        for (i64 i = 0; i < code_bytes(MAP, n); ++i) codes[i] = 0;
         return magnitude < SMALLEST_SCALE ? 0 : __builtin_nanf("");
+    }
+    if constexpr (MAP == DYNAMIC4) {
+        signed char single_codes[MAX_BLOCK];
+        if (signs < 0) encode_signed<MAP>(from, 1 / scale, n, single_codes);
+        else encode_unsigned<UNSIGNED4>(from, 15 / scale, n, single_codes);
+        pack(single_codes, n, codes);
+        return signs < 0 ? scale : -scale;
     }
     if (signs < 0) encode_signed<MAP>(from, 1 / scale, n, codes);
     else encode_unsigned<MAP>(from, 1 / scale, n, codes);
@@ -129,9 +176,12 @@ INLINE float encode_block(const C* __restrict from, i64 n, signed char* __restri
 template <CodeMap MAP, class C>
 NOINLINE void read_codes(const void* stream, i64 elements, i64 block, i64 first, i64 n, C* to) {
     const signed char* const codes = static_cast<const signed char*>(stream);
-    const float* scale = scale_at(codes, elements, first, block);
-    for (i64 i = 0; i < n; i += block, ++scale)
-        decode_block<MAP>(codes + first + i, *scale, n - i < block ? n - i : block, to + i);
+    const float* scale = scale_at<MAP>(codes, elements, first, block);
+    for (i64 i = 0; i < n; i += block, ++scale) {
+        const signed char* const at = codes + code_bytes(MAP, first + i);
+        if constexpr (MAP == DYNAMIC4) decode_pairs(at, *scale, min(n - i, block), to + i);
+        else decode_block<MAP>(at, *scale, min(n - i, block), to + i);
+    }
 }
 
 // Encodes n numbers as elements first, first + 1, ... of a stream: whole blocks, except for the
@@ -139,9 +189,10 @@ NOINLINE void read_codes(const void* stream, i64 elements, i64 block, i64 first,
 template <CodeMap MAP, class C>
 NOINLINE void write_codes(const C* from, void* stream, i64 elements, i64 block, i64 first, i64 n) {
     signed char* const codes = static_cast<signed char*>(stream);
-    float* scale = scale_at(codes, elements, first, block);
+    float* scale = scale_at<MAP>(codes, elements, first, block);
     for (i64 i = 0; i < n; i += block, ++scale)
-        *scale = encode_block<MAP>(from + i, n - i < block ? n - i : block, codes + first + i);
+        *scale = encode_block<MAP>(
+            from + i, min(n - i, block), codes + code_bytes(MAP, first + i));
 }
 
 template <CodeMap MAP>
@@ -154,6 +205,7 @@ template <class F>
 void with_map(CodeMap map, F function) {
     if (map == LINEAR) function(Constant<LINEAR>{});
     else if (map == E4M3) function(Constant<E4M3>{});
+    else if (map == DYNAMIC4) function(Constant<DYNAMIC4>{});
     else function(Constant<DYNAMIC>{});
 }
 

@@ -43,7 +43,7 @@
 //
 // Headers, in the order in which they include one another
 //   dtypes.h               storage dtypes, and their conversion
-//   block_codes.h          streams of 8 bits: codes, and scales of blocks
+//   block_codes.h          streams of codes, and scales of blocks
 //   elementwise_ops.h      builtins of the language, for one number
 //   simd.h                 VectorPair: float32 lanes, with the same builtins
 //   loads_and_stores.h     between memory and registers: 16 bits, several dtypes, prefetching

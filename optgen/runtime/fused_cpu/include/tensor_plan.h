@@ -19,7 +19,7 @@ constexpr i64 CACHE_BYTES = 32 << 20, UNCACHED_TILE = 1 << 14, STRIP = 512;
 // Streams that are converted go through buffers that fill a cache, so their tiles and strips are
 // shorter. A loop over strips prefetches memory PREFETCH_BYTES further on.
 inline constexpr i64 CONVERTED_TILE = 1024, PREFETCH_BYTES = 4096;
-// Elements of a tile of a rule with codes of 8 bits: whole blocks. Longer tiles are slower, because
+// Elements of a tile of a rule with codes: whole blocks. Longer tiles are slower, because
 // hardware prefetches less far while codes are converted.
 constexpr i64 CODED_TILE = 512;
 // A loop over elements runs row by row if rows have at least this many elements.

@@ -198,6 +198,10 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
             dtype == DTYPE<C> || (plan.loop_dtype && rule.element_streams >> v & 1);
         if (keeps_dtype && (!(written_values >> v & 1) || pass.stored_values >> v & 1))
             return Pointer{tensor.address(v)}.plus(tile.first(axes) * itemsize(dtype));
+        if (dtype == INT8) {
+            read_tile_codes(v, tile);
+            return {buffer(v)};
+        }
         const i64 n = tile.count(axes) / row_pieces(axes), bytes = n * itemsize(dtype);
         for (i64 r = 0; r < row_pieces(axes); ++r) {
             const i64 first = tile.first(axes) + r * plan.columns;
@@ -206,7 +210,6 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
             const Pointer to =
                 Pointer{buffer(v)}.plus(r * (keeps_dtype ? bytes : n * i64(sizeof(C))));
             if (keeps_dtype) __builtin_memcpy(to.at, from.at, u64(bytes));
-            else if (dtype == INT8) read_tile_codes(v, tile);
             else read<COMPILED_DTYPES>(dtype, from.at, 0, n, static_cast<C*>(to.at));
         }
         return {buffer(v)};
@@ -214,7 +217,11 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
 
     // Reads the codes of a tile, which has whole blocks of a tensor without rows and columns.
     void read_tile_codes(int v, const Tile& tile) const {
-        const i64 elements = tensor.table.elements[plan.tensor];
+        const i64 elements = tensor.table.elements[plan.tensor], next = tile.element + tile.elements;
+        if (plan.step_exceeds_cache)
+            prefetch_range(
+                Pointer{tensor.address(v)}.plus(code_bytes(rule.codes[v].map, next)).at,
+                code_bytes(rule.codes[v].map, tile.elements));
         read_codes(
             rule.codes[v], tensor.address(v), elements, tile.element, tile.elements, buffer(v));
     }
