@@ -14,6 +14,7 @@ from torch import Tensor
 from optgen.contract.constants import EIGENVALUE_ROUNDING
 from optgen.runtime import matrix_ops
 from optgen.runtime.eager.tensor_lists import TensorList, batched, batched_results
+from optgen.runtime.torch_private import following
 
 Value = TypeVar("Value", Tensor, TensorList)
 
@@ -60,7 +61,7 @@ def trace(x: Value) -> Value:
 
 def qr(x: Value) -> Value:
     """Return the orthonormal factor of the QR decomposition."""
-    return _batched(lambda tensor: torch.linalg.qr(tensor).Q, x)
+    return _batched(_orthonormal, x)
 
 
 def cholesky(x: Value) -> Value:
@@ -140,8 +141,9 @@ def inverse_root(x: Value, n: float | Tensor, eps: float | Tensor) -> Value:
         values = values.maximum(
             values[..., -1:] * (EIGENVALUE_ROUNDING * torch.finfo(values.dtype).eps)
         )
-        roots = (values ** (-1.0 / n)).masked_fill(values == 0, 0.0)
-        return (vectors * roots.unsqueeze(-2)) @ vectors.mT
+        roots = (values ** (-0.5 / n)).masked_fill(values == 0, 0.0)
+        half = vectors * roots.unsqueeze(-2)
+        return matrix_ops.product(half, half.mT)
 
     return _batched(root, x)
 
@@ -188,6 +190,12 @@ def _batched_pair(function: Callable[[Tensor, Tensor], Tensor], x: Value, y: Val
     assert isinstance(x, Tensor)
     assert isinstance(y, Tensor)
     return function(x, y)
+
+
+def _orthonormal(x: Tensor) -> Tensor:
+    if following() or not x.is_cpu or x.size(-2) < x.size(-1):
+        return torch.linalg.qr(x).Q
+    return torch.linalg.householder_product(*torch.geqrf(x))  # the same, without a copy of R
 
 
 def _cholesky(x: Tensor) -> Tensor:
