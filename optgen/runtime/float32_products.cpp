@@ -78,29 +78,30 @@ struct Product {
     i64 inner;  // products of each sum
     float* out;
     bool is_symmetric;
-    float* packed;  // `HEIGHT` rows, then a group of columns for each thread
+    float* packed;  // a group of columns for each thread, then up to `HEIGHT` rows
     void (*barrier)();
 
     void run_thread(int id, int thread_count) const {
         const auto wait = [&] {
             if (thread_count > 1) barrier();
         };
-        float* const panel = packed + (HEIGHT + id * LANES) * DEPTH;
+        float* const panel = packed + id * LANES * DEPTH;
+        float* const block = packed + thread_count * LANES * DEPTH;
         for (i64 k = 0; k < inner; k += DEPTH) {
             const i64 depth = smaller(DEPTH, inner - k);
             for (i64 top = 0; top < rows.count; top += HEIGHT) {
                 const i64 end = smaller(top + HEIGHT, rows.count);
                 for (i64 i = top + id * LANES; i < end; i += thread_count * LANES)
-                    rows.pack(i, k, depth, packed + (i - top) * DEPTH);
+                    rows.pack(i, k, depth, block + (i - top) * DEPTH);
                 wait();
                 const i64 last = is_symmetric ? end : columns.count;
                 for (i64 j = id * LANES; j < last; j += thread_count * LANES) {
                     const bool is_packed = is_symmetric && j >= top;
-                    const float* const group = is_packed ? packed + (j - top) * DEPTH : panel;
+                    const float* const group = is_packed ? block + (j - top) * DEPTH : panel;
                     if (!is_packed) columns.pack(j, k, depth, panel);
                     for (i64 i = is_symmetric ? larger(top, j) : top; i < end; i += LANES) {
                         __m512 tile[LANES];
-                        multiply(packed + (i - top) * DEPTH, group, depth, tile);
+                        multiply(block + (i - top) * DEPTH, group, depth, tile);
                         write(tile, i, j, k == 0, k + depth == inner);
                     }
                 }
@@ -130,8 +131,9 @@ struct Product {
 }  // namespace optgen
 
 // Returns how many numbers of memory a product takes on so many threads.
-extern "C" optgen::i64 optgen_packed_numbers(int threads) {
-    return (optgen::HEIGHT + threads * optgen::LANES) * optgen::DEPTH;
+extern "C" optgen::i64 optgen_packed_numbers(optgen::i64 rows, int threads) {
+    const optgen::i64 padded = (rows + optgen::LANES - 1) / optgen::LANES * optgen::LANES;
+    return (threads * optgen::LANES + optgen::smaller(padded, optgen::HEIGHT)) * optgen::DEPTH;
 }
 
 extern "C" void optgen_float32_product(

@@ -17,8 +17,6 @@ from optgen.runtime.torch_private import data_ptr, has_exact_products, is_neg, t
 
 _LANES = 16  # sides are padded to a multiple
 _MOST_PADDED = 1.06  # times as many elements as the product has
-
-
 _LINES = (c_void_p, c_int64, c_int64, c_int64)  # address, count, strides between lines and along k
 
 
@@ -43,7 +41,8 @@ class ProductKernel:
         self._run = library["optgen_float32_product"]
         self._run.argtypes, self._run.restype = (c_void_p, c_void_p), None
         self._packed_numbers = library["optgen_packed_numbers"]
-        self._packed_numbers.argtypes, self._packed_numbers.restype = (c_int,), c_int64
+        self._packed_numbers.argtypes = (c_int64, c_int)
+        self._packed_numbers.restype = c_int64
 
     def product(self, a: Tensor, b: Tensor, *, is_symmetric: bool) -> Tensor:
         """Return `a @ b`.
@@ -54,7 +53,7 @@ class ProductKernel:
         """
         out = a.new_empty((*a.shape[:-1], b.size(-1)))
         threads = thread_pool()
-        packed = a.new_empty(self._packed_numbers(threads.count))
+        packed = a.new_empty(self._packed_numbers(a.size(-2), threads.count))
         for x, y, z in ((a, b, out),) if a.dim() == 2 else zip(a, b, out, strict=True):
             work = _Product(
                 data_ptr(x),
@@ -68,6 +67,12 @@ class ProductKernel:
             )
             self._run(ctypes.addressof(work), ctypes.addressof(threads))
         return out
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """Return `a @ b` of tensors in plain memory, by the function that is faster."""
+    kernel = kernel_for(a, b, is_symmetric=False)
+    return kernel.product(a, b, is_symmetric=False) if kernel else torch.matmul(a, b)
 
 
 def kernel_for(a: Tensor, b: Tensor, *, is_symmetric: bool) -> ProductKernel | None:

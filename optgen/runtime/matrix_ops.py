@@ -9,7 +9,6 @@ from optgen.runtime import float32_products, newton_schulz
 from optgen.runtime.torch_private import following
 
 _MANY_PRODUCTS = 128**3  # of numbers; for fewer, torch's product is taken without a look
-_LONG = 256  # sides of a matrix times its transpose from which bands are faster than all of it
 
 
 def orthogonalize(
@@ -59,16 +58,13 @@ FLOATING_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """Return `a @ b`. If b is a's transpose and both sides are long, only half is computed."""
+    """Return `a @ b`. If b is a's transpose, only half is computed where this is faster."""
     is_large = a.dim() > 1 and b.dim() > 1 and a.numel() * b.size(-1) >= _MANY_PRODUCTS
     if not is_large or following() or not all(map(newton_schulz.is_plain_memory, (a, b))):
         return torch.matmul(a, b)
-    is_gram = _is_transpose(a, b)
-    if kernel := float32_products.kernel_for(a, b, is_symmetric=is_gram):
-        return kernel.product(a, b, is_symmetric=is_gram)
-    if is_gram and a.dim() == 2 and min(a.shape) >= _LONG:
+    if _is_transpose(a, b):
         return newton_schulz.gram(a)
-    return torch.matmul(a, b)
+    return float32_products.product(a, b)
 
 
 def _is_transpose(a: Tensor, b: Tensor) -> bool:
