@@ -14,7 +14,6 @@ from torch import Tensor
 from optgen.contract.constants import EIGENVALUE_ROUNDING
 from optgen.runtime import matrix_ops
 from optgen.runtime.eager.tensor_lists import TensorList, batched, batched_results
-from optgen.runtime.torch_private import following
 
 Value = TypeVar("Value", Tensor, TensorList)
 
@@ -61,7 +60,7 @@ def trace(x: Value) -> Value:
 
 def qr(x: Value) -> Value:
     """Return the orthonormal factor of the QR decomposition."""
-    return _batched(_orthonormal, x)
+    return _batched(lambda tensor: torch.linalg.qr(tensor).Q, x)
 
 
 def cholesky(x: Value) -> Value:
@@ -190,12 +189,6 @@ def _batched_pair(function: Callable[[Tensor, Tensor], Tensor], x: Value, y: Val
     assert isinstance(x, Tensor)
     assert isinstance(y, Tensor)
     return function(x, y)
-
-
-def _orthonormal(x: Tensor) -> Tensor:
-    if following() or not x.is_cpu or x.size(-2) < x.size(-1):
-        return torch.linalg.qr(x).Q
-    return torch.linalg.householder_product(*torch.geqrf(x))  # the same, without a copy of R
 
 
 def _cholesky(x: Tensor) -> Tensor:
