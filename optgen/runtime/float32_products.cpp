@@ -142,5 +142,5 @@ extern "C" void optgen_float32_product(
     work.barrier = threads->barrier;
     // A thread more pays if there are products of some million numbers.
     const optgen::i64 products = work.rows.count * work.columns.count * work.inner;
-    optgen::run_on_threads(work, *threads, products);
+    optgen::run_on_threads(work, *threads, 4 * products);
 }

@@ -15,6 +15,7 @@ from torch import Tensor
 from optgen.runtime.toolchain import compiler, library_cache, processors
 from optgen.runtime.torch_private import data_ptr, has_exact_products, is_neg, thread_pool
 
+_FEW_PRODUCTS = 1 << 24  # of numbers of two matrices; below, the call costs more than is won
 _LANES = 16  # sides are padded to a multiple
 _MOST_PADDED = 1.06  # times as many elements as the product has
 _LINES = (c_void_p, c_int64, c_int64, c_int64)  # address, count, strides between lines and along k
@@ -92,6 +93,8 @@ def kernel_for(a: Tensor, b: Tensor, *, is_symmetric: bool) -> ProductKernel | N
     if 1 not in a.stride()[-2:] or 1 not in b.stride()[-2:]:
         return None
     if not is_symmetric:
+        if rows * inner * columns < _FEW_PRODUCTS:
+            return None
         padded = -(-rows // _LANES) * -(-columns // _LANES) * _LANES**2
         if not processors.is_of_amd() or padded > _MOST_PADDED * rows * columns:
             return None

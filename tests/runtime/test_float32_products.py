@@ -19,8 +19,9 @@ from optgen.runtime.toolchain import processors
 
 @pytest.fixture(autouse=True)
 def on_a_processor_of_amd(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The compiled function takes all products there."""
+    """The compiled function takes products of any size there."""
     monkeypatch.setattr(processors, "is_of_amd", lambda: True)
+    monkeypatch.setattr(float32_products, "_FEW_PRODUCTS", 0)
     with torch.no_grad():
         yield
 
