@@ -18,15 +18,25 @@ from optgen.runtime.torch_private import data_ptr, has_exact_products, is_neg, t
 _FEW_PRODUCTS = 1 << 24  # of numbers of two matrices; below, the call costs more than is won
 _LANES = 16  # sides are padded to a multiple
 _MOST_PADDED = 1.06  # times as many elements as the product has
-_LINES = (c_void_p, c_int64, c_int64, c_int64)  # address, count, strides between lines and along k
+
+
+class _Lines(ctypes.Structure):
+    """`Lines` of float32_products.cpp, field by field."""
+
+    _fields_ = [
+        ("data", c_void_p),
+        ("count", c_int64),
+        ("line_stride", c_int64),
+        ("k_stride", c_int64),
+    ]
 
 
 class _Product(ctypes.Structure):
     """`Product` of float32_products.cpp, field by field."""
 
     _fields_ = [
-        *((f"rows_{i}", kind) for i, kind in enumerate(_LINES)),
-        *((f"columns_{i}", kind) for i, kind in enumerate(_LINES)),
+        ("rows", _Lines),
+        ("columns", _Lines),
         ("inner", c_int64),
         ("out", c_void_p),
         ("is_symmetric", c_bool),
@@ -57,14 +67,12 @@ class ProductKernel:
         packed = a.new_empty(self._packed_numbers(a.size(-2), threads.count))
         for x, y, z in ((a, b, out),) if a.dim() == 2 else zip(a, b, out, strict=True):
             work = _Product(
-                data_ptr(x),
-                *(x.size(0), *x.stride()),
-                data_ptr(y),
-                *(y.size(1), *reversed(y.stride())),
-                x.size(1),
-                data_ptr(z),
-                is_symmetric,
-                data_ptr(packed),
+                rows=_Lines(data_ptr(x), x.size(0), *x.stride()),
+                columns=_Lines(data_ptr(y), y.size(1), *reversed(y.stride())),
+                inner=x.size(1),
+                out=data_ptr(z),
+                is_symmetric=is_symmetric,
+                packed=data_ptr(packed),
             )
             self._run(ctypes.addressof(work), ctypes.addressof(threads))
         return out
