@@ -104,7 +104,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("state",),
     ("batch",),
     ("toolchain",),
-    ("newton_schulz_kernel",),
+    ("newton_schulz_kernel", "float32_products"),
     ("newton_schulz",),
     ("matrix_ops", "sharded"),
     ("reader",),

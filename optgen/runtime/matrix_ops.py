@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from optgen.runtime import newton_schulz
+from optgen.runtime import float32_products, newton_schulz
 from optgen.runtime.torch_private import following
 
-_LONG = 256  # sides of a matrix times its transpose from which bands are faster than all of it
+_MANY_PRODUCTS = 128**3  # of numbers; for fewer, torch's product is taken without a look
 
 
 def orthogonalize(
@@ -58,11 +58,13 @@ FLOATING_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """Return `a @ b`. If b is a's transpose and both sides are long, only half is computed."""
-    may_be_gram = not following() and a.dim() == 2 and min(a.shape) >= _LONG
-    if may_be_gram and newton_schulz.is_plain_memory(a) and _is_transpose(a, b):
+    """Return `a @ b`. If b is a's transpose, only half is computed where this is faster."""
+    is_large = a.dim() > 1 and b.dim() > 1 and a.numel() * b.size(-1) >= _MANY_PRODUCTS
+    if not is_large or following() or not all(map(newton_schulz.is_plain_memory, (a, b))):
+        return torch.matmul(a, b)
+    if _is_transpose(a, b):
         return newton_schulz.gram(a)
-    return torch.matmul(a, b)
+    return float32_products.product(a, b)
 
 
 def _is_transpose(a: Tensor, b: Tensor) -> bool:

@@ -31,7 +31,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from optgen.runtime import newton_schulz_kernel
+from optgen.runtime import float32_products, newton_schulz_kernel
 from optgen.runtime.newton_schulz_kernel import FirstProduct, NewtonSchulzKernel
 from optgen.runtime.torch_private import is_functorch_wrapped, watching
 
@@ -41,6 +41,7 @@ _FORCED: ContextVar[str | None] = ContextVar("forced way", default=None)
 
 _SHIFT = 2.0**-22  # of trace(x x'), added before the decomposition: rounding may lose as much
 _PANEL = 32  # columns of a symmetric product that the compiled function computes at once
+_LONG = 256  # sides of a matrix times its transpose from which bands are faster than all of it
 _BAND = 128  # rows of a symmetric product that are computed at once
 _BAND_LOSS = 0.06  # the time that bands lose, as a share of the whole product
 _FEW_ELEMENTS = 128 * 128  # below, a batch saves more in calls than it loses
@@ -113,7 +114,7 @@ def rates() -> Rates:
     is 8 times that. A CPU with neither converts to float32 first.
     """
     if newton_schulz_kernel.load():
-        return _NOMINAL._replace(compiled=210)
+        return _NOMINAL._replace(compiled=210, single=103)
     if torch.cpu._is_amx_tile_supported():
         return Rates(low=1600, single=97, solve=50, bytes=6)
     if torch.cpu._is_avx512_bf16_supported():
@@ -169,7 +170,8 @@ def cost_of(way: str, rows: int, cols: int, steps: int) -> Cost:
     )
     if way == "compiled square":
         share = _share_of_panels(rows)
-        return around._replace(compiled=(steps * (2 * share + 1) - share) * square)
+        single = (share + 1) * wide
+        return around._replace(single=single, compiled=(steps * (2 * share + 1) - share) * square)
     return around._replace(
         low=(steps * (2 * share + 1) - share) * square,
         bytes=around.bytes + steps * 16 * rows**2,
@@ -345,20 +347,19 @@ def _square(kernel: NewtonSchulzKernel | None, x: Tensor, iterations: Iterations
     if iterations.dtype != torch.bfloat16:  # the Gram matrix loses half of the digits of float32
         return _plain(x, iterations)
     y = x.float()
-    gram = y.new_empty(2 * [y.size(0)])
-    _symmetric(y, y.mT, gram)
-    trace = gram.trace().item()
+    square = gram(y)
+    trace = square.trace().item()
     if not _SAFE[0] ** 2 < trace < _SAFE[1] ** 2:
         return _plain(x, iterations)
-    scale = max(_root_of_gram(gram, trace, iterations.divisor), iterations.eps)
-    gram /= scale * scale
+    scale = max(_root_of_gram(square, trace, iterations.divisor), iterations.eps)
+    square /= scale * scale
     mean = trace / scale**2 / y.size(0)
-    gram.diagonal().add_(_SHIFT * mean * y.size(0))
-    factor, failed = torch.linalg.cholesky_ex(gram)
+    square.diagonal().add_(_SHIFT * mean * y.size(0))
+    factor, failed = torch.linalg.cholesky_ex(square)
     if failed:
         return _plain(x, iterations)
-    gram.diagonal().sub_(mean)
-    first, known = _rotate(factor, 1).bfloat16(), FirstProduct(gram.bfloat16(), mean)
+    square.diagonal().sub_(mean)
+    first, known = _rotate(factor, 1).bfloat16(), FirstProduct(square.bfloat16(), mean)
     if kernel:
         (last,) = kernel.iterate([first], iterations.triples(), divisor=1, first=known)
     else:
@@ -367,8 +368,8 @@ def _square(kernel: NewtonSchulzKernel | None, x: Tensor, iterations: Iterations
     solved: Tensor = torch.linalg.solve_triangular(factor, last, upper=False, left=False)
     combine = solved / scale
     if y.stride(0) < y.stride(1):  # the memory of a tall matrix
-        return torch.mm(y.mT, combine.mT).bfloat16().mT
-    return torch.mm(combine, y).bfloat16()
+        return float32_products.product(y.mT, combine.mT).bfloat16().mT
+    return float32_products.product(combine, y).bfloat16()
 
 
 def _root_of_gram(gram: Tensor, trace: float, divisor: str) -> float:
@@ -407,7 +408,11 @@ def _chain(x: Tensor, triples: Sequence[Sequence[float]], first: FirstProduct | 
 
 
 def gram(x: Tensor) -> Tensor:
-    """Return x x' of a matrix in plain memory, of which the lower half is computed."""
+    """Return x x' of matrices in plain memory; the lower half is computed where this is faster."""
+    if kernel := float32_products.kernel_for(x, x.mT, is_symmetric=True):
+        return kernel.product(x, x.mT, is_symmetric=True)
+    if x.dim() > 2 or min(x.shape) < _LONG:
+        return x @ x.mT
     result = x.new_empty(x.size(0), x.size(0))
     _symmetric(x, x.mT, result)
     return result

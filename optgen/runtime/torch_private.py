@@ -149,6 +149,14 @@ def watching() -> bool:
     )
 
 
+def has_exact_products() -> bool:
+    """Tell whether products in float32 are to be exact on the CPU; the user may prefer bfloat16."""
+    settings = getattr(torch.backends.mkldnn, "matmul", None)  # since torch 2.9
+    if settings is None:
+        return torch.get_float32_matmul_precision() == "highest"
+    return settings.fp32_precision in ("none", "ieee")
+
+
 def scalar_dtype(fused: bool = False) -> torch.dtype:
     """Return torch's dtype of `step` and of scalar states."""
     if fused or torch.get_default_dtype() != torch.float64:

@@ -140,8 +140,9 @@ def inverse_root(x: Value, n: float | Tensor, eps: float | Tensor) -> Value:
         values = values.maximum(
             values[..., -1:] * (EIGENVALUE_ROUNDING * torch.finfo(values.dtype).eps)
         )
-        roots = (values ** (-1.0 / n)).masked_fill(values == 0, 0.0)
-        return (vectors * roots.unsqueeze(-2)) @ vectors.mT
+        roots = (values ** (-0.5 / n)).masked_fill(values == 0, 0.0)
+        half = vectors * roots.unsqueeze(-2)
+        return matrix_ops.product(half, half.mT)
 
     return _batched(root, x)
 

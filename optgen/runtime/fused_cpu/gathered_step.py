@@ -169,9 +169,11 @@ def prepare_sparse(kernel: Kernel, optimizer: HasLowerings, batches: list[Batch]
     return run
 
 
-# Number of elements of a chunk with copies, or with operands of matrix ops; a larger tensor has its
-# own chunk. From this number on, a second thread makes copying faster.
+# Number of elements of a chunk with copies; a larger tensor has its own chunk. From this number on,
+# a second thread makes copying faster.
 _CHUNK_ELEMENTS = 1 << 20
+# The same for operands and results of matrix ops. Fewer would take more calls.
+_MATRIX_CHUNK_ELEMENTS = 1 << 18
 
 
 class Chunk(NamedTuple):
@@ -199,9 +201,10 @@ def split_into_chunks(kernel: Kernel, batches: Sequence[Batch]) -> Iterator[Chun
                 in_place.append(batch.subset(in_place_indices))
             to_copy += map(batch.subset, _split_by_size(batch, indices, _CHUNK_ELEMENTS))
     elements = sum(param.numel() for batch in in_place for param in batch.params)
-    if kernel.matrix_calls and elements > _CHUNK_ELEMENTS:
+    if kernel.matrix_calls and elements > _MATRIX_CHUNK_ELEMENTS:
         for batch in in_place:
-            for indices in _split_by_size(batch, range(len(batch.params)), _CHUNK_ELEMENTS):
+            all_indices = range(len(batch.params))
+            for indices in _split_by_size(batch, all_indices, _MATRIX_CHUNK_ELEMENTS):
                 yield Chunk([batch.subset(indices)], is_one_of_several=True)
     elif in_place:
         yield Chunk(in_place)

@@ -82,11 +82,20 @@ def description() -> str:
     return "\n".join([*texts, *(line for line in lines if line.startswith(names))])
 
 
+@cache
+def is_of_amd() -> bool:
+    """Tell whether the processor is AMD's."""
+    return "AuthenticAMD" in _words("vendor_id")
+
+
 def _features() -> frozenset[str]:
-    words = (
-        line.partition(":")[2].split() for line in _first_processor() if line.startswith("flags")
-    )
-    return frozenset(next(words, ()))
+    return frozenset(_words("flags"))
+
+
+def _words(name: str) -> list[str]:
+    """Return what the system says of the processor under a name, word by word."""
+    lines = (line for line in _first_processor() if line.startswith(name))
+    return next((line.partition(":")[2].split() for line in lines), [])
 
 
 @cache

@@ -135,7 +135,7 @@ def test_operands_of_matrix_ops_exist_for_a_few_tensors_at_a_time(
     monkeypatch.setattr(gathered_step, "fill_table", record_and_fill)
     results = []
     for limit in (1000, 10):
-        monkeypatch.setattr(gathered_step, "_CHUNK_ELEMENTS", limit)
+        monkeypatch.setattr(gathered_step, "_MATRIX_CHUNK_ELEMENTS", limit)
         torch.manual_seed(0)
         params = [Parameter(torch.randn(2, n)) for n in (2, 3, 2, 3, 30, 2)]
         optimizer = Muon([{"params": params[:4]}, {"params": params[4:], "lr": 0.1}])
