@@ -355,6 +355,7 @@ def test_every_section_is_run() -> None:
     titles = [text.split("\n")[0] for text in SECTIONS]
     assert titles == [
         "Hugging Face Trainer",
+        "trl",
         "LightningCLI",
         "timm",
         "torchtitan",
