@@ -205,7 +205,7 @@ build/docs/node_modules/installed: docs/website/package.json
 	@npm install --prefix build/docs --no-package-lock --no-audit --no-fund --loglevel=error
 	@touch $@
 
-# A separate venv of 1.6 GB, because only these tests need frameworks. DeepSpeed's C++ is not built.
+# A separate venv of 2.5 GB, because only these tests need frameworks. DeepSpeed's C++ is not built.
 $(FRAMEWORKS)/installed: pyproject.toml setup.py constraints.txt tests/frameworks/constraints.txt
 	@echo "making $(FRAMEWORKS): torch and the frameworks, a few minutes …"
 	@$(PYTHON) -m venv $(FRAMEWORKS)
