@@ -13,7 +13,7 @@ CUDA_VENV = $(ENVIRONMENTS)/cuda-torch-2.13.0-$(notdir $(PYTHON))
 export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE # dozens of processes load the same modules, from cached bytecode
 
-.PHONY: help demo test test-thorough check tests fuzz compositions verify evidence test-torch test-asan test-tsan test-tsan-offload test-kernels test-cuda-host emulate-cuda test-arm test-frameworks format types bench docs \
+.PHONY: help demo test test-thorough check tests fuzz compositions verify evidence test-torch test-asan test-tsan test-tsan-offload test-kernels test-cuda-host emulate-cuda test-compiler test-arm test-frameworks format types bench docs \
 	dist test-dist test-wheel publish clean
 
 help: ## this list
@@ -83,6 +83,13 @@ emulate-cuda: $(CUDA_VENV)/installed $(CUDA_HOST)/libcudart.so.13 ## a program o
 	$(EMULATED_CUDA) OPTGEN_GPU_SMALL=1 PYTHONPATH=$(CURDIR)/tests/cuda_host/every_process:$(CURDIR)/tests:$(CURDIR) \
 		$(CUDA_VENV)/bin/python $(RUN)
 
+# What the table of compilers in docs/what-runs-where.md counts. make's own value of CXX is g++.
+KERNEL_TESTS = $(addprefix tests/runtime/,$(addprefix fused_cpu/,include test_mixed_dtypes.py \
+	test_phases_dtypes.py) toolchain/test_sweep_library.py) \
+	$(addprefix tests/lowerings/,test_fused_cpu.py test_fused_cpu_phases.py random_numbers/test_stochastic_rounding.py)
+test-compiler: $(VENV)/installed ## a sample of the kernels' tests with another compiler: CXX=clang++-19
+	CXX="$(CXX)" $(BIN)/python -m pytest -q -p no:cacheprovider --numprocesses auto --dist worksteal $(KERNEL_TESTS)
+
 # Needs debootstrap, aarch64-linux-gnu-g++ and QEMU, version 10: in version 7.2, importing torch ends in a fault.
 # An import of torch takes half a minute, so only tests that start no Python run: CASES=adamw, ARM_MARCH=armv9-a+bf16.
 ARM_VENV = $(ENVIRONMENTS)/aarch64-torch-2.13.0
@@ -96,7 +103,7 @@ test-arm: $(VENV)/installed $(ARM_VENV)/installed ## steps on an emulated ARM pr
 		$(if $(CASES),-k "$(CASES)")
 
 OWN_PROCESS = tests/frameworks/test_offload.py tests/frameworks/test_offloaded_trainer.py
-test-frameworks: $(FRAMEWORKS)/installed ## with Hugging Face, Lightning, DeepSpeed, torchtitan
+test-frameworks: $(FRAMEWORKS)/installed ## with Hugging Face, trl, Lightning, DeepSpeed, torchtitan
 	$(FRAMEWORKS)/bin/python -m pytest -q $(OWN_PROCESS:%=--ignore=%) tests/frameworks
 	$(foreach file,$(OWN_PROCESS),$(FRAMEWORKS)/bin/python -m pytest -q $(file) &&) true
 
@@ -198,7 +205,7 @@ build/docs/node_modules/installed: docs/website/package.json
 	@npm install --prefix build/docs --no-package-lock --no-audit --no-fund --loglevel=error
 	@touch $@
 
-# A separate venv of 1.6 GB, because only these tests need frameworks. DeepSpeed's C++ is not built.
+# A separate venv of 2.5 GB, because only these tests need frameworks. DeepSpeed's C++ is not built.
 $(FRAMEWORKS)/installed: pyproject.toml setup.py constraints.txt tests/frameworks/constraints.txt
 	@echo "making $(FRAMEWORKS): torch and the frameworks, a few minutes …"
 	@$(PYTHON) -m venv $(FRAMEWORKS)

@@ -14,9 +14,10 @@ from pathlib import Path
 import torch
 
 from optgen.jit import load
+from optgen.runtime import newton_schulz_kernel
 from optgen.runtime.fused_cpu.kernel_loader import library_sources, why_too_many_states
 from optgen.runtime.optimizer import GeneratedOptimizer
-from optgen.runtime.rule import HasLowerings
+from optgen.runtime.rule import HasLowerings, Rule
 from optgen.runtime.toolchain import dtype_variants, library_cache, processors
 from optgen.spec.declare import Spec
 
@@ -35,8 +36,9 @@ def build_kernels(
     """Build the libraries that fused steps on the CPU load.
 
     One library serves all `dtypes` together. Steps of sharded parameters need a further library,
-    which is built too. A library is found by the digest of its source, so it serves the version of
-    optgen that built it, and no other.
+    which is built too; so do Newton-Schulz iterations (Muon), on x86-64 with AVX512_BF16. A library
+    is found by the digest of its source, so it serves the version of optgen that built it, and no
+    other.
 
     Args:
         optimizers: Classes of `optgen.optim` or of `compose`, names of the catalogue, paths of
@@ -45,7 +47,9 @@ def build_kernels(
         dtypes: The dtypes of parameters, gradients and states that steps will have.
         levels: The levels of processors to build for: `"x86-64-v4"`, `"x86-64-v3"` and `"x86-64"`,
             `"portable"` on other architectures, or `"native"` for processors like this machine's.
-            By default all but `"native"`. A machine takes the highest that it can run.
+            By default all of these but `"native"`. A machine takes the highest that it can run.
+            `"x86-64-v4-bf16"` is x86-64-v4 with AVX512_BF16; the iterations' library is of this
+            level where others are of x86-64-v4.
         report: Called with the path of each library when it is there: a build takes seconds.
 
     Returns:
@@ -61,12 +65,15 @@ def build_kernels(
     folder = Path(out).expanduser().absolute()
     chosen = [processors.find(name) for name in levels or ()] or processors.SHARED_LEVELS
     dtype_bits = _bits(tuple(dtypes))
-    sources: dict[tuple[str, str], None] = {}
-    for optimizer in optimizers:
-        sources.update(dict.fromkeys(_sources(_class(optimizer), dtype_bits)))
+    libraries: dict[tuple[tuple[str, str], processors.Level], None] = {}
+    for optimizer in map(_class, optimizers):
+        libraries.update(dict.fromkeys(product(_sources(optimizer, dtype_bits), chosen)))
+        if _may_orthogonalize(optimizer.rule):
+            iterations = newton_schulz_kernel.library_source()
+            libraries.update(dict.fromkeys((iterations, level) for level in _with_bfloat16(chosen)))
     folder.mkdir(parents=True, exist_ok=True)
     built = []
-    for (name, source), level in product(sources, chosen):
+    for (name, source), level in libraries:
         built.append(library_cache.prebuild(name, source, level, folder))
         if report is not None:
             report(built[-1])
@@ -90,6 +97,25 @@ def _sources(optimizer: HasLowerings, dtype_bits: int) -> Iterator[tuple[str, st
         raise ValueError(f"{rule.name} has no C++ kernel: {reason}")
     for suspends in (True,) if rule.wide else (False, True):
         yield from library_sources(optimizer, dtype_bits, suspends)
+
+
+def _may_orthogonalize(rule: Rule) -> bool:
+    """Tell whether steps may run Newton-Schulz iterations in bfloat16.
+
+    A rule that is not cut into sweeps does not say which matrix words it calls.
+    """
+    dtypes = [call.options[1:2] for call in rule.matrix_calls if call.op == "orthogonalize"]
+    return bool(rule.why_uncut) or any(dtype != ("float32",) for dtype in dtypes)
+
+
+def _with_bfloat16(levels: Iterable[processors.Level]) -> Iterator[processors.Level]:
+    """Yield the levels at which the library of the iterations serves processors of some levels."""
+    has_bfloat16 = processors.BFLOAT16 in processors.levels_here()
+    for level in levels:
+        if level is processors.NATIVE and has_bfloat16:
+            yield level
+        elif level in (processors.V4, processors.BFLOAT16):
+            yield processors.BFLOAT16
 
 
 def _bits(dtypes: tuple[torch.dtype, ...]) -> int:

@@ -22,11 +22,11 @@ warnings.simplefilter("error")
 import torch
 import optgen
 torch.manual_seed(0)
-params = [torch.nn.Parameter(torch.randn(5, 7).to(dtype)) for dtype in {dtypes}]
+params = [torch.nn.Parameter(torch.randn({shape}).to(dtype)) for dtype in {dtypes}]
 optimizer = {optimizer}
 for _ in range(3):
     for param in params:
-        param.grad = torch.randn(5, 7).to(param.dtype)
+        param.grad = torch.randn({shape}).to(param.dtype)
     optimizer.step()
 print(optgen.explain(optimizer))
 print([param.double().sum().item().hex() for param in params])
@@ -35,12 +35,16 @@ ADAMW = "optgen.optim.AdamW(params, lr=1e-2)"
 
 
 def run(
-    folder: Path, optimizer: str = ADAMW, dtypes: str = "[torch.float32]", **environment: str
+    folder: Path,
+    optimizer: str = ADAMW,
+    dtypes: str = "[torch.float32]",
+    shape: str = "(5, 7)",
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
     """Take steps in a new process without a compiler and with an empty cache."""
     without = {"PATH": "", "OPTGEN_CACHE_DIR": str(folder / "cache"), **environment}
     kept = {key: value for key, value in os.environ.items() if key not in ("CXX", "OPTGEN_KERNELS")}
-    program = textwrap.dedent(STEPS).format(optimizer=optimizer, dtypes=dtypes)
+    program = textwrap.dedent(STEPS).format(optimizer=optimizer, dtypes=dtypes, shape=shape)
     command = [sys.executable, "-c", program]
     return subprocess.run(
         command, env=kept | without, cwd=folder, capture_output=True, text=True, check=False
@@ -69,7 +73,8 @@ def test_steps_are_fused_without_a_compiler(adamw: Path, tmp_path: Path) -> None
 def test_levels_have_equal_bits(adamw: Path, tmp_path: Path) -> None:
     """Lower levels are found once the higher ones are gone."""
     results = set()
-    for level in (each for each in processors.levels_here() if each is not processors.NATIVE):
+    here = processors.levels_here()
+    for level in (each for each in processors.SHARED_LEVELS if each in here):
         done = run(tmp_path, OPTGEN_KERNELS=str(adamw))
         assert "fused C++" in done.stdout, done.stderr
         results.add(done.stdout)
@@ -188,6 +193,23 @@ def test_rules_of_any_kind(text: str, tmp_path: Path) -> None:
     done = run(tmp_path, f"optgen.{text}(params)", OPTGEN_KERNELS=str(tmp_path / "kernels"))
 
     assert "fused C++" in done.stdout, done.stderr
+
+
+@pytest.mark.skipif(processors.BFLOAT16 not in processors.levels_here(), reason="no AVX512_BF16")
+def test_newton_schulz_iterations_are_compiled(tmp_path: Path) -> None:
+    """Iterations by torch have other bits."""
+    kernels, muon = tmp_path / "kernels", "optgen.optim.Muon(params, lr=1e-2)"
+    levels = [processors.V4.name]
+    built = build_kernels([optim.Muon], kernels, dtypes=[torch.float32], levels=levels)
+    (iterations,) = (path for path in built if path.name.startswith("newton_schulz"))
+
+    compiled = run(tmp_path, muon, shape="(64, 96)", OPTGEN_KERNELS=str(kernels))
+    iterations.unlink()
+    by_torch = run(tmp_path, muon, shape="(64, 96)", OPTGEN_KERNELS=str(kernels))
+
+    assert "fused C++" in compiled.stdout, compiled.stderr
+    assert "fused C++" in by_torch.stdout, by_torch.stderr
+    assert compiled.stdout != by_torch.stdout
 
 
 def test_mistakes_are_said(tmp_path: Path) -> None:

@@ -127,6 +127,12 @@ def _start(memory: "array[Any]") -> int:
     return memory.buffer_info()[0]
 
 
+def library_source() -> tuple[str, str]:
+    """Return the name and the source of the library."""
+    source = Path(__file__).with_name("newton_schulz.cpp").read_text()
+    return "newton_schulz", library_cache.inline_includes(source)
+
+
 @cache
 def load() -> NewtonSchulzKernel | None:
     """Return the compiled function; None if this CPU or the lack of a compiler forbids it.
@@ -135,10 +141,7 @@ def load() -> NewtonSchulzKernel | None:
     """
     if not torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported():
         return None
-    source = library_cache.inline_includes(
-        Path(__file__).with_name("newton_schulz.cpp").read_text()
-    )
     try:
-        return NewtonSchulzKernel(ctypes.CDLL(str(library_cache.library("newton_schulz", source))))
+        return NewtonSchulzKernel(ctypes.CDLL(str(library_cache.library(*library_source()))))
     except (library_cache.NoCompilerError, compiler.CompileError, OSError):
         return None  # the loader of the rule's kernel warns about the compiler

@@ -1,9 +1,20 @@
 #!/bin/sh
 # Make a folder in which an aarch64 Python with torch runs under emulation:
 #     make_environment.sh FOLDER PYTHON
-# It needs debootstrap, aarch64-linux-gnu-g++ and 1.5 GB. Nothing is installed on this machine.
+# It needs debootstrap, aarch64-linux-gnu-g++, QEMU 10 and 1.5 GB. Nothing is installed on this machine.
 set -eu
-folder=$1 python=$2 here=$(dirname "$0")
+folder=$1 python=$2 here=$(dirname "$0") qemu=${QEMU:-qemu-aarch64-static}
+for program in debootstrap dpkg-deb aarch64-linux-gnu-g++ "$qemu"; do
+    if ! command -v "$program" > /dev/null; then
+        echo "$program is missing (Debian: debootstrap, g++-aarch64-linux-gnu, qemu-user-static)" >&2
+        exit 1
+    fi
+done
+version=$("$qemu" --version | sed -nE '1s/.*version ([0-9]+).*/\1/p')
+if [ "$version" -lt 10 ]; then
+    echo "$qemu has version $version, in which importing torch fails: set QEMU to version 10" >&2
+    exit 1
+fi
 mkdir -p "$folder"
 if [ ! -x "$folder/root/usr/bin/python3.11" ]; then
     # Only the first stage: packages are unpacked, and none of their scripts runs.

@@ -5,7 +5,9 @@ exact fractions, so both machines begin with equal bits. Elementwise rules compu
 that IEEE 754 rounds correctly, so their results must have equal bits. Sums over many elements
 have an order that depends on the width of vectors, and products of matrices one that depends on
 the library. There, parameters may differ as much as on one machine, if each gradient moves by one
-unit of its last place. States are not compared: an eigenvector may have either sign.
+unit of its last place. Both machines iterate Newton-Schulz by torch's products, because processors
+with AVX512_BF16 have a function of their own, which rounds in another order. States are not
+compared: an eigenvector may have either sign.
 """
 
 import argparse
@@ -18,6 +20,7 @@ from torch import Tensor
 
 import optgen
 from optgen import optim
+from optgen.runtime import newton_schulz
 from optgen.runtime.reader import tensor_reader
 
 SINGLE, DTYPES = [torch.float32], [torch.float32, torch.bfloat16, torch.float16]
@@ -75,7 +78,8 @@ def steps(name: str, moves_gradients: bool = False) -> Result:
         for index, param in enumerate(params):
             grad = numbers(100 * step + index + 50, tuple(param.shape), param.dtype)
             param.grad = grad.nextafter(torch.ones_like(grad)) if moves_gradients else grad
-        optimizer.step()
+        with newton_schulz.force_way("batched"):
+            optimizer.step()
     explained = optgen.explain(optimizer)
     state = [value for param in params for value in optimizer.state[param].values()]
     states = [value.detach().clone() for value in state if isinstance(value, Tensor)]

@@ -255,7 +255,9 @@ def plugin_weights(rank: int, folder: str) -> tuple[list[Tensor], str]:
     os.environ |= {"DS_ACCELERATOR": "cpu", "WORLD_SIZE": "2"}
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
     import deepspeed
+    from accelerate.state import AcceleratorState
 
+    AcceleratorState._reset_state(reset_partial_state=True)  # of an earlier test in this process
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     os.chdir(folder)
     write_files("DeepSpeed")
@@ -353,6 +355,7 @@ def test_every_section_is_run() -> None:
     titles = [text.split("\n")[0] for text in SECTIONS]
     assert titles == [
         "Hugging Face Trainer",
+        "trl",
         "LightningCLI",
         "timm",
         "torchtitan",

@@ -11,6 +11,7 @@ from distributed import pair
 from frameworks.tiny_model import BATCH, Data, Model, deviation, weights
 from torch import Tensor
 
+LIMIT = 240.0  # seconds, because importing deepspeed is slow
 PAGE = Path(__file__).parent.parent.parent / "docs" / "frameworks.md"
 SECTIONS = PAGE.read_text(encoding="utf-8").split("\n## ")[1:]
 BLOCKS = {text.split("\n")[0]: re.findall(r"```python\n(.*?)```", text, re.S) for text in SECTIONS}
@@ -58,14 +59,15 @@ def deepspeed_example(rank: int, folder: str, optimizer_class: str = "AdamW") ->
 
 
 def test_the_deepspeed_example_trains_and_saves(tmp_path: Path) -> None:
-    for params in pair.run(deepspeed_example, str(tmp_path)):
+    for params in pair.run(deepspeed_example, str(tmp_path), limit=LIMIT):
         assert distance_from_start(params) > 1e-3
     assert (tmp_path / "checkpoint" / "latest").is_file()
 
 
 def test_the_page_quotes_the_error_for_a_flat_partition(tmp_path: Path) -> None:
     (printed,) = re.findall(r"```text\n(.*?)\n```", PAGE.read_text(encoding="utf-8"), re.S)
-    assert pair.run(deepspeed_example, str(tmp_path), "Adafactor") == [printed, printed]
+    found = pair.run(deepspeed_example, str(tmp_path), "Adafactor", limit=LIMIT)
+    assert found == [printed, printed]
 
 
 def test_the_example_of_an_update_in_the_backward_pass_trains() -> None:

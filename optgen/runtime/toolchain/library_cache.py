@@ -137,7 +137,8 @@ def _why_not_prebuilt(name: str) -> str:
         if not folder.is_dir():
             return f"; and {_FOLDERS_VARIABLE} names {folder}, which is no folder"
     if _prebuilt_folders():
-        best = processors.levels_here()[1].name
+        here = processors.levels_here()
+        best = next(each.name for each in processors.SHARED_LEVELS if each in here)
         return (
             f"; and no folder of prebuilt kernels has {name} of this version of optgen, for these "
             f"dtypes and for a processor of {best}: build it with `optgen build-kernels`"

@@ -35,13 +35,19 @@ NATIVE = Level("native", ("-march=native",) if IS_X86 else ("-mcpu=native",))
 
 _V3 = frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"})
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+V4 = Level("x86-64-v4", ("-march=x86-64-v4",), _V4)
+BFLOAT16 = Level("x86-64-v4-bf16", (*V4.flags, "-mavx512bf16"), V4.features | {"avx512_bf16"})
+"""V4 with products of bfloat16, which the compiled Newton-Schulz iterations need."""
+
 _X86_LEVELS = (
-    Level("x86-64-v4", ("-march=x86-64-v4",), _V4),
+    V4,
     Level("x86-64-v3", ("-march=x86-64-v3",), _V3),
     Level("x86-64", ("-march=x86-64",)),
 )
 SHARED_LEVELS: tuple[Level, ...] = _X86_LEVELS if IS_X86 else (Level("portable"),)
 """The levels of this architecture that processors share, the highest first."""
+
+_LEVELS = (NATIVE, BFLOAT16, *SHARED_LEVELS) if IS_X86 else (NATIVE, *SHARED_LEVELS)
 
 
 def find(name: str) -> Level:
@@ -50,17 +56,17 @@ def find(name: str) -> Level:
     Raises:
         ValueError: This architecture has no such level.
     """
-    for each in (NATIVE, *SHARED_LEVELS):
+    for each in _LEVELS:
         if each.name == name:
             return each
-    known = ", ".join(each.name for each in (NATIVE, *SHARED_LEVELS))
+    known = ", ".join(each.name for each in _LEVELS)
     raise ValueError(f"{platform.machine()} has no processor level {name!r}: choose from {known}")
 
 
 def levels_here() -> tuple[Level, ...]:
     """Return the levels that the processor of this machine has, the highest first."""
     features = _features()
-    return (NATIVE, *(each for each in SHARED_LEVELS if each.features <= features))
+    return tuple(each for each in _LEVELS if each.features <= features)
 
 
 def tag(level: Level) -> str:
