@@ -106,7 +106,13 @@ def find_rule(subject: Subject) -> Rule:
             hint="the import gives it one matrix or one vector, without names",
         )
     records = [record for each in explorers.values() for record, _, _ in each.paths]
-    lost = frozenset[str]().union(*(each.lost for each in records))
+    lost = {word: place for each in records for word, place in each.lost.items()}
+    if "lr" in lost:
+        raise NotImportedError(
+            "the step makes a whole number or a text of `lr`, or a loop of this length",
+            lost["lr"],
+            hint="compute with the rate itself, as in `floor(lr)`",
+        )
     reduces_all = any(each.reduces_all for each in records)
     return Rule(
         items,
@@ -114,7 +120,7 @@ def find_rule(subject: Subject) -> Rule:
         bounds,
         aliases,
         len(records),
-        lost,
+        frozenset(lost),
         reduces_all,
         _kept(records),
         left_out,
