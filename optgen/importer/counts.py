@@ -161,7 +161,7 @@ def _own_counters(hidden: Sequence[Mapping[str, Any]]) -> frozenset[str]:
         values = [each.get(name) for each in hidden]
         if owner != "self" or values != [n + 1 for n in range(NUM_COUNTED)]:
             raise NotImportedError(
-                f"steps change `{attribute}` of {owner}, which is no state",
+                f"steps change `{attribute}` of {owner}, which a rule has no word for",
                 hint="keep it in the state of the parameter: `self.state[p]`",
             )
         found.add(attribute)
@@ -184,10 +184,11 @@ def _hidden(optimizer: Any, params: Sequence[Any]) -> dict[str, Any]:
         for key, x in names.items()
         if key not in ("state", "param_groups", "defaults") and not key.startswith("__")
     }
-    holders = [*optimizer.param_groups, *optimizer.state.values()]
+    holders = {f"group {n}": each for n, each in enumerate(optimizer.param_groups)}
+    holders |= {f"state {n}": each for n, each in enumerate(optimizer.state.values())}
     lengths = {
-        f"the states' {key} {n}": len(x)
-        for n, holder in enumerate(holders)
+        f"{place} {key}": len(x)
+        for place, holder in holders.items()
         if isinstance(holder, Mapping)
         for key, x in holder.items()
         if isinstance(x, _CONTAINERS)

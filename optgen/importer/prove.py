@@ -6,7 +6,7 @@ import copy
 import random
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,8 +24,8 @@ MAX_STEPS = 120
 SCHEDULED_AT = 16
 """The step before which the numbers of the groups change, as a schedule does it."""
 HALVED = Course({SCHEDULED_AT: 0.5})
-VARIED = Course({1: 0.8, 6: 0.95, 11: 0.7, 16: 0.5, 21: 0.9}, is_by_group=True)
-"""Numbers that go up and down, others in each group, and none as the constructor got it."""
+VARIED = Course({1: 0.8, 6: 0.95, 11: 0.7, 16: 0.5, 21: 0.9})
+"""Numbers that go up and down, and none as the constructor got it."""
 BOUND = 1e-12
 MAX_OWN_PRECISION = 1e-9
 GRADIENTS = (1.0, 1e-6, 1e-9)
@@ -190,16 +190,17 @@ def _vary(subject: Subject, rule: Rule, ours: Any, shapes: tuple[tuple[int, ...]
     A schedule sets them before the first step, so no number is as the constructor got it. The steps
     go on to the last one that the rule asks for.
     """
+    course = replace(VARIED, is_by_group=not subject.is_split)
     num_steps = max(STEPS, min(MAX_STEPS, 5 + max(asked_counts(rule.items), default=0)))
-    from_zero = (
-        [{"lr": 0.0}] if any(a.name == "lr" and a.default for a in subject.arguments) else []
-    )
+    group = original_of(subject, {}, shapes).first[0]
+    rates = [a.default for a in subject.arguments if a.name == "lr" and a.default]
+    from_zero = [{"lr": 0.0}] if rates == [group.get("lr")] else []
     for setting in ({}, *from_zero):
         try:
-            difference = _compare(subject, ours, setting, shapes, VARIED, num_steps)
+            difference = _compare(subject, ours, setting, shapes, course, num_steps)
         except _OriginalFailsError:
             continue
-        _check(difference, subject, rule, shapes, VARIED)
+        _check(difference, subject, rule, shapes, course)
         num_steps = STEPS
 
 
@@ -266,7 +267,7 @@ def _differs(
         "let the step compute with tensors, arguments and states alone, without float(…) or other "
         "parameters; fix arguments by --set, or write a spec by hand"
     )
-    if course is VARIED:
+    if course.is_by_group:
         when = ", with two groups whose numbers differ, and change before some steps"
         hint = "read the numbers in the parameter's group in each step, under the arguments' names"
     elif difference.step >= SCHEDULED_AT:

@@ -94,8 +94,10 @@ def find_rule(subject: Subject) -> Rule:
     live = {"p", *(subject.letter(each.key) for each in states)}
     arguments = {a.word for a in subject.arguments}
     numbers = {"t", *arguments, *(subject.letter(s.key) for s in states if s.shape == "scalar")}
+    numbers |= {kept_word(name) for name in subject.own}
+    flags = {a.word for a in subject.arguments if isinstance(a.default, bool)}
     items = with_kinds(with_totals_outside(with_joined_ifs(items), arguments), live)
-    items = with_wide_reductions_first(with_numbers_widened(items, numbers))
+    items = with_wide_reductions_first(with_numbers_widened(items, numbers, flags))
     items = without_copies(folded(with_wheres(items)), arguments)
     aliases: dict[str, str] = {}
     for path in itertools.chain(*runs.values()):

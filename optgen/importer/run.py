@@ -379,7 +379,8 @@ class Run:
         if type(x) is int or (isinstance(x, Float | Int) and x.value.reads_tensors):
             return x
         value, own = as_value(x), self.local_name(name)
-        if value.name in (own, name) or value.op not in OTHER_NAMES:
+        is_other_name = value.op in OTHER_NAMES or value.name is not None
+        if value.name in (own, name) or not is_other_name:
             return x
         copy = Value("copy", (value,), name=own)
         self.record.add(copy)
