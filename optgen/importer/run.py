@@ -356,7 +356,7 @@ class Run:
             return
         if value.op == "atom":
             self.aliases.setdefault(str(value.name), name)
-        elif value.name is None:
+        elif value.name is None and value.place[0]:
             value.name = self.local_name(name)
 
     def note_number(self, code: CodeType, name: str, x: Any) -> None:
