@@ -268,7 +268,7 @@ class Run:
         states = {
             str(key): (tuple(x.shape), x.dtype) if isinstance(x, Tensor) else ((), None)
             for key, x in optimizer.state[self.param].items()
-            if key not in self.subject.counters
+            if key not in self.subject.counters and x is not None
         }
         states |= dict.fromkeys(self.subject.group_numbers, ((), torch.float64))
         events, decided = self.record.events, self.record.decided

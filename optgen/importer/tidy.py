@@ -25,6 +25,7 @@ from optgen.importer.statements import (
     num_reads,
     printed,
     substituted,
+    without_dead,
     words_in,
 )
 from optgen.importer.values import positive
@@ -46,7 +47,44 @@ def tidied(items: Sequence[Item], numbers: set[str], lasting: set[str]) -> list[
     made = _pruned(_each_source(items, order.rewritten), {}, known)
     while (shorter := _with_one_inlined(made, lasting)) is not None:
         made = _pruned(_each_source(folded(shorter), order.rewritten), {}, known)
-    return _with_joined_conditions(made)
+    made = _with_first_values(made, numbers - assigned(made))
+    return _with_joined_conditions(without_dead(made, set(lasting)))
+
+
+def _with_first_values(items: Sequence[Item], numbers: set[str]) -> list[Item]:
+    """Return code in which the first change of a variable reads the argument that it began as.
+
+    `rate = lr`, `if c: rate = 0.1 * rate` is `rate = lr`, `if c: rate = 0.1 * lr`.
+    """
+    made: list[Item] = []
+    for at, item in enumerate(items):
+        if isinstance(item, If):
+            then, other = (
+                tuple(_with_first_values(side, numbers)) for side in (item.then, item.other)
+            )
+            made.append(replace(item, then=then, other=other))
+        elif item.source in numbers:
+            rest = _with_value_of(items[at + 1 :], item.name, item.source)
+            return [*made, item, *_with_first_values(rest, numbers)]
+        else:
+            made.append(item)
+    return made
+
+
+def _with_value_of(items: Sequence[Item], name: str, value: str) -> list[Item]:
+    """Return code in which the first assignments to a variable read its value, and not itself."""
+    made = list(items)
+    for at, item in enumerate(items):
+        if isinstance(item, If):
+            then, other = (
+                tuple(_with_value_of(side, name, value)) for side in (item.then, item.other)
+            )
+            made[at] = replace(item, then=then, other=other)
+        elif item.name == name:
+            made[at] = replace(item, source=substituted(item.source, name, value))
+        if name in assigned([item]):
+            break
+    return made
 
 
 def _pruned(items: Sequence[Item], known: Mapping[str, bool], defined: set[str]) -> list[Item]:
@@ -197,7 +235,9 @@ class _Order(ast.NodeTransformer):
         self.numbers = numbers
 
     def rewritten(self, value: str, name: str) -> str:
-        """Return an expression in order. `name` is the variable that gets it, or ""."""
+        """Return an expression in order. `name` is the variable that gets it; "" of a condition."""
+        if value == "t - 1" and not name:
+            return "t > 1"  # the first step's count is 1
         node = self.visit(ast.parse(value, mode="eval").body)
         return source(_shrunk(node) if name == "p" else node)
 

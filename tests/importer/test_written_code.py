@@ -136,3 +136,10 @@ def test_a_mean_of_squares_is_found() -> None:
     )
 
     assert means_of_squares(code) == {"v"}
+
+
+def test_a_change_of_an_argument_s_other_name_reads_the_argument() -> None:
+    change = If("t > 50", (Assign("rate", "0.1 * rate"),), ())
+    items = [Assign("rate", "lr"), change, Assign("p", "p - rate * g"), Assign("m", "rate * g")]
+    made = list(printed(tidied(items, {"lr", "t"}, {"p", "m"})))
+    assert [line.strip() for line in made[:3]] == ["rate = lr", "if t > 50:", "rate = 0.1 * lr"]
