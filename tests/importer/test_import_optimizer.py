@@ -222,7 +222,7 @@ class Unread(Base):
         p.add_(grad, alpha=-group["lr"])
 
 
-class Hidden:
+class Unseen:
     """A count where no import looks for one."""
 
     seen = 0
@@ -234,7 +234,7 @@ class FailsLate(Base):
     def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
         state["seen"] = torch.zeros_like(p) if "seen" not in state else state["seen"]
         state["seen"].add_(1.0)
-        count = group.setdefault("steps", Hidden())
+        count = group.setdefault("steps", Unseen())
         count.seen += 1
         if count.seen == 100:
             raise ValueError("a hundred steps are enough")
@@ -275,7 +275,7 @@ class FoundLate(Base):
     """A rule with a state that only its fifth step makes."""
 
     def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
-        count = state.setdefault("count", Hidden())
+        count = state.setdefault("count", Unseen())
         count.seen += 1
         if count.seen == 5:
             state["late"] = torch.ones_like(p)
