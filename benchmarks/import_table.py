@@ -140,7 +140,7 @@ def section(rows: Sequence[Row]) -> str:
             limited.setdefault(each.limits, []).append(each.name)
     lines += [f"{limits.capitalize()}: {', '.join(names)}." for limits, names in limited.items()]
     if other := [each.name for each in proven if not each.gaps]:
-        lines.append(f"Its step count goes on without a gradient: {', '.join(other)}.")
+        lines.append(f"Other steps after a parameter had no gradient: {', '.join(other)}.")
     lines += ["", "| not imported | because | write instead |", "|---|---|---|"]
     for each in rows:
         if each.verdict != "proven":

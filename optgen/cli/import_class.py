@@ -210,8 +210,8 @@ def _printable(text: str) -> str:
 
 
 _GAPS = (
-    "  where a parameter has no gradient in a step, they differ: the original's count goes on, or "
-    "the step fails"
+    "  after a step in which a parameter has no gradient, they take other steps: a count in a "
+    "group goes on"
 )
 
 

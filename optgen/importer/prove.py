@@ -76,8 +76,8 @@ class Proof:
     rounding: str = ""
     left_out: tuple[str, ...] = ()
     gaps: bool = True
-    """Both take the same steps if parameters have no gradients in some of them. False: the original
-    counts these steps for such a parameter too, or reads other parameters' gradients."""
+    """Both take the same steps if parameters have no gradients in some of them. It is False if the
+    original counts these steps for such a parameter too, as a count in a group does, or fails."""
 
 
 def settings_of(subject: Subject, rule: Rule) -> tuple[list[dict[str, Any]], int]:
