@@ -50,6 +50,8 @@ class Row:
     """The largest difference of an element in the proof in float64."""
     limits: str = ""
     """A rounding that the proof leaves out, shapes that the spec requires, or ""."""
+    gaps: bool = True
+    """Both take the same steps if parameters have no gradients in some of them."""
 
 
 def classes(package: str) -> dict[str, Any]:
@@ -74,7 +76,8 @@ def _answer(cls: Any, specs: Path | None, pipe: Connection) -> None:
         shapes = made.proof.shapes
         limits = [f"without its roundings to {made.proof.rounding}"] if made.proof.rounding else []
         limits += ["for matrices alone"] if {len(s) for s in shapes} == {2} else []
-        found = (made.proof.num_settings, made.proof.largest, ", ".join(limits))
+        proof = made.proof
+        found = (proof.num_settings, proof.largest, ", ".join(limits), proof.gaps)
         pipe.send(("proven", "", *found))
     except NotImportedError as error:
         pipe.send(("refused", str(error)))
@@ -136,6 +139,8 @@ def section(rows: Sequence[Row]) -> str:
         if each.limits:
             limited.setdefault(each.limits, []).append(each.name)
     lines += [f"{limits.capitalize()}: {', '.join(names)}." for limits, names in limited.items()]
+    if other := [each.name for each in proven if not each.gaps]:
+        lines.append(f"Other steps after a parameter had no gradient: {', '.join(other)}.")
     lines += ["", "| not imported | because | write instead |", "|---|---|---|"]
     for each in rows:
         if each.verdict != "proven":

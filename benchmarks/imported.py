@@ -6,9 +6,9 @@
 
 Both classes step in turns, with one thread. A step's time is the time that the CPU spends on it
 (`time.process_time`), so other programs disturb it less. The figure is the ratio of the smallest
-times. Each pair is measured in a fork of this process, so one class's memory does not slow the
-next. `--json` keeps the figures in a file: what is not measured keeps its figures there. `--page`
-writes all of them into a page.
+times. A class that takes matrices alone gets the list's tensors as matrices. Each pair is measured
+in a fork of this process, so one class's memory does not slow the next. `--json` keeps the figures
+in a file: what is not measured keeps its figures there. `--page` writes all of them into a page.
 """
 
 from __future__ import annotations
@@ -50,6 +50,19 @@ class Stepping:
             p.grad = gradient.clone()
 
 
+def _taken(imported: Any, shapes: Sequence[tuple[int, ...]]) -> Sequence[tuple[int, ...]]:
+    """Return the shapes that an imported class takes: all, as matrices, or the matrices alone."""
+    flat = [(s[0], math.prod(s[1:])) if len(s) > 2 else s for s in shapes]
+    matrices = [s for s in flat if len(s) == 2]
+    for each in (shapes, flat):
+        try:
+            imported([nn.Parameter(torch.zeros(s)) for s in each])
+        except ValueError:  # it requires a number of axes
+            continue
+        return each
+    return matrices
+
+
 MIN_ROUNDS = 5
 """The rounds of steps that are measured at least."""
 
@@ -57,8 +70,9 @@ MIN_ROUNDS = 5
 def _measure(original: Any, spec: Path, name: str, seconds: float, pipe: Connection) -> None:
     """Send the smallest milliseconds of a step of both classes."""
     warnings.filterwarnings("ignore")
-    shapes = LISTS[name].shapes
-    pair = [Stepping(original, shapes), Stepping(jit.load(spec), shapes)]
+    imported = jit.load(spec)
+    shapes = _taken(imported, LISTS[name].shapes)
+    pair = [Stepping(original, shapes), Stepping(imported, shapes)]
     gradients = [torch.randn(s) for s in shapes]
     times: list[list[float]] = [[], []]
     began = time.process_time()

@@ -209,6 +209,12 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
 
 
+_GAPS = (
+    "  after a step in which a parameter has no gradient, they take other steps: a count in a "
+    "group goes on"
+)
+
+
 def _report(name: str, made: Imported) -> str:
     """Return the proof in a few lines, as `optgen verify` prints it."""
     proof = made.proof
@@ -227,6 +233,7 @@ def _report(name: str, made: Imported) -> str:
             f"refused by the original), {made.num_runs} recorded runs",
             f"  the largest difference of an element is {proof.largest:.1e}; the bound is 1e-12",
             f"  state dicts {exchange}",
+            *([] if proof.gaps else [_GAPS]),
             *(f"  its state {key}, which no step reads, is left out" for key in proof.left_out),
         ]
     )

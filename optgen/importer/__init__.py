@@ -125,8 +125,12 @@ def _imported(cls: type, settings: Mapping[str, Any]) -> Imported:
 
 
 def _better(first: NotImportedError | None, second: NotImportedError) -> NotImportedError:
-    """Return the refusal to report: the first one, unless the class only failed in that run."""
-    return second if first is None or isinstance(first, ClassFailsError) else first
+    """Return the refusal to report: the first one, unless the class only failed in that run.
+
+    Of two rules that differ, the second one has the original's precision.
+    """
+    both_differ = isinstance(first, DiffersError) and isinstance(second, DiffersError)
+    return second if first is None or isinstance(first, ClassFailsError) or both_differ else first
 
 
 def _subjects(cls: type, settings: Mapping[str, Any], is_for_matrices: bool) -> Iterator[Subject]:

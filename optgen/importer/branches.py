@@ -137,9 +137,10 @@ def given(condition: str, outcome: bool, items: Sequence[Item]) -> list[Item]:
     return made
 
 
-def chosen(condition: str, then: str, other: str) -> str:
-    """Return the choice between two expressions as an expression."""
-    condition = condition if _is_answer(condition) else f"{condition} != 0"
+def chosen(condition: str, then: str, other: str, flags: set[str]) -> str:
+    """Return the choice between two expressions as an expression. `flags`: names of answers."""
+    is_answer = condition in flags or _is_answer(condition)
+    condition = condition if is_answer else f"{condition} != 0"
     return f"where({condition}, {then}, {other})"
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import sys
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,12 +21,14 @@ NUM_COUNTED = 10
 
 @dataclass(frozen=True)
 class Counts:
-    """The keys that count steps, the other numbers of the group that steps change, the kind of the
-    count `step` in a parameter's state, and the keys of all states.
+    """The keys that count steps, the other numbers of the group that steps change, the attributes
+    of the optimizer that count steps, the kind of the count `step` in a parameter's state, and the
+    keys of all states.
     """
 
     counters: Mapping[str, int]
     changed: Mapping[str, float]
+    attributes: frozenset[str]
     kind: str
     state_keys: frozenset[str]
 
@@ -90,6 +93,7 @@ def count(
     return Counts(
         {key: x for key, x in found.counters.items() if key not in lost},
         {**found.changed, **{k: other.changed[k] for k in lost & set(other.changed)}},
+        found.attributes,
         "" if "step" in lost else found.kind,
         found.state_keys | other.state_keys,
     )
@@ -105,6 +109,7 @@ def _counted(
     seen: dict[str, list[float]] = defaultdict(list)
     in_group: dict[str, list[float]] = defaultdict(list)
     of_all: dict[str, list[float]] = defaultdict(list)
+    hidden: list[dict[str, Any]] = []
     for _ in range(NUM_COUNTED):
         for p in params:
             p.grad = torch.full_like(p, 0.5)
@@ -118,6 +123,8 @@ def _counted(
             in_group[key].append(value)
         for key, value in _numbers(optimizer.state[params[0]]).items():
             seen[key].append(value)
+        hidden.append(_hidden(optimizer, params))
+    attributes = _own_counters(hidden)
     counters = {
         key: int(values[0]) - 1
         for key, values in (*seen.items(), *in_group.items(), *of_all.items())
@@ -134,7 +141,74 @@ def _counted(
     if "step" in counters and "step" in optimizer.state[params[0]]:
         kind = "tensor" if isinstance(optimizer.state[params[0]]["step"], Tensor) else "int"
     keys = {str(key) for each in params for key in optimizer.state[each]}
-    return Counts(counters, changed, kind, frozenset(keys))
+    return Counts(counters, changed, attributes, kind, frozenset(keys))
+
+
+def _own_counters(hidden: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+    """Return the attributes of the optimizer that count steps.
+
+    `hidden`: after each step, what is kept outside of groups and states.
+
+    Raises:
+        NotImportedError: later steps change something else there, which a rule cannot see.
+    """
+    found = set()
+    for name, last in hidden[-1].items():
+        before = hidden[1].get(name)
+        if last == before or last != last:
+            continue
+        owner, _, attribute = name.rpartition(" ")
+        values = [each.get(name) for each in hidden]
+        if owner != "self" or values != [n + 1 for n in range(NUM_COUNTED)]:
+            raise NotImportedError(
+                f"steps change `{attribute}` of {owner}, which a rule has no word for",
+                hint="keep it in the state of the parameter: `self.state[p]`",
+            )
+        found.add(attribute)
+    return frozenset(found)
+
+
+def _hidden(optimizer: Any, params: Sequence[Any]) -> dict[str, Any]:
+    """Return the numbers and the lengths that are kept outside of groups and states."""
+    cls = type(optimizer)
+    places = {"self": vars(optimizer), "the module": vars(sys.modules[cls.__module__])}
+    places |= {
+        f"the class {each.__name__}": vars(each)
+        for each in cls.__mro__
+        if each not in torch.optim.Optimizer.__mro__
+    }
+    places |= {f"parameter {n}": vars(p) for n, p in enumerate(params)}
+    found = {
+        f"{place} {key}": _number_or_length(x)
+        for place, names in places.items()
+        for key, x in names.items()
+        if key not in ("state", "param_groups", "defaults") and not key.startswith("__")
+    }
+    holders = {f"group {n}": each for n, each in enumerate(optimizer.param_groups)}
+    holders |= {f"state {n}": each for n, each in enumerate(optimizer.state.values())}
+    lengths = {
+        f"{place} {key}": len(x)
+        for place, holder in holders.items()
+        if isinstance(holder, Mapping)
+        for key, x in holder.items()
+        if isinstance(x, _CONTAINERS)
+    }
+    return found | lengths
+
+
+_CONTAINERS = (list, tuple, set, dict, deque)
+
+
+def _number_or_length(x: Any, depth: int = 2) -> Any:
+    """Return a number, or what stands for a container: its length, and numbers inside."""
+    if isinstance(x, bool | int | float | str):
+        return x
+    if isinstance(x, Tensor):
+        return float(x) if x.numel() == 1 else None
+    if not isinstance(x, _CONTAINERS) or not depth:
+        return None
+    inside = list(x.values() if isinstance(x, dict) else x)[:NUM_COUNTED]
+    return len(x), [_number_or_length(each, depth - 1) for each in inside]
 
 
 def _alone() -> NotImportedError:

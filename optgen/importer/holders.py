@@ -37,12 +37,7 @@ class Holder(dict[Any, Any]):
         """Let the stored tensors and numbers stand for the states before a step."""
         for key, x in list(self.items()):
             if key in self.run.subject.counters:
-                count = self.run.count(float(plain(x)))
-                if isinstance(x, Tensor):
-                    self.run.recorder.declare(x, "", count)
-                    self.run.recorder.memories[_memory_key(self.run, x)].word = None
-                else:
-                    super().__setitem__(key, recorded(plain(x), count))
+                super().__setitem__(key, counted(self.run, x))
             elif self.is_group and key not in self.run.subject.group_numbers:
                 continue
             elif self.is_group:
@@ -68,7 +63,7 @@ class Holder(dict[Any, Any]):
     def __setitem__(self, key: Any, x: Any) -> None:
         run = self.run
         if key in run.subject.counters:
-            x = self._counter(x)
+            x = counted(run, x)
         elif not self.is_group and isinstance(x, Tensor):
             self._store(key, x)
         elif self._is_kept_number(key, x):
@@ -79,14 +74,6 @@ class Holder(dict[Any, Any]):
         """Tell if a number is a state: of the parameter, or of the group."""
         is_number = isinstance(x, int | float) and not isinstance(x, bool)
         return is_number and (not self.is_group or key in self.run.subject.group_numbers)
-
-    def _counter(self, x: Any) -> Any:
-        run = self.run
-        if isinstance(x, Tensor):
-            run.recorder.declare(x, "", run.count(float(x)))
-            run.recorder.memories[_memory_key(run, x)].word = None
-            return x
-        return recorded(plain(x), run.count(float(plain(x))))
 
     def _store(self, key: Any, x: Tensor) -> None:
         """Store a tensor: the first value of a state, or its next value."""
@@ -135,6 +122,18 @@ class Holder(dict[Any, Any]):
         return recorded(plain(x), copy)
 
 
+def counted(run: Run, x: Any) -> Any:
+    """Return a number, or a tensor with a number, that records as the step count does."""
+    count = run.count(float(plain(x)))
+    if not isinstance(x, Tensor):
+        return recorded(plain(x), count)
+    run.recorder.declare(x, "", count)
+    memory = run.recorder.memory_of(x)
+    assert memory is not None
+    memory.word = None
+    return x
+
+
 class Group(Holder):
     is_group = True
 
@@ -175,8 +174,3 @@ class States(dict[Any, Any]):
 def _state_atom(word: str, x: Tensor) -> Value:
     """Return the value of a state before a step. A state of one number is a number."""
     return Value("atom", name=word, reads_tensors=x.ndim > 0)
-
-
-def _memory_key(run: Run, x: Tensor) -> Any:
-    memory = run.recorder.memory_of(x)
-    return next(key for key, each in run.recorder.memories.items() if each is memory)

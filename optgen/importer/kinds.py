@@ -36,7 +36,7 @@ def with_kinds(items: Sequence[Item], kept: set[str]) -> list[Item]:
     return made
 
 
-def with_numbers_widened(items: Sequence[Item], numbers: set[str]) -> list[Item]:
+def with_numbers_widened(items: Sequence[Item], numbers: set[str], flags: set[str]) -> list[Item]:
     """Return code in which no `if` makes a variable a number on one side and a tensor on the other.
 
     `if t == 1: x = c else: x = m / 2` is `x = where(t == 1, c, m / 2)`. `numbers`: the names that
@@ -61,7 +61,9 @@ def with_numbers_widened(items: Sequence[Item], numbers: set[str]) -> list[Item]
                     continue
                 sides[0].remove(a)
                 sides[1].remove(b)
-                moved.append(Assign(name, chosen(item.condition, a.source, b.source), a.place))
+                moved.append(
+                    Assign(name, chosen(item.condition, a.source, b.source, flags), a.place)
+                )
             rest = replace(item, then=tuple(sides[0]), other=tuple(sides[1]))
             made += [*([rest] if rest.then or rest.other else []), *moved]
         return made

@@ -59,16 +59,10 @@ class Int(float):
 
     def __index__(self) -> int:
         """Return the number for `range` and indices. The record notes that it is lost there."""
-        record = current()
-        if record is not None:
-            record.lost |= self.value.atoms
-        return int(float.__float__(self))
+        return int(_lost(self))
 
     def __repr__(self) -> str:
         return repr(plain(self))
-
-    def __format__(self, spec: str) -> str:
-        return format(plain(self), spec)
 
 
 class Size(int):
@@ -118,6 +112,22 @@ def plain(x: Any) -> Any:
     if isinstance(x, Size | Flag):
         return int.__int__(x)
     return str.__str__(x) if isinstance(x, Text) else x
+
+
+def _lost(x: Any) -> Any:
+    """Return a number without its record, for a use that nothing records: a round number, a text.
+
+    The arguments that it is computed from keep their defaults then.
+    """
+    if (record := current()) is not None:
+        record.lost.update(dict.fromkeys(x.value.atoms, author_line()))
+    return plain(x)
+
+
+def _in_text(self: Any, spec: str) -> str:
+    """Return a number in a text. The texts of the constructor's errors are of no account."""
+    record = current()
+    return format(_lost(self) if record is not None and record.step else plain(self), spec)
 
 
 def note(x: Any, value: Value) -> Any:
@@ -182,6 +192,10 @@ def _add_operators(kind: Any) -> None:
     kind.__neg__ = lambda self: note(-plain(self), apply("neg", self.value))
     kind.__abs__ = lambda self: note(abs(plain(self)), apply("abs", self.value))
     kind.__bool__ = _truth
+    kind.__format__ = _in_text
+    kind.__int__ = lambda self: int(_lost(self))
+    kind.__trunc__ = lambda self: int(_lost(self))
+    kind.__round__ = lambda self, *digits: round(_lost(self), *digits)
     kind.__hash__ = lambda self: hash(plain(self))
 
 
@@ -204,6 +218,33 @@ def _math_function(name: str) -> Callable[..., Any]:
         return note(result, apply(name, x.value))
 
     return function
+
+
+def _is_nan(x: Any) -> bool:
+    """Tell if a number is nan. A number of tensors is compared with itself."""
+    x = x.item() if isinstance(x, Tensor) else x
+    return bool(x != x) if _reads_tensors(x) else math.isnan(plain(x))
+
+
+def _finite_function(name: str) -> Callable[..., bool]:
+    real = getattr(math, name)
+
+    def function(x: Any) -> bool:
+        x = x.item() if isinstance(x, Tensor) else x
+        if _reads_tensors(x):
+            raise NotImportedError(
+                f"`math.{name}` of a tensor's number has no word in the language",
+                author_line(),
+                hint="compare the number with a bound",
+            )
+        return bool(real(plain(x)))
+
+    return function
+
+
+def _reads_tensors(x: Any) -> bool:
+    value = getattr(x, "value", None)
+    return isinstance(value, Value) and value.reads_tensors
 
 
 def _power(x: Any, y: Any) -> Any:
@@ -247,21 +288,46 @@ class _Float(float, metaclass=_FloatType):
     """The meaning of `float` in the author's modules while a step is recorded."""
 
 
+class _IntType(type(int)):  # type: ignore[misc]
+    """The class of `int` in the author's modules: a call keeps the record of a whole number."""
+
+    def __instancecheck__(cls, x: object) -> bool:
+        return isinstance(x, int)
+
+    def __call__(cls, x: Any = 0, *base: Any) -> int:
+        x = x.item() if isinstance(x, Tensor) else x
+        if type(x) in (Int, Size) and not base:
+            kept: int = x
+            return kept
+        if isinstance(x, Float) and (x.value.reads_tensors or "t" in x.value.atoms):
+            raise NotImportedError(
+                "`int` of a number that changes from step to step",
+                author_line(),
+                hint="write math.floor(…)",
+            )
+        return int(x, *base)
+
+
+class _Int(int, metaclass=_IntType):
+    """The meaning of `int` in the author's modules while a step is recorded."""
+
+
 @contextmanager
 def recording_floats(package: str) -> Iterator[None]:
-    """Let `float(x)` record in the modules of a package. torch's own stay as they are."""
-    modules = [
-        vars(each)
+    """Let `float(x)` and `int(x)` record in a package's modules. torch's own stay as they are."""
+    changes = [
+        (vars(each), word, kind)
         for name, each in list(sys.modules.items())
-        if name.partition(".")[0] == package != "torch" and "float" not in vars(each)
+        for word, kind in (("float", _Float), ("int", _Int))
+        if name.partition(".")[0] == package != "torch" and word not in vars(each)
     ]
-    for names in modules:
-        names["float"] = _Float
+    for names, word, kind in changes:
+        names[word] = kind
     try:
         yield
     finally:
-        for names in modules:
-            del names["float"]
+        for names, word, _ in changes:
+            del names[word]
 
 
 class _ParameterInfo:
@@ -296,7 +362,8 @@ def _finfo(*dtypes: torch.dtype) -> Any:
 def recording_functions() -> Iterator[None]:
     """Let `math`'s functions, `min`, `max` and `torch.finfo` record."""
     changes = [(math, name, _math_function(name)) for name in _FUNCTIONS]
-    changes += [(math, "pow", _power)]
+    changes += [(math, "pow", _power), (math, "isnan", _is_nan)]
+    changes += [(math, name, _finite_function(name)) for name in ("isinf", "isfinite")]
     changes += [(torch, "finfo", _finfo)]
     changes += [(builtins, "max", _extremum("max", "maximum", "min"))]
     changes += [(builtins, "min", _extremum("min", "minimum", "max"))]

@@ -6,7 +6,7 @@ import copy
 import random
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,12 +15,17 @@ from torch import Tensor
 from optgen.importer.recording import NotImportedError, failed
 from optgen.importer.rules import Rule
 from optgen.importer.run import Argument, Subject
-from optgen.importer.sides import Side, error_between, original_of, ours_of, with_first
-from optgen.importer.statements import asked_names, line_of
+from optgen.importer.sides import Course, Side, error_between, original_of, ours_of, with_first
+from optgen.importer.statements import asked_counts, asked_names, line_of
 
 STEPS = 30
+MAX_STEPS = 120
+"""The steps that are taken to come to a step which the rule asks for."""
 SCHEDULED_AT = 16
 """The step before which the numbers of the groups change, as a schedule does it."""
+HALVED = Course({SCHEDULED_AT: 0.5})
+VARIED = Course({1: 0.8, 6: 0.95, 11: 0.7, 16: 0.5, 21: 0.9})
+"""Numbers that go up and down, and none as the constructor got it."""
 BOUND = 1e-12
 MAX_OWN_PRECISION = 1e-9
 GRADIENTS = (1.0, 1e-6, 1e-9)
@@ -70,6 +75,9 @@ class Proof:
     num_refused: int = 0
     rounding: str = ""
     left_out: tuple[str, ...] = ()
+    gaps: bool = True
+    """Both take the same steps if parameters have no gradients in some of them. It is False if the
+    original counts these steps for such a parameter too, as a count in a group does, or fails."""
 
 
 def settings_of(subject: Subject, rule: Rule) -> tuple[list[dict[str, Any]], int]:
@@ -148,18 +156,97 @@ def prove(
                 raise _fails(error.refusal, shapes) from error
             refused += 1
             continue
-        if not difference.error <= BOUND:
-            own = _own_precision(subject, setting, shapes, difference)
-            if not difference.error <= own:
-                raise _differs(difference, subject, rule)
+        _check(difference, subject, rule, shapes)
         compared += 1
         largest = max(largest, difference.error)
+    _vary(subject, rule, ours, shapes)
+    _close(subject, rule, ours, shapes)
     rounding = _in_float32(subject, rule, ours, shapes)
     keys = all(
         _exchange(subject, ours, each, shapes) for each in ({}, _with_all_states(subject, rule))
     )
     left_out = tuple(sorted(subject.left_out))
-    return Proof(compared, shapes, largest, keys, refused, rounding, left_out)
+    gaps = _agree_with_gaps(subject, ours, shapes)
+    return Proof(compared, shapes, largest, keys, refused, rounding, left_out, gaps)
+
+
+def _check(
+    difference: Difference,
+    subject: Subject,
+    rule: Rule,
+    shapes: Sequence[tuple[int, ...]],
+    course: Course = HALVED,
+) -> None:
+    """Raise a refusal if a difference is above the bound, and above the original's precision."""
+    if difference.error <= BOUND:
+        return
+    if not difference.error <= _own_precision(subject, shapes, difference, course):
+        raise _differs(difference, subject, rule, course)
+
+
+def _vary(subject: Subject, rule: Rule, ours: Any, shapes: tuple[tuple[int, ...], ...]) -> None:
+    """Compare two groups whose numbers go up and down, from a rate of 0 too.
+
+    A schedule sets them before the first step, so no number is as the constructor got it. The steps
+    go on to the last one that the rule asks for.
+    """
+    course = replace(VARIED, is_by_group=not subject.is_split)
+    num_steps = max(STEPS, min(MAX_STEPS, 5 + max(asked_counts(rule.items), default=0)))
+    group = original_of(subject, {}, shapes).first[0]
+    rates = [a.default for a in subject.arguments if a.name == "lr" and a.default]
+    from_zero = [{"lr": 0.0}] if rates == [group.get("lr")] else []
+    for setting in ({}, *from_zero):
+        try:
+            difference = _compare(subject, ours, setting, shapes, course, num_steps)
+        except _OriginalFailsError:
+            continue
+        _check(difference, subject, rule, shapes, course)
+        num_steps = STEPS
+
+
+def _close(subject: Subject, rule: Rule, ours: Any, shapes: tuple[tuple[int, ...], ...]) -> None:
+    """Compare steps with a closure, which an original may call twice, or whose loss it may read."""
+    sides = original_of(subject, {}, shapes), ours_of(subject, ours, {}, shapes)
+    for number in range(1, 4):
+        try:
+            sides[0].step_with_closure(number)
+        except Exception:
+            return  # it takes no closure, or one whose loss has a graph
+        if not sides[0].num_evaluations:
+            return
+        sides[1].step_with_closure(number)
+        found = {what: x for _, what, x in sides[1].tensors()}
+        errors = [
+            Difference({}, key, what, number, error_between(found[what], x))
+            for key, what, x in sides[0].tensors()
+            if what in found
+        ]
+        calls = [side.num_evaluations for side in sides]
+        largest = max(errors, key=lambda each: each.error)
+        if calls[0] != calls[1] or not largest.error <= MAX_OWN_PRECISION:
+            error = _differs(largest, subject, rule, when=", with a closure")
+            error.hint = "call the closure once, before the step, and read no number of its loss"
+            raise error
+
+
+def _agree_with_gaps(subject: Subject, ours: Any, shapes: tuple[tuple[int, ...], ...]) -> bool:
+    """Tell if both take the same steps when parameters have no gradients in some of them."""
+    sides = original_of(subject, {}, shapes), ours_of(subject, ours, {}, shapes)
+    if len(shapes) < 2:
+        return True
+    for number in range(1, 8):
+        without = slice(1, None, 2) if number in (3, 4) else None
+        try:
+            for side in sides:
+                side.step(number, without=without)
+        except Exception:
+            return False
+    found = {what: x for _, what, x in sides[1].tensors()}
+    return all(
+        error_between(found[what], x) <= MAX_OWN_PRECISION
+        for _, what, x in sides[0].tensors()
+        if what in found
+    )
 
 
 def _fails(refusal: NotImportedError, shapes: tuple[tuple[int, ...], ...]) -> DiffersError:
@@ -169,7 +256,9 @@ def _fails(refusal: NotImportedError, shapes: tuple[tuple[int, ...], ...]) -> Di
     return error
 
 
-def _differs(difference: Difference, subject: Subject, rule: Rule, when: str = "") -> DiffersError:
+def _differs(
+    difference: Difference, subject: Subject, rule: Rule, course: Course = HALVED, *, when: str = ""
+) -> DiffersError:
     """Return the refusal of a difference at the line that computes what differs.
 
     `when`: words that say under which circumstances it was found.
@@ -178,7 +267,10 @@ def _differs(difference: Difference, subject: Subject, rule: Rule, when: str = "
         "let the step compute with tensors, arguments and states alone, without float(…) or other "
         "parameters; fix arguments by --set, or write a spec by hand"
     )
-    if difference.step >= SCHEDULED_AT:
+    if course.is_by_group:
+        when = ", with two groups whose numbers differ, and change before some steps"
+        hint = "read the numbers in the parameter's group in each step, under the arguments' names"
+    elif difference.step >= SCHEDULED_AT:
         when = f", after the numbers of the groups had changed before step {SCHEDULED_AT}"
         hint = "read the numbers in the group in each step, under the arguments' names"
     name = subject.letter(difference.key) if difference.key else "p"
@@ -197,7 +289,7 @@ def _words(setting: Mapping[str, Any]) -> str:
 
 
 def _own_precision(
-    subject: Subject, setting: Mapping[str, Any], shapes: Sequence[tuple[int, ...]], at: Difference
+    subject: Subject, shapes: Sequence[tuple[int, ...]], at: Difference, course: Course
 ) -> float:
     """Return how far the original goes from itself if the parameters begin one rounding apart.
 
@@ -205,13 +297,14 @@ def _own_precision(
     """
     if not at.error <= MAX_OWN_PRECISION:
         return BOUND
-    side, nudged = (original_of(subject, setting, shapes) for _ in range(2))
+    side, nudged = (
+        original_of(subject, at.setting, shapes, are_two=course.is_by_group) for _ in range(2)
+    )
     for p in nudged.params:
         p.data.mul_(1 + torch.finfo(torch.float64).eps)
     for number in range(1, at.step + 1):
         for each in (side, nudged):
-            if number == SCHEDULED_AT:
-                each.schedule(_scheduled(subject, each))
+            each.schedule(_scheduled(subject, each), course, number)
             each.step(number)
     values = ({what: x for _, what, x in each.tensors()}[at.what] for each in (side, nudged))
     return min(4 * error_between(*values), MAX_OWN_PRECISION)
@@ -263,7 +356,8 @@ def _in_float32(
                     continue
                 if not error <= min(4 * error_between(own[what], x), eps**0.5):
                     words = f", in float32 with gradients of about {scale:g}"
-                    raise _differs(Difference({}, key, what, number, error), subject, rule, words)
+                    found_there = Difference({}, key, what, number, error)
+                    raise _differs(found_there, subject, rule, when=words)
     return str(dtype).removeprefix("torch.") if subject.is_wide else ""
 
 
@@ -277,7 +371,12 @@ def _rounded_to(subject: Subject, shapes: tuple[tuple[int, ...], ...]) -> torch.
 
 
 def _compare(
-    subject: Subject, ours: Any, setting: Mapping[str, Any], shapes: tuple[tuple[int, ...], ...]
+    subject: Subject,
+    ours: Any,
+    setting: Mapping[str, Any],
+    shapes: tuple[tuple[int, ...], ...],
+    course: Course = HALVED,
+    num_steps: int = STEPS,
 ) -> Difference:
     """Return the first difference above the bound, else the largest one.
 
@@ -286,19 +385,19 @@ def _compare(
     """
     words = f" in the proof, with {_words(setting)}"
     try:
-        original = original_of(subject, setting, shapes)
+        original = original_of(subject, setting, shapes, are_two=course.is_by_group)
     except Exception as error:
         raise _OriginalFailsError(error, words) from error
     try:
-        mine = ours_of(subject, ours, with_first(subject, setting), shapes)
+        first = with_first(subject, setting)
+        mine = ours_of(subject, ours, first, shapes, are_two=course.is_by_group)
     except Exception as error:
         raise _ours_fails(error, words) from error
     largest = Difference(setting, "", "nothing", 0, 0.0)
     scheduled = _scheduled(subject, original)
-    for number in range(1, STEPS + 1):
-        if number == SCHEDULED_AT:
-            for side in (original, mine):
-                side.schedule(scheduled)
+    for number in range(1, num_steps + 1):
+        for side in (original, mine):
+            side.schedule(scheduled, course, number)
         try:
             original.step(number)
         except Exception as error:

@@ -25,6 +25,8 @@ class NotImportedError(Exception):
 
     def __init__(self, reason: str, place: tuple[str, int] = ("", 0), hint: str = "") -> None:
         super().__init__(reason)
+        if (record := current()) is not None:
+            record.refusal = record.refusal or self  # the author's code may catch it
         self.reason = reason
         self.place = place
         self.hint = hint
@@ -59,8 +61,9 @@ class Record:
     answers: dict[str, tuple[bool, bool]] = field(default_factory=dict)
     """The side that each condition took, and the side that it takes unless it is forced."""
 
-    lost: set[str] = field(default_factory=set)
-    """Words whose numbers were used where nothing records, such as the length of a loop."""
+    lost: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Words whose numbers were used where nothing records, such as the length of a loop, with the
+    author's lines."""
 
     reduces_all: bool = False
     """A reduction goes over all parameters."""
@@ -77,12 +80,20 @@ class Record:
     kept: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Those that the step reads as the constructor got them, with the author's lines."""
 
+    step: int = 0
+    """The number of the step that runs; 0 while the constructor runs."""
+
+    refusal: NotImportedError | None = None
+    """The first refusal of this run."""
+
     renewed: set[str] = field(default_factory=set)
     """Those that the step reads in the groups."""
 
     def add(self, value: Value) -> Value:
         """Record a value at the author's line."""
         value.place = author_line()
+        value.step = self.step
+        self._check_age(value)
         self._note_origins(value)
         if not self.is_silent:
             self.events.append(value)
@@ -92,6 +103,7 @@ class Record:
         """Record a condition, and return the side to take."""
         if condition.op == "constant":
             return outcome
+        self._check_age(condition)
         self._note_origins(condition)
         truth, is_negated = self._canonical(condition)
         if truth.op.startswith("count@"):
@@ -112,13 +124,26 @@ class Record:
 
     def _note_origins(self, value: Value) -> None:
         """Note which arguments a value of the step reads as the constructor got them."""
-        for name, is_first in sorted(value.origins):
-            if is_first and name in self.scheduled:
+        for name, step in sorted(value.origins):
+            if step not in (0, self.step):
+                raise StaleError()
+            if not step and name in self.scheduled:
                 self.kept.setdefault(name, author_line())
-            elif not is_first:
+            elif step:
                 self.renewed.add(name)
             if name in self.renewed and name in self.kept:
                 raise ReadTwiceError(name, self.kept[name])
+
+    def _check_age(self, value: Value) -> None:
+        """Raise an error if a value is computed from one that an earlier step computed.
+
+        A state's value does not come here: each step begins with a word for it.
+        """
+        for each in value.args:
+            if each.step is None:
+                self._check_age(each)
+            elif each.step not in (0, self.step):
+                raise StaleError()
 
     def equals_run_with(self, forced: Mapping[str, bool]) -> bool:
         """Tell if a run with these forced outcomes would be this one."""
@@ -152,6 +177,17 @@ class KeptError(NotImportedError):
             hint=f'read group["{name}"], or give the number an argument of its own',
         )
         self.name = name
+
+
+class StaleError(NotImportedError):
+    """The step reads a number that an earlier step kept in no state."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the step reads a number that an earlier step kept, and no state holds it",
+            author_line(),
+            hint='keep it in the state of the parameter, as in `self.state[p]["before"]`',
+        )
 
 
 class ReadTwiceError(KeptError):

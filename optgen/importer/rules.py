@@ -94,8 +94,10 @@ def find_rule(subject: Subject) -> Rule:
     live = {"p", *(subject.letter(each.key) for each in states)}
     arguments = {a.word for a in subject.arguments}
     numbers = {"t", *arguments, *(subject.letter(s.key) for s in states if s.shape == "scalar")}
+    numbers |= {kept_word(name) for name in subject.own}
+    flags = {a.word for a in subject.arguments if isinstance(a.default, bool)}
     items = with_kinds(with_totals_outside(with_joined_ifs(items), arguments), live)
-    items = with_wide_reductions_first(with_numbers_widened(items, numbers))
+    items = with_wide_reductions_first(with_numbers_widened(items, numbers, flags))
     items = without_copies(folded(with_wheres(items)), arguments)
     aliases: dict[str, str] = {}
     for path in itertools.chain(*runs.values()):
@@ -106,7 +108,13 @@ def find_rule(subject: Subject) -> Rule:
             hint="the import gives it one matrix or one vector, without names",
         )
     records = [record for each in explorers.values() for record, _, _ in each.paths]
-    lost = frozenset[str]().union(*(each.lost for each in records))
+    lost = {word: place for each in records for word, place in each.lost.items()}
+    if "lr" in lost:
+        raise NotImportedError(
+            "the step makes a whole number or a text of `lr`, or a loop of this length",
+            lost["lr"],
+            hint="compute with the rate itself, as in `floor(lr)`",
+        )
     reduces_all = any(each.reduces_all for each in records)
     return Rule(
         items,
@@ -114,7 +122,7 @@ def find_rule(subject: Subject) -> Rule:
         bounds,
         aliases,
         len(records),
-        lost,
+        frozenset(lost),
         reduces_all,
         _kept(records),
         left_out,

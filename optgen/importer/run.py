@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from optgen.importer.counts import MATRIX, VECTOR, count, groups_of, takes_split_groups
-from optgen.importer.holders import Group, States
+from optgen.importer.holders import Group, States, counted
 from optgen.importer.numbers import (
     Flag,
     Float,
@@ -72,6 +72,8 @@ class Subject:
     """Keys of a group or a state that count steps, with the value before the first step."""
     group_numbers: Mapping[str, float]
     """Numbers of the group that steps change, with their first values."""
+    own_counters: frozenset[str]
+    """Attributes of the optimizer that count steps."""
     step_state: str
     """The kind of the count in a parameter's state, "int" or "tensor"; "" if there is none. A state
     dict has it even if no rule reads it."""
@@ -178,6 +180,7 @@ def find_subject(
         fixed,
         counts.counters,
         counts.changed,
+        counts.attributes,
         counts.kind,
         is_wide=is_wide,
         is_for_matrices=is_for_matrices,
@@ -260,10 +263,12 @@ class Run:
                     self._step(optimizer)
         finally:
             set_current(None)
+        if self.record.refusal is not None:
+            raise self.record.refusal  # the author's code has caught it
         states = {
             str(key): (tuple(x.shape), x.dtype) if isinstance(x, Tensor) else ((), None)
             for key, x in optimizer.state[self.param].items()
-            if key not in self.subject.counters
+            if key not in self.subject.counters and x is not None
         }
         states |= dict.fromkeys(self.subject.group_numbers, ((), torch.float64))
         events, decided = self.record.events, self.record.decided
@@ -293,14 +298,17 @@ class Run:
     def _renew_arguments(self, groups: Sequence[Any]) -> Iterator[str]:
         """Let the groups' numbers differ from those that the constructor keeps elsewhere.
 
+        They get the number of the step, so that a number which an earlier step kept differs too.
+
         Yields:
             The arguments whose numbers the groups have, so that a schedule can change them.
         """
         for argument in self.subject.arguments:
-            first = self._first(argument)
+            first = self._first(argument) if self.number == 1 else _argument(argument)
             for group in groups:
                 if _has_atoms(group.get(argument.name), first):
-                    dict.__setitem__(group, argument.name, _argument(argument, is_first=False))
+                    number = _argument(argument, self.number)
+                    dict.__setitem__(group, argument.name, number)
                     yield argument.name
 
     def _first(self, argument: Argument) -> Any:
@@ -311,11 +319,16 @@ class Run:
 
     def _step(self, optimizer: Any) -> None:
         """Take one step with a new recorder, which knows p, g and the states."""
+        self.record.step = self.number
+        if self.number > 1:
+            list(self._renew_arguments(optimizer.param_groups))
         self.recorder = TensorRecorder(self.record, self.shape)
         self.recorder.declare(self.param, "p")
         self.recorder.declare(self.param.grad, "g")
         for holder in (*optimizer.param_groups, optimizer.state):
             holder.declare()
+        for name in self.subject.own_counters:
+            setattr(optimizer, name, counted(self, getattr(optimizer, name)))
         step = inspect.unwrap(self.subject.cls.step)
         with torch.no_grad(), self._naming(), self.recorder:
             step(optimizer)
@@ -343,7 +356,7 @@ class Run:
             return
         if value.op == "atom":
             self.aliases.setdefault(str(value.name), name)
-        elif value.name is None:
+        elif value.name is None and value.place[0]:
             value.name = self.local_name(name)
 
     def note_number(self, code: CodeType, name: str, x: Any) -> None:
@@ -366,7 +379,8 @@ class Run:
         if type(x) is int or (isinstance(x, Float | Int) and x.value.reads_tensors):
             return x
         value, own = as_value(x), self.local_name(name)
-        if value.name in (own, name) or value.op not in OTHER_NAMES:
+        is_other_name = value.op in OTHER_NAMES or value.name is not None
+        if value.name in (own, name) or not is_other_name:
             return x
         copy = Value("copy", (value,), name=own)
         self.record.add(copy)
@@ -381,12 +395,12 @@ class Run:
         return name
 
 
-def _argument(argument: Argument, *, is_first: bool = True) -> Any:
-    """Return an argument as the constructor gets it, or as a later schedule may have changed it."""
+def _argument(argument: Argument, step: int = 0) -> Any:
+    """Return an argument as the constructor gets it, or as a step reads it from its group."""
     default = argument.default
     if type(default) is int and default == 0:
         default = 0.0
-    origins = frozenset([(argument.name, is_first)])
+    origins = frozenset([(argument.name, step)])
     if isinstance(default, tuple):
         return tuple(
             recorded(

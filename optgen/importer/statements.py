@@ -175,6 +175,19 @@ def asked_names(items: Sequence[Item]) -> set[str]:
     return names
 
 
+def asked_counts(items: Sequence[Item]) -> set[int]:
+    """Return the whole numbers of conditions that read the step count."""
+    found: set[int] = set()
+    for item in items:
+        if isinstance(item, If):
+            found |= asked_counts(item.then + item.other)
+            if "t" in names_in(item.condition):
+                nodes = ast.walk(ast.parse(item.condition))
+                numbers = {node.value for node in nodes if isinstance(node, ast.Constant)}
+                found |= {int(x) for x in numbers if isinstance(x, int | float) and x < 1e6}
+    return found
+
+
 def without_dead(items: Sequence[Item], live: set[str]) -> tuple[Item, ...]:
     """Return code without assignments that nothing reads. `live` is changed to what it reads."""
     kept: list[Item] = []

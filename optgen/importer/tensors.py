@@ -299,6 +299,8 @@ class TensorRecorder(TorchFunctionMode):
                 value = self.value_of(fill)
             else:
                 value = as_value(fill)
+                if value.place[0]:  # the number keeps its kind
+                    value = Value("copy", (value,))
         known = self.memory_of(result)
         if known is None:
             self._keep(result, value)

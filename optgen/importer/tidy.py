@@ -25,6 +25,7 @@ from optgen.importer.statements import (
     num_reads,
     printed,
     substituted,
+    without_dead,
     words_in,
 )
 from optgen.importer.values import positive
@@ -46,7 +47,44 @@ def tidied(items: Sequence[Item], numbers: set[str], lasting: set[str]) -> list[
     made = _pruned(_each_source(items, order.rewritten), {}, known)
     while (shorter := _with_one_inlined(made, lasting)) is not None:
         made = _pruned(_each_source(folded(shorter), order.rewritten), {}, known)
-    return _with_joined_conditions(made)
+    made = _with_first_values(made, numbers - assigned(made))
+    return _with_joined_conditions(without_dead(made, set(lasting)))
+
+
+def _with_first_values(items: Sequence[Item], numbers: set[str]) -> list[Item]:
+    """Return code in which the first change of a variable reads the argument that it began as.
+
+    `rate = lr`, `if c: rate = 0.1 * rate` is `rate = lr`, `if c: rate = 0.1 * lr`.
+    """
+    made: list[Item] = []
+    for at, item in enumerate(items):
+        if isinstance(item, If):
+            then, other = (
+                tuple(_with_first_values(side, numbers)) for side in (item.then, item.other)
+            )
+            made.append(replace(item, then=then, other=other))
+        elif item.source in numbers:
+            rest = _with_value_of(items[at + 1 :], item.name, item.source)
+            return [*made, item, *_with_first_values(rest, numbers)]
+        else:
+            made.append(item)
+    return made
+
+
+def _with_value_of(items: Sequence[Item], name: str, value: str) -> list[Item]:
+    """Return code in which the first assignments to a variable read its value, and not itself."""
+    made = list(items)
+    for at, item in enumerate(items):
+        if isinstance(item, If):
+            then, other = (
+                tuple(_with_value_of(side, name, value)) for side in (item.then, item.other)
+            )
+            made[at] = replace(item, then=then, other=other)
+        elif item.name == name:
+            made[at] = replace(item, source=substituted(item.source, name, value))
+        if name in assigned([item]):
+            break
+    return made
 
 
 def _pruned(items: Sequence[Item], known: Mapping[str, bool], defined: set[str]) -> list[Item]:
@@ -197,7 +235,9 @@ class _Order(ast.NodeTransformer):
         self.numbers = numbers
 
     def rewritten(self, value: str, name: str) -> str:
-        """Return an expression in order. `name` is the variable that gets it, or ""."""
+        """Return an expression in order. `name` is the variable that gets it; "" of a condition."""
+        if value == "t - 1" and not name:
+            return "t > 1"  # the first step's count is 1
         node = self.visit(ast.parse(value, mode="eval").body)
         return source(_shrunk(node) if name == "p" else node)
 
@@ -208,7 +248,8 @@ class _Order(ast.NodeTransformer):
         if x.is_integer() and abs(x) < 1e6:
             return ast.Constant(int(x))
         top, bottom = Fraction(x).limit_denominator(12).as_integer_ratio()
-        if len(repr(x)) > 12 and top / bottom == x:  # 1 / 3 and not 0.3333333333333333
+        is_share = bottom > 1 and top / bottom == x
+        if len(repr(x)) > 12 and is_share:  # 1 / 3 and not 0.3333333333333333
             return ast.BinOp(ast.Constant(top), ast.Div(), ast.Constant(bottom))
         return node
 
@@ -226,6 +267,17 @@ class _Order(ast.NodeTransformer):
                 args=[a, b, ast.BinOp(left=ast.Constant(1), op=ast.Sub(), right=kept) as new],
             ):
                 return ast.BinOp(_product(kept, a), ast.Add(), self.visit(_product(new, b)))
+            case ast.Call(
+                func=ast.Name("sqrt"),
+                args=[
+                    ast.Call(
+                        func=ast.Name("mean"),
+                        args=[ast.BinOp(left=x, op=ast.Pow(), right=ast.Constant(2))],
+                        keywords=[],
+                    )
+                ],
+            ):
+                return ast.Call(ast.Name("rms"), [x], [])
         return node
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
@@ -238,6 +290,15 @@ class _Order(ast.NodeTransformer):
                 return ast.BinOp(right, ast.Add(), left)
             case ast.Pow(), _, ast.Constant(0.5):
                 return ast.Call(ast.Name("sqrt"), [left], [])
+            case (
+                ast.Div(),
+                ast.Call(func=ast.Name("norm"), args=[ast.Name("p" | "g") as x], keywords=[]),
+                ast.Call(func=ast.Name("sqrt"), args=[ast.Call(func=ast.Name("numel"))]),
+            ):
+                return ast.Call(ast.Name("rms"), [x], [])
+            case ast.Mult(), _, ast.BinOp(op=ast.Mult() | ast.Div()) if self._rank(left) < 3:
+                part = self.visit_BinOp(ast.BinOp(left, ast.Mult(), right.left))
+                return ast.BinOp(part, right.op, right.right)
             case ast.Mult(), _, ast.BinOp(left=ast.Constant(1), op=ast.Div(), right=divisor):
                 return ast.BinOp(left, ast.Div(), divisor)
             case ast.Mult(), ast.BinOp(left=ast.Constant(1), op=ast.Div(), right=divisor), _:
@@ -257,7 +318,11 @@ class _Order(ast.NodeTransformer):
         factors: list[ast.expr] = [node]
         while isinstance(first := factors[0], ast.BinOp) and isinstance(first.op, ast.Mult):
             factors[:1] = [first.left, first.right]
+        signs = [each for each in factors if isinstance(each, ast.UnaryOp)]
+        factors = [e.operand if isinstance(e, ast.UnaryOp) else e for e in factors]
         factors.sort(key=self._rank)
+        if len(signs) % 2:
+            factors[0] = _negative(factors[0])
         product = factors[0]
         for each in factors[1:]:
             product = _product(product, each)
@@ -276,6 +341,13 @@ def _conjuncts(node: ast.expr) -> list[ast.expr]:
     """Return the conditions of an `and`, or a condition alone."""
     is_and = isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And)
     return node.values if is_and and isinstance(node, ast.BoolOp) else [node]
+
+
+def _negative(node: ast.expr) -> ast.expr:
+    """Return `-x`: a negative number for a number."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        return ast.Constant(-node.value)
+    return ast.UnaryOp(ast.USub(), node)
 
 
 def _product(left: ast.expr, right: ast.expr) -> ast.expr:
@@ -331,10 +403,19 @@ def _replaced_once(
     ):
         return None
     changed = replace(user, source=substituted(user.source, name, value))
+    if _is_complement(value) and f"1 - {name}" in user.source:
+        return None  # 1 - (1 - x) is harder to read than the author's two lines
     lines = list(printed([changed]))
     if len(lines) > 1 or len(lines[0]) > SHORT:
         return None
     return [*items[:at], changed, *later]
+
+
+def _is_complement(value: str) -> bool:
+    match _parsed(value):
+        case ast.BinOp(left=ast.Constant(1), op=ast.Sub()):
+            return True
+    return False
 
 
 def _only_use(items: Sequence[Item], name: str, sources: set[str]) -> int | None:

@@ -53,8 +53,11 @@ class Value:
     key: str = field(default="", repr=False)
     kind: str = "number"
     """number, tensor, row, col, turned: what the shape of a recorded tensor is."""
-    origins: frozenset[tuple[str, bool]] = frozenset()
-    """The arguments that it is computed from, and if they are as the constructor got them."""
+    origins: frozenset[tuple[str, int]] = frozenset()
+    """The arguments that it is computed from, each with the number of the step that read it from
+    its group; 0 if it is as the constructor got it."""
+    step: int | None = None
+    """The number of the step that recorded it, 0 in the constructor; None if nothing has."""
     atoms: frozenset[str] = frozenset()
     """The names of all atoms that it is computed from."""
     ops: frozenset[str] = frozenset()

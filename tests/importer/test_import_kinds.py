@@ -333,7 +333,7 @@ class TwoSteps(Base):
         (TensorOfGroup, "a tensor that the group keeps, which an import reads as a number"),
         (ListOfTensors, "a tensor of unknown origin\n  hint: keep it in self.state[p]"),
         (NumberOfNone, "the rule differs from the original: parameter"),
-        (TwoSteps, "with the defaults\n  hint: let the step compute with"),
+        (TwoSteps, "steps change `calls` of self, which a rule has no word for\n  hint: keep it"),
         (PartRead, "a part of a tensor is read\n  hint: compute with whole tensors"),
         (Joined, "tensors are joined\n  hint:"),
         (Signed, "the largest element of numbers with a sign\n  hint:"),

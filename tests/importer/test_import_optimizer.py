@@ -222,14 +222,21 @@ class Unread(Base):
         p.add_(grad, alpha=-group["lr"])
 
 
+class Unseen:
+    """A count where no import looks for one."""
+
+    seen = 0
+
+
 class FailsLate(Base):
     """A rule that fails after a hundred updates."""
 
     def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
         state["seen"] = torch.zeros_like(p) if "seen" not in state else state["seen"]
         state["seen"].add_(1.0)
-        group["steps"] = [*group.get("steps", []), 1]
-        if len(group["steps"]) == 100:
+        count = group.setdefault("steps", Unseen())
+        count.seen += 1
+        if count.seen == 100:
             raise ValueError("a hundred steps are enough")
         p.add_(state["seen"] * grad, alpha=-group["lr"])
 
@@ -268,8 +275,9 @@ class FoundLate(Base):
     """A rule with a state that only its fifth step makes."""
 
     def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
-        state["seen"] = state.get("seen", 0) + 1
-        if int(state["seen"]) == 5:
+        count = state.setdefault("count", Unseen())
+        count.seen += 1
+        if count.seen == 5:
             state["late"] = torch.ones_like(p)
         p.add_(grad, alpha=-group["lr"])
 

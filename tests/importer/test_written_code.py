@@ -26,8 +26,8 @@ def written(*items: Item) -> list[str]:
         ("p", "p * (1 - lr * eps)", "p = p - lr * eps * p"),
         ("p", "p + -lr * m", "p = p - lr * m"),
         ("p", "p - g * 2.0 * lr", "p = p - 2 * lr * g"),
-        ("p", "p - lr * (m * (1 / v))", "p = p - lr * (m / v)"),
-        ("p", "p - lr * (1 / v * g)", "p = p - lr * (g / v)"),
+        ("p", "p - lr * (m * (1 / v))", "p = p - lr * m / v"),
+        ("p", "p - lr * (1 / v * g)", "p = p - lr * g / v"),
         ("v", "v + g * g", "v = v + g**2"),
         ("v", "(v + g) ** 0.5", "v = sqrt(v + g)"),
         ("v", "(v + g) ** -1.5", "v = (v + g) ** -1.5"),
@@ -136,3 +136,10 @@ def test_a_mean_of_squares_is_found() -> None:
     )
 
     assert means_of_squares(code) == {"v"}
+
+
+def test_a_change_of_an_argument_s_other_name_reads_the_argument() -> None:
+    change = If("t > 50", (Assign("rate", "0.1 * rate"),), ())
+    items = [Assign("rate", "lr"), change, Assign("p", "p - rate * g"), Assign("m", "rate * g")]
+    made = list(printed(tidied(items, {"lr", "t"}, {"p", "m"})))
+    assert [line.strip() for line in made[:3]] == ["rate = lr", "if t > 50:", "rate = 0.1 * lr"]
