@@ -9,8 +9,10 @@ from torch.optim import Optimizer
 
 if TYPE_CHECKING:
     from optgen.generated.accsgd import AccSGD as AccSGD
+    from optgen.generated.acprop import ACProp as ACProp
     from optgen.generated.adabelief import AdaBelief as AdaBelief
     from optgen.generated.adabound import AdaBound as AdaBound
+    from optgen.generated.adafactor_bv import AdafactorBV as AdafactorBV
     from optgen.generated.adafactor_hf import AdafactorHF as AdafactorHF
     from optgen.generated.adagc import AdaGC as AdaGC
     from optgen.generated.adahessian import AdaHessian as AdaHessian
@@ -34,12 +36,16 @@ if TYPE_CHECKING:
     from optgen.generated.adopt import ADOPT as ADOPT
     from optgen.generated.aggmo import AggMo as AggMo
     from optgen.generated.aida import Aida as Aida
+    from optgen.generated.amuse import AMUSE as AMUSE
     from optgen.generated.ano import Ano as Ano
     from optgen.generated.apollo import APOLLO as APOLLO
+    from optgen.generated.apollo_dqn import ApolloDQN as ApolloDQN
+    from optgen.generated.aro import ARO as ARO
     from optgen.generated.avagrad import AvaGrad as AvaGrad
     from optgen.generated.bcos import BCOS as BCOS
     from optgen.generated.came import CAME as CAME
     from optgen.generated.cocob import COCOB as COCOB
+    from optgen.generated.conda import Conda as Conda
     from optgen.generated.dadapt_adam import DAdaptAdam as DAdaptAdam
     from optgen.generated.diffgrad import DiffGrad as DiffGrad
     from optgen.generated.dion import Dion as Dion
@@ -48,11 +54,14 @@ if TYPE_CHECKING:
     from optgen.generated.dual_adam import DualAdam as DualAdam
     from optgen.generated.exadam import EXAdam as EXAdam
     from optgen.generated.fadam import FAdam as FAdam
+    from optgen.generated.fira import Fira as Fira
     from optgen.generated.focus import FOCUS as FOCUS
     from optgen.generated.fromage import Fromage as Fromage
     from optgen.generated.ftrl import FTRL as FTRL
     from optgen.generated.galore import GaLore as GaLore
     from optgen.generated.grams import Grams as Grams
+    from optgen.generated.gravity import Gravity as Gravity
+    from optgen.generated.grokfast_adamw import GrokFastAdamW as GrokFastAdamW
     from optgen.generated.kahan_adamw import KahanAdamW as KahanAdamW
     from optgen.generated.kate import KATE as KATE
     from optgen.generated.kl_soap import KLSOAP as KLSOAP
@@ -63,19 +72,23 @@ if TYPE_CHECKING:
     from optgen.generated.lion import Lion as Lion
     from optgen.generated.lion_8bit import Lion8bit as Lion8bit
     from optgen.generated.madgrad import MADGRAD as MADGRAD
+    from optgen.generated.mano import Mano as Mano
     from optgen.generated.mars import MARS as MARS
     from optgen.generated.msvag import MSVAG as MSVAG
     from optgen.generated.muon_clip import MuonClip as MuonClip
     from optgen.generated.muon_h import MuonH as MuonH
     from optgen.generated.nadamw import NAdamW as NAdamW
+    from optgen.generated.nero import Nero as Nero
     from optgen.generated.normuon import NorMuon as NorMuon
     from optgen.generated.novograd import NovoGrad as NovoGrad
     from optgen.generated.one_sided_shampoo import OneSidedShampoo as OneSidedShampoo
     from optgen.generated.optimistic_sgd import OptimisticSGD as OptimisticSGD
     from optgen.generated.padam import Padam as Padam
     from optgen.generated.pid import PID as PID
+    from optgen.generated.pion import Pion as Pion
     from optgen.generated.pnm import PNM as PNM
     from optgen.generated.polar_muon import PolarMuon as PolarMuon
+    from optgen.generated.prism import PRISM as PRISM
     from optgen.generated.prodigy import Prodigy as Prodigy
     from optgen.generated.qhadam import QHAdam as QHAdam
     from optgen.generated.qhm import QHM as QHM
@@ -85,6 +98,7 @@ if TYPE_CHECKING:
     from optgen.generated.schedule_free_radam import ScheduleFreeRAdam as ScheduleFreeRAdam
     from optgen.generated.schedule_free_sgd import ScheduleFreeSGD as ScheduleFreeSGD
     from optgen.generated.scion import Scion as Scion
+    from optgen.generated.sgd_sai import SGDSaI as SGDSaI
     from optgen.generated.sgdp import SGDP as SGDP
     from optgen.generated.sgdw import SGDW as SGDW
     from optgen.generated.shampoo import Shampoo as Shampoo
@@ -93,16 +107,21 @@ if TYPE_CHECKING:
     from optgen.generated.sm3 import SM3 as SM3
     from optgen.generated.soap import SOAP as SOAP
     from optgen.generated.sophia import Sophia as Sophia
+    from optgen.generated.splus import SPlus as SPlus
     from optgen.generated.srmm import SRMM as SRMM
     from optgen.generated.stable_adamw import StableAdamW as StableAdamW
+    from optgen.generated.stosignsgd import StoSignSGD as StoSignSGD
     from optgen.generated.tam import TAM as TAM
     from optgen.generated.tiger import Tiger as Tiger
+    from optgen.generated.vsgd import VSGD as VSGD
     from optgen.generated.yogi import Yogi as Yogi
 
 PUBLISHED = {
     "accsgd": "AccSGD",
+    "acprop": "ACProp",
     "adabelief": "AdaBelief",
     "adabound": "AdaBound",
+    "adafactor_bv": "AdafactorBV",
     "adafactor_hf": "AdafactorHF",
     "adagc": "AdaGC",
     "adahessian": "AdaHessian",
@@ -126,12 +145,16 @@ PUBLISHED = {
     "adopt": "ADOPT",
     "aggmo": "AggMo",
     "aida": "Aida",
+    "amuse": "AMUSE",
     "ano": "Ano",
     "apollo": "APOLLO",
+    "apollo_dqn": "ApolloDQN",
+    "aro": "ARO",
     "avagrad": "AvaGrad",
     "bcos": "BCOS",
     "came": "CAME",
     "cocob": "COCOB",
+    "conda": "Conda",
     "dadapt_adam": "DAdaptAdam",
     "diffgrad": "DiffGrad",
     "dion": "Dion",
@@ -140,11 +163,14 @@ PUBLISHED = {
     "dual_adam": "DualAdam",
     "exadam": "EXAdam",
     "fadam": "FAdam",
+    "fira": "Fira",
     "focus": "FOCUS",
     "fromage": "Fromage",
     "ftrl": "FTRL",
     "galore": "GaLore",
     "grams": "Grams",
+    "gravity": "Gravity",
+    "grokfast_adamw": "GrokFastAdamW",
     "kahan_adamw": "KahanAdamW",
     "kate": "KATE",
     "kl_soap": "KLSOAP",
@@ -155,19 +181,23 @@ PUBLISHED = {
     "lion": "Lion",
     "lion_8bit": "Lion8bit",
     "madgrad": "MADGRAD",
+    "mano": "Mano",
     "mars": "MARS",
     "msvag": "MSVAG",
     "muon_clip": "MuonClip",
     "muon_h": "MuonH",
     "nadamw": "NAdamW",
+    "nero": "Nero",
     "normuon": "NorMuon",
     "novograd": "NovoGrad",
     "one_sided_shampoo": "OneSidedShampoo",
     "optimistic_sgd": "OptimisticSGD",
     "padam": "Padam",
     "pid": "PID",
+    "pion": "Pion",
     "pnm": "PNM",
     "polar_muon": "PolarMuon",
+    "prism": "PRISM",
     "prodigy": "Prodigy",
     "qhadam": "QHAdam",
     "qhm": "QHM",
@@ -177,6 +207,7 @@ PUBLISHED = {
     "schedule_free_radam": "ScheduleFreeRAdam",
     "schedule_free_sgd": "ScheduleFreeSGD",
     "scion": "Scion",
+    "sgd_sai": "SGDSaI",
     "sgdp": "SGDP",
     "sgdw": "SGDW",
     "shampoo": "Shampoo",
@@ -185,10 +216,13 @@ PUBLISHED = {
     "sm3": "SM3",
     "soap": "SOAP",
     "sophia": "Sophia",
+    "splus": "SPlus",
     "srmm": "SRMM",
     "stable_adamw": "StableAdamW",
+    "stosignsgd": "StoSignSGD",
     "tam": "TAM",
     "tiger": "Tiger",
+    "vsgd": "VSGD",
     "yogi": "Yogi",
 }
 """The class name of each spec. A spec's name is also its name in the catalogue."""

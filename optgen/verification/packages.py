@@ -157,10 +157,13 @@ _SAME_RULES: tuple[
     ("focus", "FOCUS", LR_AND_DECAY, {}, {}),
     ("fromage", "Fromage", ONLY_LR | {"p_bound": 1.02}, {}, {}),
     ("ftrl", "FTRL", ONLY_LR | {"beta": 0.1, "lambda_1": 0.5, "lambda_2": 0.2}, {}, {}),
+    ("gravity", "Gravity", ONLY_LR | {"alpha": 0.0}, {}, {}),
+    ("grokfast_adamw", "GrokFastAdamW", LR_AND_DECAY | {"grokfast_after_step": 5}, {}, {}),
     ("kate", "Kate", LR_AND_DECAY | {"delta": 0.1}, {}, {}),
     ("laprop", "LaProp", LR_AND_DECAY, {}, _FLOAT32),
     ("madgrad", "MADGRAD", LR_AND_DECAY, {}, {}),
     ("msvag", "MSVAG", ONLY_LR, {}, {}),
+    ("nero", "Nero", ONLY_LR, {}, _FLAT),
     ("novograd", "NovoGrad", LR_AND_DECAY, {}, {}),
     ("pid", "PID", _WITH_MOMENTUM, {}, {}),
     ("pnm", "PNM", LR_AND_DECAY, {}, {}),
@@ -170,6 +173,7 @@ _SAME_RULES: tuple[
     ("sgdp", "SGDP", _WITH_MOMENTUM | {"delta": 0.9}, {}, _FLAT),
     ("srmm", "SRMM", ONLY_LR | {"memory_length": 8}, {}, {}),
     ("tam", "TAM", LR_AND_DECAY, {}, _FLAT),
+    ("vsgd", "VSGD", LR_AND_DECAY, {}, {}),
 )
 """Rules of pytorch_optimizer: our name, its class, common options, its own options, the case."""
 LIBRARIES: tuple[Package, ...] = (
@@ -354,6 +358,32 @@ LIBRARIES: tuple[Package, ...] = (
         bound_reason="the library adds 1e-15 to the second moment",
     ),
     _package(
+        "apollo_dqn",
+        _PYTORCH_OPTIMIZER,
+        "pytorch_optimizer:ApolloDQN",
+        LR_AND_DECAY | {"rebound": "belief", "weight_decay_type": "stable"},
+        {"warmup_steps": 0},
+        ours={"warmup": 0},
+    ),
+    _package(
+        "conda",
+        _PYTORCH_OPTIMIZER,
+        "pytorch_optimizer:Conda",
+        _BETA2_99,
+        shapes=((5, 3), (3, 5), (4, 4)),
+        bound=1e-6,
+        bound_reason="the library decomposes momenta in float32",
+    ),
+    _package(
+        "splus",
+        _PYTORCH_OPTIMIZER,
+        "pytorch_optimizer:SPlus",
+        {},
+        shapes=((4, 4), (3, 3), (6,)),
+        bound=1e-5,
+        bound_reason="the library finds its eigenbases in float32",
+    ),
+    _package(
         "padam",
         _PYTORCH_OPTIMIZER,
         "pytorch_optimizer:PAdam",
@@ -361,6 +391,14 @@ LIBRARIES: tuple[Package, ...] = (
         ours={"amsgrad": False},
     ),
     _package("adamp", "timm", "timm.optim:AdamP", LR_AND_DECAY | {"delta": 0.9}, **_FLAT),
+    _package(
+        "adafactor_bv",
+        "timm",
+        "timm.optim:AdafactorBigVision",
+        LR_AND_DECAY | {"clipping_threshold": 0.7, "decay_offset": 3},
+        {"min_dim_size_to_factor": 1, "momentum_dtype": torch.float64},
+        **_FLAT,
+    ),
     _package("adan", "timm", "timm.optim:Adan", LR_AND_DECAY),
     _package(
         "adan", "timm", "timm.optim:Adan", LR_AND_DECAY | {"no_prox": True}, label="without prox"

@@ -76,7 +76,7 @@ class FinishKernel:
         known_numbers, used = self._known_numbers(), UsedNames()
         body_lines = [
             *self._lines_that_combine_sums(used),
-            *print_numbers(packed, self.finish.body, known_names=known_numbers, use=used),
+            *print_numbers(packed, self._body_as_computed(), known_names=known_numbers, use=used),
             *load_properties(expressions(self.finish.body), used),
             *FinishPrinter(plan, self.finish, packed, slots, used).lines(),
             *self._partial_stores(used),
@@ -155,6 +155,18 @@ class FinishKernel:
             address = plus_multiple(use(base), n, use, count_name)
             lines.append(f"{each['name']} = {function}({address}, {use(count_name)})")
         return lines
+
+    def _body_as_computed(self) -> Program:
+        """Return the body, with what loops add up outside of branches: they ask no condition."""
+
+        def is_added_up(stmt: Assign) -> bool:
+            if not is_reduction(stmt.value):
+                return False
+            return self.kernels.plan.kind(_operand(stmt.value)).axes in LINE_AXES
+
+        body = self.finish.body
+        others = filter_assigns(body, lambda a: not is_added_up(a))
+        return *others, *filter(is_added_up, assigns(body))
 
     def _known_numbers(self) -> list[str]:
         """Return the numbers that this kernel knows: combined from partial sums, or computed."""

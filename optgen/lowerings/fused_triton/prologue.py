@@ -251,14 +251,12 @@ class Prologue:
                 f"{pointers} = {address}.to({pointer_type})",
                 f"{variable(name)} = tl.load({pointers}).to(tl.float64){advance}",
             ]
-        for row, state in enumerate(self._plan.fresh_states()):
-            flag_address = self._table_entry(
-                self._stream_count + len(self._step_and_states()) + row
-            )
-            lines += [
-                f"fresh_{state.symbol} = tl.load({flag_address})",
-                f"tl.store({flag_address}, 0)",
-            ]
+        asked = {e for expr in self._exprs for e in walk(expr)}
+        for row, state in enumerate(self._plan.fresh_states(), len(self._step_and_states())):
+            flag_address = self._table_entry(self._stream_count + row)
+            if Call("fresh", (Ref(state.symbol),)) in asked:
+                lines.append(f"fresh_{state.symbol} = tl.load({flag_address})")
+            lines.append(f"tl.store({flag_address}, 0)")
         return lines
 
     def _read_names(self) -> set[str]:

@@ -36,6 +36,8 @@ _PROPERTIES = {
     "machine_eps": "torch.finfo({0}.dtype).eps",
 }
 _COMPARISON = PRECEDENCE["<"]
+_OPPOSITES = {"==": "!=", "!=": "=="}
+"""Comparisons with an opposite. The others have none: both `<` and `>=` of a NaN are false."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class PythonPrinter:
                 return _PROPERTIES[word].format(self._operand(a, ATOM)), ATOM
             case Call("item", (values, Const(index))):
                 return f"{self.text(values)}[{index}]", ATOM
+            case Call("not", (Call(word, args),)) if word in _OPPOSITES:
+                return self._text(Call(_OPPOSITES[word], args))
             case Call("neg" | "not" as word, (a,)):
                 sign = "-" if word == "neg" else "not "
                 return sign + self._operand(a, PRECEDENCE[word]), PRECEDENCE[word]
@@ -159,21 +163,35 @@ def _branch(
     print_statement: Callable[[Any], list[str]],
     indent: str,
 ) -> list[str]:
-    """Return an `if` with its arms. If the first arm is empty, the condition is negated."""
+    """Return an `if` with its arms. Two arms in a row with the same lines are one."""
 
     def arm_lines(arm: Sequence[Assign | If | Ops | Branch]) -> list[str]:
         return statements(arm, printer, print_statement, f"{indent}    ")
 
-    condition, then, orelse = stmt.condition, stmt.then, stmt.orelse
-    if not then:
-        condition, then, orelse = Call("not", (condition,)), orelse, ()
-    lines = [f"{indent}if {printer.text(condition)}:", *arm_lines(then)]
+    condition, then, orelse = _arms(stmt)
+    then_lines = arm_lines(then)
+    while len(orelse) == 1 and isinstance(orelse[0], If | Branch):
+        next_condition, next_then, next_orelse = _arms(orelse[0])
+        if arm_lines(next_then) != then_lines:
+            break
+        condition, orelse = Call("or", (condition, next_condition)), next_orelse
+    lines = [f"{indent}if {printer.text(condition)}:", *then_lines]
     if len(orelse) == 1 and isinstance(orelse[0], If | Branch):
         first, *rest = _branch(orelse[0], printer, print_statement, indent)
         return [*lines, f"{indent}el{first.removeprefix(indent)}", *rest]
     if orelse:
         lines += [f"{indent}else:", *arm_lines(orelse)]
     return lines
+
+
+def _arms(stmt: If | Branch) -> tuple[Expr, Sequence[Any], Sequence[Any]]:
+    """Return a condition and both arms. If the first arm is empty, the condition is negated."""
+    if stmt.then:
+        return stmt.condition, stmt.then, stmt.orelse
+    match stmt.condition:
+        case Call("not", (condition,)):
+            return condition, stmt.orelse, ()
+    return Call("not", (stmt.condition,)), stmt.orelse, ()
 
 
 _PRINTER = PythonPrinter({}, {})

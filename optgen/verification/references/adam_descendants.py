@@ -199,6 +199,42 @@ def kate(p: Tensor, g: Tensor, state: State) -> Tensor:
     return p * (1 - LR * DECAY) - LR * state["m"].sqrt() * g / state["b"]
 
 
+def acprop(p: Tensor, g: Tensor, state: State) -> Tensor:
+    """Take a step of ACProp: algorithm 1, with the library's corrections."""
+    t, m, s = state["step"], state.get("m", torch.zeros_like(p)), state.get("s")
+    state["m"] = 0.9 * m + 0.1 * g
+    state["s"] = 0.999 * (0 if s is None else s) + 0.001 * (g - m).square() + 1e-16
+    root = 1.0 if s is None else (s / (1 - 0.999 ** (t - 1))).sqrt() + 1e-16
+    return p * (1 - LR * DECAY) - LR * state["m"] / root
+
+
+def adafactor_bv(p: Tensor, g: Tensor, state: State) -> Tensor:
+    """Take a step of Big Vision's Adafactor, with clipping and a corrected decay."""
+    t, square = state["step"], g * g + 1e-30
+    weight = 1 - min(0.999, 1 - max(t - 3, 1) ** -0.8)
+    means = (square.mean(-1, True), square.mean(-2, True)) if p.dim() > 1 else (square, None)
+    old = state.get("means", (0, 0))
+    rows, cols = (
+        None if new is None else (1 - weight) * last + weight * new
+        for last, new in zip(old, means, strict=True)
+    )
+    state["means"] = rows, cols
+    u = g / (rows if cols is None else rows * cols / rows.mean(-2, True)).sqrt()
+    u = u / max(1.0, u.square().mean().sqrt().item() / 0.7)
+    state["m"] = 0.9 * state.get("m", 0) + 0.1 * u
+    return p * (1 - LR**2 / 0.05 * DECAY) - LR * state["m"]
+
+
+def grokfast_adamw(p: Tensor, g: Tensor, state: State) -> Tensor:
+    """Take a step of AdamW on gradients with Grokfast's filter: algorithm 2, after 5 steps."""
+    state["slow"] = state.get("slow", g)
+    if state["step"] > 5:
+        state["slow"] = 0.98 * state["slow"] + 0.02 * g
+        g = g + 2 * state["slow"]
+    m, v = moments(g, state, (0.9, 0.99))
+    return p * (1 - LR / 3 * DECAY) - LR / 3 * m / v.sqrt().clamp(min=1e-8)
+
+
 CASES = (
     Case(
         "adai",
@@ -222,5 +258,12 @@ CASES = (
         LR_AND_DECAY | {"warmup_steps": 10, "lambda_abs": 2.0},
     ),
     Case("adatam", by_parameter(adatam), LR_AND_DECAY, shapes=FLAT_SHAPES),
+    Case("acprop", by_parameter(acprop), LR_AND_DECAY),
+    Case(
+        "adafactor_bv",
+        by_parameter(adafactor_bv),
+        LR_AND_DECAY | {"decay_offset": 3, "clipping_threshold": 0.7, "max_lr": 0.05},
+    ),
+    Case("grokfast_adamw", by_parameter(grokfast_adamw), LR_AND_DECAY | {"grokfast_after_step": 5}),
     Case("kate", by_parameter(kate), LR_AND_DECAY | {"delta": 0.1}),
 )

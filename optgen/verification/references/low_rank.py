@@ -67,6 +67,29 @@ def galore_in_one_basis(p: Tensor, g: Tensor, state: State) -> Tensor:
     return galore(p, g, state, update_gap=200)
 
 
+def fira(p: Tensor, g: Tensor, state: State) -> Tensor:
+    """Take a step of Fira with rank 2; a wide matrix is stepped as its transpose.
+
+    It decomposes gradients as our rule does, whose signs may differ from the authors'.
+    """
+    if p.shape[0] < p.shape[1]:
+        return fira(p.t(), g.t(), state).t()
+    t = state["step"]
+    if (t - 1) % 4 == 0:
+        state["basis"] = torch.linalg.svd(g.t(), full_matrices=False)[0][:, :2]
+    x = g.mm(state["basis"])
+    state["m"] = 0.9 * state.get("m", torch.zeros_like(x)) + 0.1 * x
+    state["v"] = 0.99 * state.get("v", torch.zeros_like(x)) + 0.01 * x * x
+    y = state["m"] / (state["v"].sqrt() + 1e-6)
+    scale = y.norm(dim=1, keepdim=True) / (x.norm(dim=1, keepdim=True) + 1e-8)
+    rest = (g - 0.5 * x.mm(state["basis"].t())) * scale
+    limit = max(rest.norm() / (state["size"] + 1e-8), 1.01) / 1.01 if "size" in state else 1.0
+    state["size"] = rest.norm() / limit
+    change = 0.5 * y.mm(state["basis"].t()) + rest / limit
+    p = p - 0.02 * math.sqrt(1 - 0.99**t) / (1 - 0.9**t) * change
+    return p - p * (0.02 * 0.1)
+
+
 def apollo(p: Tensor, g: Tensor, state: State, mini: bool = False) -> Tensor:
     """Take a step of APOLLO with rank 2; return the new parameter."""
     rows, cols = p.shape
@@ -112,6 +135,12 @@ CASES = (
     Case("galore", by_parameter(galore), {**LOW_RANK, "update_proj_gap": 4}, shapes=SHAPES),
     Case(
         "galore", by_parameter(galore_in_one_basis), LOW_RANK, label="in one basis", shapes=SHAPES
+    ),
+    Case(
+        "fira",
+        by_parameter(fira),
+        {**LOW_RANK, "update_proj_gap": 4, "alpha": 0.5},
+        shapes=SHAPES,
     ),
     Case("apollo", by_parameter(apollo), RANDOM_PROJECTIONS, shapes=SHAPES),
     Case(

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from optgen.ir.random_numbers import positions, random
 from optgen.verification.case import MATRICES, Case, State, by_parameter, over_all_parameters
 from optgen.verification.references.adam_descendants import correlations
 from optgen.verification.references.changed_moments import FLAT_SHAPES
@@ -212,11 +213,127 @@ def cocob(p: Tensor, g: Tensor, state: State) -> Tensor:
     return start + state["theta"] / (state["scale"] * size) * (state["scale"] + state["reward"])
 
 
+def nero(p: Tensor, g: Tensor, state: State) -> Tensor:
+    """Take a step of Nero: algorithm 1, with eps in the divisor."""
+    t, axes = state["step"], (-1,) if p.dim() > 1 else ()
+
+    def balanced(x: Tensor) -> Tensor:
+        if x.dim() < 2:
+            return x
+        x = x - x.mean(-1, keepdim=True)
+        return x / (x.norm(dim=-1, keepdim=True) + 1e-8)
+
+    if t == 1:
+        p = balanced(p)
+        state["scale"] = (p.norm(dim=-1) if axes else p.abs()).mean().item() or 0.01
+    square = g.square().sum(axes, keepdim=True) if axes else g.square()
+    state["v"] = 0.999 * state.get("v", 0) + 0.001 * square
+    root = (state["v"] / (1 - 0.999**t)).sqrt() + 1e-8
+    return balanced(p - LR * state["scale"] * g / root)
+
+
+def mano(p: Tensor, g: Tensor, state: State) -> Tensor:
+    """Take a step of Mano: columns in odd steps, rows in even ones."""
+    axis = (state["step"] - 1) % 2
+    state["m"] = 0.95 * state.get("m", 0) + g
+    u = g + 0.95 * state["m"]
+    w = torch.nn.functional.normalize(p, dim=axis, eps=1e-8)
+    u = u - w * (u * w).sum(axis, keepdim=True)
+    u = torch.nn.functional.normalize(u, dim=axis, eps=1e-8)
+    return p * (1 - LR * DECAY) - LR * 0.2 * p.size(axis) ** 0.5 * u
+
+
+def vsgd(p: Tensor, g: Tensor, state: State) -> Tensor:
+    """Take a step of VSGD: algorithm 1, with the library's decoupled decay."""
+    t, old = state["step"], state.get("m", torch.zeros_like(p))
+    shape, rates = 2e-8 + 1.0001, (2e-8, 6e-7)
+    scale = shape - 1 if t == 1 else shape
+    precision, hat = (x / scale for x in state.get("b", rates))
+    m = state["m"] = (hat * old + precision * g) / (precision + hat)
+    variance = precision * hat / (precision + hat)
+    square = m * m + variance
+    new = (rates[0] + variance + (m - old) ** 2, rates[1] + variance + (g - m) ** 2)
+    weights = (t**-0.81, t**-0.9)
+    pairs = zip(state.get("b", rates), new, weights, strict=True)
+    state["b"] = [(1 - w) * b + w * n for b, n, w in pairs]
+    return p * (1 - LR * DECAY) - LR * m / (square.sqrt() + 1e-8)
+
+
+def sgd_sai(p: Tensor, g: Tensor, state: State) -> Tensor:
+    """Take a step of SGD-SaI: algorithm 1, with the code's first momentum."""
+    if state["step"] == 1:
+        deviation = g.std().item() + 1e-8 if g.numel() > 1 else 1.0
+        state["rate"], state["b"] = g.norm().item() / deviation, g
+    else:
+        state["b"] = 0.9 * state["b"] + 0.1 * g
+    return p * (1 - LR * DECAY) - LR * state["rate"] * state["b"]
+
+
+def apollo_dqn(p: Tensor, g: Tensor, state: State, belief: bool = False) -> Tensor:
+    """Take a step of Apollo of 2020: algorithm 1, with a warmup of 10 steps."""
+    t = state["step"]
+    rate = LR if t > 10 else (LR - 1e-5) * (t - 1) / 10 + 1e-5
+    g = g if belief else g + DECAY * p
+    m, b, d = (state.get(key, torch.zeros_like(p)) for key in ("m", "b", "d"))
+    alpha, change = 0.1 / (1 - 0.9**t), g - m
+    least = change.abs().max().item() if belief else 0.01
+    eps = 1e-4 if belief else 1e-4 / 0.01
+    size = torch.linalg.vector_norm(d, 4) + eps
+    d = d / size
+    state["m"] = m + alpha * change
+    state["b"] = b - (alpha * (change * d).sum() / size + (b * d * d).sum()) * d * d
+    root = state["b"].abs().clamp(min=least) + (eps / alpha if belief else 0)
+    state["d"] = state["m"] / root + (DECAY / root.mean() * p if belief else 0)
+    return p - rate * state["d"]
+
+
+def apollo_dqn_with_belief(p: Tensor, g: Tensor, state: State) -> Tensor:
+    """Take a step of Apollo of 2020 with the bound `belief` and the decay `stable`."""
+    return apollo_dqn(p, g, state, belief=True)
+
+
+def stosignsgd(p: Tensor, g: Tensor, state: State) -> Tensor:
+    """Take a step of StoSignSGD: algorithm 3, with the numbers that our rule draws."""
+    m = state["m"] = 0.9 * state.get("m", torch.zeros_like(p)) + 0.1 * g
+    largest = state["largest"] = torch.maximum(state.get("largest", m.abs()), m.abs())
+    numbers = (torch.tensor(float(n)) for n in (5, state["index"], state["step"], 0))
+    noise = random(positions(p), *numbers)
+    return p * (1 - LR * DECAY) - LR * (m + largest * (2 * noise - 1)).sign()
+
+
+def gravity(p: Tensor, g: Tensor, state: State) -> Tensor:
+    """Take a step of Gravity: algorithm 1, with the numbers that our rule draws."""
+    t = state["step"]
+    if t == 1:
+        key = (5, state["index"], t)
+        near, turn = (
+            random(positions(p), *(torch.tensor(float(n)) for n in (*key, call))) for call in (0, 1)
+        )
+        state["v"] = 0.1 / LR * (-2 * (1 - near).log()).sqrt() * (2 * math.pi * turn).cos()
+    zeta = g / (1 + (g * g.abs().max()).square())
+    beta = (0.9 * t + 1) / (t + 2)
+    state["v"] = beta * state["v"] + (1 - beta) * zeta
+    return p - LR * state["v"]
+
+
 PROJECTED = {"weight_decay": DECAY, "delta": 0.9, "lr": LR}
 """A large bound on the cosine, so that most updates are projected."""
 CASES = (
     Case("adamp", by_parameter(adamp), PROJECTED | {"nesterov": True}, shapes=FLAT_SHAPES),
     Case("sgdp", by_parameter(sgdp), PROJECTED | {"momentum": 0.9}, shapes=FLAT_SHAPES),
+    Case("nero", by_parameter(nero), ONLY_LR, shapes=FLAT_SHAPES),
+    Case("mano", by_parameter(mano), LR_AND_DECAY | {"nesterov": True}, shapes=MATRICES[:4]),
+    Case("vsgd", by_parameter(vsgd), LR_AND_DECAY),
+    Case("sgd_sai", by_parameter(sgd_sai), LR_AND_DECAY),
+    Case("apollo_dqn", by_parameter(apollo_dqn), LR_AND_DECAY | {"warmup": 10}),
+    Case(
+        "apollo_dqn",
+        by_parameter(apollo_dqn_with_belief),
+        LR_AND_DECAY | {"warmup": 10, "rebound": "belief", "weight_decay_type": "stable"},
+        label="belief",
+    ),
+    Case("stosignsgd", by_parameter(stosignsgd), LR_AND_DECAY | {"seed": 5}),
+    Case("gravity", by_parameter(gravity), ONLY_LR | {"alpha": 0.1, "seed": 5}),
     Case("qhm", by_parameter(qhm), LR_AND_DECAY | {"momentum": 0.99}),
     Case("aggmo", by_parameter(aggmo), LR_AND_DECAY),
     Case("novograd", by_parameter(novograd), LR_AND_DECAY | {"grad_averaging": True}),

@@ -88,6 +88,26 @@ def adamuon(p: Tensor, g: Tensor, state: State) -> Tensor:
     return p * (1 - 0.02 * 0.01) - 0.02 * 0.2 * p.numel() ** 0.5 / (o.norm() + 1e-8) * o
 
 
+def amuse(p: Tensor, g: Tensor, state: State) -> Tensor:
+    """Take a step of AMUSE with a warmup of 5 steps, which finds the average as its code does."""
+    t, beta = state["step"], state.get("beta", 0.9)
+    z, rate = state.get("z", p), 0.02 * min(1.0, t / 5)
+    x = p.lerp(z, 1 - 1 / beta)
+    b = state["b"] = torch.lerp(state.get("b", 0 * g), g, 0.05)
+    o = quintic_iteration(g.lerp(b, 0.95)) * 0.2 * max(p.shape) ** 0.5
+    state["z"] = z = z * (1 - rate * 0.1) - rate * o
+    weight = t * rate**2
+    state["sum"] = state.get("sum", 0.0) + weight
+    c = weight / state["sum"]
+    if t == 5:
+        state["c"] = c
+    if t > 5:
+        odds, first_odds = c / (1 - c), state["c"] / (1 - state["c"])
+        beta = 1 - (odds / first_odds) ** 0.5 * 0.1
+    state["beta"] = beta
+    return x.lerp(z, c).lerp(z, 1 - beta)
+
+
 def muon_clip(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of MuonClip: algorithm 1; each row is a head."""
     b = state["b"] = 0.95 * state.get("b", 0) + g
@@ -170,6 +190,13 @@ CASES = (
         "adamuon",
         by_parameter(adamuon),
         {},
+        shapes=MATRICES,
+        iterate=iterate_in_own_dtype,
+    ),
+    Case(
+        "amuse",
+        by_parameter(amuse),
+        {"weight_decay": 0.1, "warmup_steps": 5, "rho": 0.5, "r": 1.0},
         shapes=MATRICES,
         iterate=iterate_in_own_dtype,
     ),

@@ -162,10 +162,88 @@ def procrustes(q: Tensor) -> Tensor:
     return q + size * r @ q + size**2 / 2 * r @ r @ q
 
 
+def aro(p: Tensor, g: Tensor, state: State, by_signs: bool = False) -> Tensor:
+    """Take a step of ARO."""
+
+    def base(x: Tensor) -> Tensor:
+        if by_signs:
+            return x.sign()
+        return x * (x.size(1) ** 0.5 / x.norm(dim=1, keepdim=True).clamp(min=1e-8))
+
+    m = state["m"] = torch.lerp(state.get("m", 0 * g), g, 0.05)
+    turned = state["r"].T @ m if "r" in state else m
+    state["r"] = torch.linalg.qr(m @ base(turned).T)[0]
+    u = state["r"] @ base(state["r"].T @ m)
+    return p * (1 - 0.01 * 0.1) - 0.01 * 0.2 * max(p.shape) ** 0.5 * u
+
+
+def pion(p: Tensor, g: Tensor, state: State) -> Tensor:
+    """Take a step of Pion, whose exponentials are sums to the second order."""
+    factors = []
+    for side, x in enumerate((p.T @ g, g @ p.T)):
+        skew = x - x.T
+        m, v = state.get(side, (0 * skew, 0 * skew))
+        state[side] = m, v = 0.9 * m + 0.1 * skew, 0.999 * v + 0.001 * skew**2
+        factors.append(-m / (v.sqrt() + 1e-8))
+    size = 0.01 * 0.2 * p.numel() ** 0.5 / ((p @ factors[0] + factors[1] @ p).norm() + 1e-12)
+    right, left = (
+        torch.eye(len(a), dtype=p.dtype) + size * a + size**2 * a @ a / 2 for a in factors
+    )
+    return left @ p @ right
+
+
+def conda(p: Tensor, g: Tensor, state: State) -> Tensor:
+    """Take a step of Conda, with a decomposition of the momentum."""
+    t = state["step"]
+    m = state["m"] = 0.9 * state.get("m", 0) + 0.1 * g
+    is_tall = p.size(-2) >= p.size(-1)
+    if t % 4 == 1:
+        left, _, right = torch.linalg.svd(m, full_matrices=False)
+        state["basis"] = right if is_tall else left
+    basis = state["basis"]
+    x, y = ((a @ basis.mT if is_tall else basis.mT @ a) for a in (g, m))
+    state["v"] = 0.99 * state.get("v", 0) + 0.01 * x * x
+    u = y / (state["v"].sqrt() + 1e-8)
+    u = u @ basis if is_tall else basis @ u
+    p = p - 0.02 * (1 - 0.99**t) ** 0.5 / (1 - 0.9**t) * 0.5 * u
+    return p - 0.02 * 0.1 * p
+
+
+def splus(p: Tensor, g: Tensor, state: State, largest: int = 10000) -> Tensor:
+    """Take a step of SPlus; a tensor of more than two axes is a stack of matrices."""
+    if p.ndim > 2:
+        return by_matrix(partial(splus, largest=largest), p, g, state)
+    t, sides = state["step"], [s for s in (0, 1) if p.ndim == 2 and p.shape[s] <= largest]
+    m = state["m"] = torch.lerp(state.get("m", 0 * g), g, 0.1)
+    bases = state.setdefault("bases", {s: torch.eye(p.shape[s], dtype=p.dtype) for s in sides})
+    for s in sides:
+        m = bases[s].T @ m if s == 0 else m @ bases[s]
+    u = m.sign()
+    for s in sides:
+        u = bases[s] @ u if s == 0 else u @ bases[s].T
+        gram = g @ g.T if s == 0 else g.T @ g
+        state["gram", s] = 0.999 * state.get(("gram", s), 0) + 0.001 * gram
+        if t == 1 or t % 7 == 0:
+            bases[s] = torch.linalg.eigh(state["gram", s])[1]
+    rate = 0.1 * (2 / sum(p.shape) if len(sides) == 2 else 1e-3)
+    return (p - rate * u) * (1 - rate * 0.01)
+
+
+def prism(p: Tensor, g: Tensor, state: State) -> Tensor:
+    """Take a step of PRISM: the upper part of the polar factor of a stack."""
+    m = state["m"] = 0.95 * state.get("m", 0) + 0.05 * g
+    left, _, right = torch.linalg.svd(
+        torch.cat([0.95 * m + 0.05 * g, 0.7 * (g - m)]), full_matrices=False
+    )
+    u = (left @ right)[: len(p)]
+    return p * (1 - 0.02 * 0.1) - 0.02 * 0.2 * max(p.shape) ** 0.5 * u
+
+
 MIXED_SHAPES = ((5, 3), (3, 5), (4, 4), (6,), (2, 3, 4), (5, 3))
 """Shapes of matrices, of a vector, and of a stack of matrices."""
 SQUARE_SHAPES = ((4, 4), (3, 3), (2, 3, 3), (4, 4))
 """Shapes whose first covariances have full rank, so that rounding does not choose eigenvectors."""
+WIDE_SHAPES = ((3, 5), (4, 4), (2, 6), (1, 3))
 CASES = (
     Case("soap", by_parameter(soap), {}, shapes=(*SQUARE_SHAPES, (6,))),
     Case(
@@ -195,6 +273,41 @@ CASES = (
         {"eps": 1e-3},
         label="kept roots",
         shapes=MATRICES,
+    ),
+    Case("aro", by_parameter(aro), {"weight_decay": 0.1}, shapes=WIDE_SHAPES),
+    Case(
+        "aro",
+        by_parameter(partial(aro, by_signs=True)),
+        {"weight_decay": 0.1, "base_opt": "sign"},
+        label="signs",
+        shapes=((2, 6), (3, 16), (1, 3)),  # matrices of signs with fewer columns may be singular
+    ),
+    Case(
+        "prism",
+        by_parameter(prism),
+        {"gamma": 0.7, "weight_decay": 0.1, "eps": 0.0},
+        shapes=((5, 3), (3, 2), (4, 4)),  # the polar factor of other first steps is not unique
+    ),
+    Case("pion", by_parameter(pion), {"lr": 0.01}, shapes=MATRICES),
+    Case(
+        "conda",
+        by_parameter(conda),
+        {
+            "lr": 0.02,
+            "betas": (0.9, 0.99),
+            "weight_decay": 0.1,
+            "update_proj_gap": 4,
+            "scale": 0.5,
+        },
+        shapes=((5, 3), (3, 5), (4, 4), (2, 3, 4), (1, 2)),
+    ),
+    Case("splus", by_parameter(splus), {"inverse_every": 7}, shapes=(*SQUARE_SHAPES, (6,))),
+    Case(
+        "splus",
+        by_parameter(partial(splus, largest=3)),
+        {"inverse_every": 7, "max_dim": 3},
+        label="large sides without a basis",
+        shapes=((5, 3), (3, 5), (3, 3), (2, 5, 4), (6,)),
     ),
     Case("kl_soap", by_parameter(kl_soap), {"lr": 1e-2}, shapes=SQUARE_SHAPES[:2]),
     # Kron balances its factors in step 101.
