@@ -77,18 +77,23 @@ REASONS = {
         "for sums in float64",
     ),
     "one program for all lines": (
-        r"(adafactor\w*|adam_mini\w*|came|normuon|racs|(adamp|sgdp|tam)_factored)_finish1 |"
-        r"^(dion/sweep2|apollo/sweep7) .*_finish1 ",
+        r"(adafactor\w*|adam_mini\w*|came|mano|normuon|racs|(adamp|sgdp|tam)_factored)_finish1 |"
+        r"nero_factored_finish[23] |"
+        r"^(dion/sweep2|apollo/sweep7|aro/sweep2|fira/sweep4) .*_finish1 ",
         "when all programs have combined the partial sums of a matrix, one of them finishes all "
         "of its lines, 1024 rows or columns at a time, and waits for loads and for quotients in "
         "float64 each time",
     ),
     "tiles of 16 bits": (
-        r"(adafactor\w*|adam_mini\w*|came\w*|normuon\w*|racs|\w+_factored)_step\d? bfloat16|"
-        r"^(dion/sweep2|one_sided_shampoo/sweep3|shampoo/sweep4) .*_step\d bfloat16",
+        r"(adafactor\w*|adam_mini\w*|came\w*|mano|normuon\w*|racs|\w+_factored)_step\d? bfloat16|"
+        r"^(aro/sweep2|dion/sweep2|one_sided_shampoo/sweep3|shampoo/sweep4) .*_step\d bfloat16",
         "tiles of 16-bit elements move half the bytes in the same time, and some 200 instructions "
         "find a tile and its rows; tiles of 4096 elements would reach 0.8 to 1 where all matrices "
         "have one tile shape, but the kernels of several shapes spill",
+    ),
+    "registers": (
+        r"nero_factored_step[23] float32 in three tile shapes",
+        "a kernel of three tile shapes takes 130 to 144 registers, so three blocks run at once",
     ),
 }
 """Reasons of kernels below ENOUGH, by a short name: the rows that each is for, and its text."""

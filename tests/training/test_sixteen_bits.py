@@ -22,7 +22,9 @@ from optgen.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 STEPS, SHAPE = 3000, (16, 8)
 BOUND = 0.1
-OPTIONS: dict[str, dict[str, Any]] = {key: {"rank": 4} for key in ("APOLLO", "Dion", "GaLore")}
+OPTIONS: dict[str, dict[str, Any]] = {
+    key: {"rank": 4} for key in ("APOLLO", "Dion", "Fira", "GaLore")
+}
 INPUTS = {"AdaHessian": "hessian", "Sophia": "hessian"}
 RESTS = {"compensation", "rest"}
 """The keys of states that hold what rounding loses. In float32 they are 0 or much smaller."""
