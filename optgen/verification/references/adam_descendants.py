@@ -212,14 +212,11 @@ def adafactor_bv(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of Big Vision's Adafactor, with clipping and a corrected decay."""
     t, square = state["step"], g * g + 1e-30
     weight = 1 - min(0.999, 1 - max(t - 3, 1) ** -0.8)
-    means = (square.mean(-1, True), square.mean(-2, True)) if p.dim() > 1 else (square, None)
-    old = state.get("means", (0, 0))
-    rows, cols = (
-        None if new is None else (1 - weight) * last + weight * new
-        for last, new in zip(old, means, strict=True)
-    )
-    state["means"] = rows, cols
-    u = g / (rows if cols is None else rows * cols / rows.mean(-2, True)).sqrt()
+    means = (square.mean(-1, True), square.mean(-2, True)) if p.dim() > 1 else (square,)
+    old = state.get("means", [0] * len(means))
+    state["means"] = [(1 - weight) * last + weight * new for last, new in zip(old, means, strict=True)]
+    rows, *cols = state["means"]
+    u = g / (rows * cols[0] / rows.mean(-2, True) if cols else rows).sqrt()
     u = u / max(1.0, u.square().mean().sqrt().item() / 0.7)
     state["m"] = 0.9 * state.get("m", 0) + 0.1 * u
     return p * (1 - LR**2 / 0.05 * DECAY) - LR * state["m"]
