@@ -214,7 +214,9 @@ def adafactor_bv(p: Tensor, g: Tensor, state: State) -> Tensor:
     weight = 1 - min(0.999, 1 - max(t - 3, 1) ** -0.8)
     means = (square.mean(-1, True), square.mean(-2, True)) if p.dim() > 1 else (square,)
     old = state.get("means", [0] * len(means))
-    state["means"] = [(1 - weight) * last + weight * new for last, new in zip(old, means, strict=True)]
+    state["means"] = [
+        (1 - weight) * last + weight * new for last, new in zip(old, means, strict=True)
+    ]
     rows, *cols = state["means"]
     u = g / (rows * cols[0] / rows.mean(-2, True) if cols else rows).sqrt()
     u = u / max(1.0, u.square().mean().sqrt().item() / 0.7)
