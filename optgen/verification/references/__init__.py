@@ -153,7 +153,7 @@ SOURCES: dict[str, Source] = {
     "splus": _code("kvfrans/splus"),
     "srmm": _paper("2201.01652", "pytorch_optimizer"),
     "stable_adamw": _paper("2304.13013", "torch-optimi"),
-    "stosignsgd": _paper("2604.15416"),
+    "stosignsgd": _paper("2604.15416", "junaidaliop/zij"),
     "tam": _paper("2412.18790", "pytorch_optimizer"),
     "tiger": _code("bojone/tiger"),
     "vsgd": _paper("2404.06549", "pytorch_optimizer"),
