@@ -6,6 +6,7 @@ packages, where a wheel can carry it.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from itertools import product
@@ -14,7 +15,8 @@ from pathlib import Path
 import torch
 
 from optgen.jit import load
-from optgen.runtime import newton_schulz_kernel
+from optgen.runtime import float32_products, newton_schulz_kernel
+from optgen.runtime.eager.tensor_lists import Sweep
 from optgen.runtime.fused_cpu.kernel_loader import library_sources, why_too_many_states
 from optgen.runtime.optimizer import GeneratedOptimizer
 from optgen.runtime.rule import HasLowerings, Rule
@@ -36,9 +38,9 @@ def build_kernels(
     """Build the libraries that fused steps on the CPU load.
 
     One library serves all `dtypes` together. Steps of sharded parameters need a further library,
-    which is built too; so do Newton-Schulz iterations (Muon), on x86-64 with AVX512_BF16. A library
-    is found by the digest of its source, so it serves the version of optgen that built it, and no
-    other.
+    which is built too; so do products of matrices (SOAP), on x86-64-v4, and Newton-Schulz
+    iterations (Muon), with AVX512_BF16. A library is found by the digest of its source, so it
+    serves the version of optgen that built it, and no other.
 
     Args:
         optimizers: Classes of `optgen.optim` or of `compose`, names of the catalogue, paths of
@@ -68,9 +70,9 @@ def build_kernels(
     libraries: dict[tuple[tuple[str, str], processors.Level], None] = {}
     for optimizer in map(_class, optimizers):
         libraries.update(dict.fromkeys(product(_sources(optimizer, dtype_bits), chosen)))
-        if _may_orthogonalize(optimizer.rule):
-            iterations = newton_schulz_kernel.library_source()
-            libraries.update(dict.fromkeys((iterations, level) for level in _with_bfloat16(chosen)))
+        for named_source, needed in _sources_of_matrix_functions(optimizer.rule):
+            pairs = ((named_source, level) for level in _at_least(needed, chosen))
+            libraries.update(dict.fromkeys(pairs))
     folder.mkdir(parents=True, exist_ok=True)
     built = []
     for (name, source), level in libraries:
@@ -95,27 +97,43 @@ def _sources(optimizer: HasLowerings, dtype_bits: int) -> Iterator[tuple[str, st
     rule = optimizer.rule
     if reason := why_too_many_states(rule):
         raise ValueError(f"{rule.name} has no C++ kernel: {reason}")
+    if rule.why_uncut:
+        for part in _parts(optimizer):
+            yield from library_sources(part, dtype_bits, suspends=False)
+        return
     for suspends in (True,) if rule.wide else (False, True):
         yield from library_sources(optimizer, dtype_bits, suspends)
 
 
-def _may_orthogonalize(rule: Rule) -> bool:
-    """Tell whether steps may run Newton-Schulz iterations in bfloat16.
+def _parts(optimizer: HasLowerings) -> Iterator[HasLowerings]:
+    """Yield the functions that a rule on whole matrices calls between two matrix words."""
+    for value in vars(importlib.import_module(f"{optimizer.lowerings}.outlined")).values():
+        if isinstance(value, Sweep):
+            yield value.function
+
+
+def _sources_of_matrix_functions(rule: Rule) -> Iterator[tuple[tuple[str, str], processors.Level]]:
+    """Yield functions on whole matrices that steps may call, and the level that each needs.
 
     A rule that is not cut into sweeps does not say which matrix words it calls.
     """
+    if rule.matrix_calls or rule.why_uncut:
+        yield float32_products.library_source(), processors.V4
     dtypes = [call.options[1:2] for call in rule.matrix_calls if call.op == "orthogonalize"]
-    return bool(rule.why_uncut) or any(dtype != ("float32",) for dtype in dtypes)
+    if rule.why_uncut or any(dtype != ("float32",) for dtype in dtypes):
+        yield newton_schulz_kernel.library_source(), processors.BFLOAT16
 
 
-def _with_bfloat16(levels: Iterable[processors.Level]) -> Iterator[processors.Level]:
-    """Yield the levels at which the library of the iterations serves processors of some levels."""
-    has_bfloat16 = processors.BFLOAT16 in processors.levels_here()
+def _at_least(
+    needed: processors.Level, levels: Iterable[processors.Level]
+) -> Iterator[processors.Level]:
+    """Yield the levels at which a library that needs one serves processors of some levels."""
+    is_here = needed in processors.levels_here()
     for level in levels:
-        if level is processors.NATIVE and has_bfloat16:
+        if level is processors.NATIVE and is_here:
             yield level
         elif level in (processors.V4, processors.BFLOAT16):
-            yield processors.BFLOAT16
+            yield needed
 
 
 def _bits(dtypes: tuple[torch.dtype, ...]) -> int:

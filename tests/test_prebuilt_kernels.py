@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -195,17 +196,30 @@ def test_rules_of_any_kind(text: str, tmp_path: Path) -> None:
     assert "fused C++" in done.stdout, done.stderr
 
 
-@pytest.mark.skipif(processors.BFLOAT16 not in processors.levels_here(), reason="no AVX512_BF16")
-def test_newton_schulz_iterations_are_compiled(tmp_path: Path) -> None:
-    """Iterations by torch have other bits."""
-    kernels, muon = tmp_path / "kernels", "optgen.optim.Muon(params, lr=1e-2)"
+@pytest.mark.parametrize(
+    ("cls", "level", "library", "shape"),
+    [
+        (optim.Muon, processors.BFLOAT16, "newton_schulz", "(64, 96)"),
+        pytest.param(
+            *(optim.SOAP, processors.V4, "float32_products", "(192, 256)"),
+            marks=pytest.mark.thorough,
+        ),
+    ],
+)
+def test_functions_on_whole_matrices_are_compiled(
+    cls: Any, level: processors.Level, library: str, shape: str, tmp_path: Path
+) -> None:
+    """Products by torch have other bits."""
+    if level not in processors.levels_here():
+        pytest.skip(f"the processor is not of {level.name}")
+    kernels, text = tmp_path / "kernels", f"optgen.optim.{cls.__name__}(params, lr=1e-2)"
     levels = [processors.V4.name]
-    built = build_kernels([optim.Muon], kernels, dtypes=[torch.float32], levels=levels)
-    (iterations,) = (path for path in built if path.name.startswith("newton_schulz"))
+    built = build_kernels([cls], kernels, dtypes=[torch.float32], levels=levels)
+    (of_matrices,) = (path for path in built if path.name.startswith(library))
 
-    compiled = run(tmp_path, muon, shape="(64, 96)", OPTGEN_KERNELS=str(kernels))
-    iterations.unlink()
-    by_torch = run(tmp_path, muon, shape="(64, 96)", OPTGEN_KERNELS=str(kernels))
+    compiled = run(tmp_path, text, shape=shape, OPTGEN_KERNELS=str(kernels))
+    of_matrices.unlink()
+    by_torch = run(tmp_path, text, shape=shape, OPTGEN_KERNELS=str(kernels))
 
     assert "fused C++" in compiled.stdout, compiled.stderr
     assert "fused C++" in by_torch.stdout, by_torch.stderr

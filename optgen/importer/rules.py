@@ -60,25 +60,22 @@ class Rule:
     """There are sums that begin with 0: over several parameters, or over this one."""
 
 
+_Setting = tuple[tuple[int, ...], bool]
+"""The shape of the parameter, and whether the step is the first."""
+
+
 def find_rule(subject: Subject) -> Rule:
     """Explore a class for matrices and vectors, in first and later steps, and merge the code."""
     bounds = _bounds(subject)
     positive = {each.name for each in bounds if each.kind in ("ge", "gt") and each.number >= 0}
     nonnegative = frozenset(positive | {kept_word(name) for name in positive & subject.own})
     shapes = (MATRIX,) if subject.is_for_matrices else (MATRIX, VECTOR)
-    explorers: dict[tuple[tuple[int, ...], bool], Explorer] = {
+    explorers: dict[_Setting, Explorer] = {
         (shape, fresh): Explorer(subject, shape, fresh, nonnegative)
         for shape in shapes
         for fresh in (True, False)
     }
-    computed: set[str] = set()
-    for each in explorers.values():
-        each.computed = computed
-    while True:
-        before = len(computed)
-        codes = {key: folded(each.code()) for key, each in explorers.items()}
-        if len(computed) == before:
-            break
+    codes = _codes(explorers)
     runs = {key: [path for _, path, _ in each.paths] for key, each in explorers.items()}
     states = find_states(subject, runs)
     by_shape = []
@@ -128,6 +125,18 @@ def find_rule(subject: Subject) -> Rule:
         left_out,
         has_totals=any(each.has_totals for each in records),
     )
+
+
+def _codes(explorers: dict[_Setting, Explorer]) -> dict[_Setting, list[Item]]:
+    """Return the code of each, explored until none finds another number that all must compute."""
+    computed: set[str] = set()
+    for each in explorers.values():
+        each.computed = computed
+    while True:
+        before = len(computed)
+        codes = {key: folded(each.code()) for key, each in explorers.items()}
+        if len(computed) == before:
+            return codes
 
 
 def _without_unread(

@@ -109,16 +109,18 @@ def kernel_for(a: Tensor, b: Tensor, *, is_symmetric: bool) -> ProductKernel | N
     return load()
 
 
+def library_source() -> tuple[str, str]:
+    """Return the name and the source of the library."""
+    source = Path(__file__).with_name("float32_products.cpp").read_text()
+    return "float32_products", library_cache.inline_includes(source)
+
+
 @cache
 def load() -> ProductKernel | None:
     """Return the compiled function; None if this CPU or the lack of a compiler forbids it."""
     if torch.backends.cpu.get_cpu_capability() != "AVX512":
         return None
-    source = library_cache.inline_includes(
-        Path(__file__).with_name("float32_products.cpp").read_text()
-    )
     try:
-        library = library_cache.library("float32_products", source)
-        return ProductKernel(ctypes.CDLL(str(library)))
+        return ProductKernel(ctypes.CDLL(str(library_cache.library(*library_source()))))
     except (library_cache.NoCompilerError, compiler.CompileError, OSError):
         return None  # the loader of the rule's kernel warns about the compiler

@@ -181,11 +181,16 @@ for _name, _function in _OPERATORS.items():
     setattr(TensorList, f"__r{_name}__", _operator(_function, reflected=True))
 
 
-def sweep_function(package: str, name: str) -> Callable[..., None]:
-    """Return a generated function over lists, wrapped so that it takes `TensorList`s."""
-    update = importlib.import_module(f"{package}.{name}")._update
+class Sweep:
+    """A generated `function` over lists, wrapped so that it takes `TensorList`s."""
 
-    def sweep(*lists: TensorList, **numbers: Any) -> None:
-        update(*(each.tensors for each in lists), **numbers)
+    def __init__(self, function: Any) -> None:
+        self.function = function
 
-    return sweep
+    def __call__(self, *lists: Any, **numbers: Any) -> None:
+        self.function(*(each.tensors for each in lists), **numbers)
+
+
+def sweep_function(package: str, name: str) -> Sweep:
+    """Return a generated function over lists, by its package and its name."""
+    return Sweep(importlib.import_module(f"{package}.{name}")._update)
