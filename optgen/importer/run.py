@@ -327,7 +327,7 @@ class Run:
         self.recorder.declare(self.param.grad, "g")
         for holder in (*optimizer.param_groups, optimizer.state):
             holder.declare()
-        for name in self.subject.own_counters:
+        for name in self.subject.own_counters & vars(optimizer).keys():  # else the step makes it
             setattr(optimizer, name, counted(self, getattr(optimizer, name)))
         step = inspect.unwrap(self.subject.cls.step)
         with torch.no_grad(), self._naming(), self.recorder:
