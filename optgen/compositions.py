@@ -80,7 +80,8 @@ def quantized(
             of "4bit" are "dynamic4", as "dynamic" with fewer values.
         min_elements: parameters with fewer elements have these states in float32.
         **by_key: the dtypes of some states, also of modifiers, by their checkpoint keys:
-            `quantized(exp_avg_sq="float32")`, or `quantized(None, exp_avg="8bit")`.
+            `quantized(exp_avg_sq="float32")`, or `quantized("4bit", exp_avg="8bit")`: in 4 bits, a
+            momentum does not decay where gradients become 0.
     """
     options = {"block": block, "map": map, "min_elements": min_elements}
     chosen = tuple((key, value) for key, value in options.items() if value is not None)

@@ -1,4 +1,4 @@
-"""ACProp, as optax and juntang-zhuang/ACProp-Optimizer have it."""
+"""ACProp, as optax has it."""
 
 from optgen.spec import hyper, optimizer, sqrt, state
 

@@ -44,7 +44,7 @@ def ARO(
     base_opt=choice("row_norm", "sign", about="The step in rotated coordinates"),
 ):
     """Rows of one length, or signs, in coordinates that the momentum turns (Gong et al., 2026)."""
-    require(ndim(p) >= 2, "ARO takes matrices, not the shape {shape}")
+    require(ndim(p) == 2, "ARO takes matrices, not the shape {shape}")
 
     m = lerp(m, g, 1 - mu)
     if fresh(R):

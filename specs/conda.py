@@ -36,7 +36,7 @@ def Conda(
     scale=hyper(1.0, ge=0),
 ):
     """Adam in singular vectors of the momentum, found every so often (Wang et al., 2025)."""
-    require(ndim(p) >= 2, "Conda takes matrices, not the shape {shape}")
+    require(ndim(p) == 2, "Conda takes matrices, not the shape {shape}")
     beta1, beta2 = betas
 
     m = beta1 * m + (1 - beta1) * g

@@ -1,4 +1,4 @@
-"""Nero, as jxbz/nero has it."""
+"""Nero, as jxbz/nero has it. A convolution takes a flat view: `"view": (channels, -1)`."""
 
 from optgen.spec import (
     abs,
@@ -6,7 +6,9 @@ from optgen.spec import (
     fresh,
     hyper,
     mean,
+    ndim,
     optimizer,
+    require,
     row_mean,
     row_norm,
     sqrt,
@@ -36,6 +38,7 @@ def Nero(
     eps=hyper(1e-8, ge=0),
 ):
     """Rows take steps of their own length, and stay at mean 0 and length 1 (Liu et al., 2021)."""
+    require(ndim(p) <= 2, "Nero takes matrices and vectors, not the shape {shape}: give it a view")
     if factored(p):
         if fresh(r):
             p = balanced(p, eps)

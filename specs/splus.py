@@ -1,7 +1,7 @@
 """SPlus, as kvfrans/splus has it: signs in the eigenbases of Shampoo.
 
 The authors keep a mean that begins at 0, and divide it when it is shown. Here the mean is divided
-at once. A parameter with more than two axes is a batch of matrices.
+at once. A convolution takes a flat view: `"view": (channels, -1)`.
 """
 
 from optgen.spec import (
@@ -12,7 +12,9 @@ from optgen.spec import (
     hyper,
     identity,
     lerp,
+    ndim,
     optimizer,
+    require,
     rows,
     sign,
     state,
@@ -50,6 +52,7 @@ def SPlus(
     nonstandard_constant=hyper(1e-3, ge=0, about="Factor of the rate of all but such matrices"),
 ):
     """Signs in slowly changing eigenbases, at rates by shape (Frans et al., 2025)."""
+    require(ndim(p) <= 2, "SPlus takes matrices and vectors, not the shape {shape}: give it a view")
     beta1, beta2 = betas
     rate = lr * nonstandard_constant
     if factored(p) and rows(p) <= max_dim and cols(p) <= max_dim:

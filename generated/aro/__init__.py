@@ -126,5 +126,5 @@ class ARO(GeneratedOptimizer):
 
     @staticmethod
     def _check_param(param: Tensor) -> None:
-        if not param.ndim >= 2:
+        if param.ndim != 2:
             raise ValueError(f"ARO takes matrices, not the shape {param.shape}")

@@ -147,5 +147,5 @@ class Conda(GeneratedOptimizer):
 
     @staticmethod
     def _check_param(param: Tensor) -> None:
-        if not param.ndim >= 2:
+        if param.ndim != 2:
             raise ValueError(f"Conda takes matrices, not the shape {param.shape}")

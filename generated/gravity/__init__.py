@@ -16,7 +16,7 @@ class Gravity(GeneratedOptimizer):
             &\textbf{if } \textit{maximize}: \\
             &\quad g_t \leftarrow -g_t \\
             &v_t \leftarrow v_{t-1} \\
-            &\textbf{if } v \text{ is new}: \\
+            &\textbf{if } v \text{ is new} \wedge \gamma > 0: \\
             &\quad \text{normal}_t \leftarrow \sqrt{(-2) (\log (1 - U^{(1)}_{\text{seed}, k, t}))}
                 \cos(6.283185307179586 U^{(2)}_{\text{seed}, k, t}) \\
             &\quad v_t \leftarrow \frac{\alpha}{\gamma} \text{normal}_t \\
@@ -27,7 +27,7 @@ class Gravity(GeneratedOptimizer):
 
     Args:
         params: Parameters to optimize or pairs (name, parameter), or dicts that define groups.
-        lr (float): Learning rate, above 0; :math:`\gamma` in the rule. Default: 1e-2.
+        lr (float): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1e-2.
         alpha (float): Deviation of the first velocities, times `lr`, at least 0; :math:`\alpha` in
             the rule. Default: 1e-2.
         beta (float): Beta, in [0, 1]; :math:`\beta` in the rule. Default: 0.9.
@@ -85,7 +85,7 @@ class Gravity(GeneratedOptimizer):
         capturable: bool = False,
         differentiable: bool = False,
     ) -> None:
-        if not 0.0 < lr:
+        if not 0.0 <= lr:
             raise ValueError(f"Invalid learning rate: {lr}")
         if not 0.0 <= alpha:
             raise ValueError(f"Invalid alpha value: {alpha}")

@@ -9,7 +9,7 @@ from optgen.runtime.eager.parts import list_blocks, list_chunks, sublists
 from optgen.runtime.eager.random_numbers import random
 from optgen.runtime.eager.reductions import max_abs, zero_sum
 from optgen.runtime.eager.rounding import scale_
-from optgen.runtime.eager.scalars import advance, floor, keys_of
+from optgen.runtime.eager.scalars import advance, divide, floor, keys_of
 from optgen.runtime.eager.working_copies import WideCopies
 from optgen.runtime.sharded.driver import Collectives, Update
 
@@ -31,9 +31,9 @@ def update(
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     seed_key = 0.0
     step = advance(state_steps)
-    if fresh_v:
+    if fresh_v and lr > 0:
         seed_key = floor(seed % 16777216)
-        v_offset = alpha / lr
+        v_offset = divide(alpha, lr)
     lerp_weight = 1 - (beta * step + 1) / (step + 2)
 
     for sublist in sublists(params, grads, vs, streams):
@@ -66,7 +66,7 @@ def update(
             if maximize:
                 # g = -g
                 grad_blocks = torch._foreach_neg(grad_blocks)
-            if fresh_v:
+            if fresh_v and lr > 0:
                 # normal = sqrt(-2 * log(1 - random(seed, k))) * cos(TWO_PI * random(seed, k))
                 # v = alpha / lr * normal
                 updates = torch._foreach_neg(uniform_blocks)
@@ -110,9 +110,9 @@ def update_sharded(
     """Update the shards of a bucket. Yield reductions, which all ranks complete in place."""
     seed_key = 0.0
     step = advance(state_steps)
-    if fresh_v:
+    if fresh_v and lr > 0:
         seed_key = floor(seed % 16777216)
-        v_offset = alpha / lr
+        v_offset = divide(alpha, lr)
     lerp_weight = 1 - (beta * step + 1) / (step + 2)
 
     copies = WideCopies(params, grads, vs)
@@ -144,7 +144,7 @@ def update_sharded(
         if maximize:
             # g = -g
             grad_blocks = torch._foreach_neg(grad_blocks)
-        if fresh_v:
+        if fresh_v and lr > 0:
             # normal = sqrt(-2 * log(1 - random(seed, k))) * cos(TWO_PI * random(seed, k))
             # v = alpha / lr * normal
             updates = torch._foreach_neg(uniform_blocks)

@@ -12,6 +12,7 @@ from optgen.runtime.eager.scalars import (
     advance,
     advance_one,
     cos,
+    divide,
     floor,
     key_of,
     lerp,
@@ -39,9 +40,9 @@ def update(
     """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
     seed_key = 0.0
     step = advance(state_steps)
-    if fresh_v:
+    if fresh_v and lr > 0:
         seed_key = floor(seed % 16777216)
-        v_offset = alpha / lr
+        v_offset = divide(alpha, lr)
     lerp_weight = 1 - (beta * step + 1) / (step + 2)
 
     for index in range(len(params)):
@@ -70,7 +71,7 @@ def update(
             if maximize:
                 # g = -g
                 grad_block = grad_block.neg()
-            if fresh_v:
+            if fresh_v and lr > 0:
                 # normal = sqrt(-2 * log(1 - random(seed, k))) * cos(TWO_PI * random(seed, k))
                 # v = alpha / lr * normal
                 update = uniform_block.neg().add_(1).log_().mul_(-2).sqrt_()
@@ -111,10 +112,10 @@ def update_functional(
         stream_key = 0.0
         step = advance_one(state_steps[index], capturable)
         stream = read_one(streams[index], capturable)
-        if fresh_v:
+        if fresh_v and lr > 0:
             seed_key = floor(seed % 16777216)
             stream_key = floor(stream % 16777216)
-            v_offset = alpha / lr
+            v_offset = divide(alpha, lr)
         lerp_weight = 1 - (beta * step + 1) / (step + 2)
         (uniform,) = random([params[index]], seed_key, stream_key, step, 0)
         (uniform_2,) = random([params[index]], seed_key, stream_key, step, 1)
@@ -122,7 +123,7 @@ def update_functional(
         if maximize:
             # g = -g
             grad = -grad
-        if fresh_v:
+        if fresh_v and lr > 0:
             # normal = sqrt(-2 * log(1 - random(seed, k))) * cos(TWO_PI * random(seed, k))
             # v = alpha / lr * normal
             v = v_offset * sqrt(-2 * log(1 - uniform)) * cos(6.283185307179586 * uniform_2)

@@ -75,7 +75,7 @@ struct GravityRule : Rule {
         double seed_key = 0;
         double stream_key = 0;
         double v_offset = 0;
-        if (bool(fresh_bits >> 0 & 1)) {
+        if (bool(fresh_bits >> 0 & 1) && (lr > 0)) {
             seed_key = floor(mod(seed, 16777216.0));
             stream_key = floor(mod(stream, 16777216.0));
             v_offset = alpha / lr;
@@ -129,13 +129,13 @@ struct GravityRule : Rule {
         i64 n, S* __restrict params, const S* __restrict grads, S* __restrict vs,
         const ComputeScalar<S>* __restrict uniforms,
         const ComputeScalar<S>* __restrict uniform_2s) {
+        const C lr = C(hypers.lr);
         const C v_offset = C(scalars.v_offset);
         const C lerp_weight = C(scalars.lerp_weight);
-        const C lr = C(hypers.lr);
         const C v_scale = C(numbers.v_scale);
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
         const auto maximize = rare_flag<C>(truth(hypers.maximize));
-        const auto fresh_v = rare_flag<C>(bool(fresh_bits & 1));
+        const auto lr_above_0 = rare_flag<C>(bool(fresh_bits & 1) && (hypers.lr > 0));
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load_as<S, C>(params + i);
@@ -148,7 +148,7 @@ struct GravityRule : Rule {
                 // g = -g
                 grad = -grad;
             }
-            if (fresh_v != 0) {
+            if (lr_above_0 != 0) {
                 // normal = sqrt(-2 * log(1 - random(seed, k))) * cos(TWO_PI * random(seed, k))
                 // v = alpha / lr * normal
                 v = v_offset * sqrt(-2 * log(1 - uniform)) * cos(C(6.283185307179586) * uniform_2);

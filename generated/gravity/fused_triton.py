@@ -57,7 +57,7 @@ def gravity_scalars(
     fresh_v = tl.load(entry + (STREAMS + 5) * num_tensors)
     tl.store(entry + (STREAMS + 5) * num_tensors, 0)
 
-    if fresh_v != 0:
+    if (fresh_v != 0) & (lr > 0):
         seed_key = tl.floor(mod(seed, tl.full((), 16777216, tl.float64)))
         stream_key = tl.floor(mod(stream, tl.full((), 16777216, tl.float64)))
         v_offset = alpha / lr
@@ -68,7 +68,7 @@ def gravity_scalars(
 
     tl.store(steps, step.to(STEP_T))
     tl.store(scalars, maximize)
-    tl.store(scalars + 1, fresh_v)
+    tl.store(scalars + 1, (fresh_v != 0) & (lr > 0))
     tl.store(scalars + 5, step)
     tl.store(scalars + 6, lerp_weight)
     tl.store(scalars + 7, lr)
@@ -182,7 +182,7 @@ def gravity_step2_on_elements(params, grads, vs, lanes, mask, scalars, start, dt
     grad = tl.load(grads + lanes, mask).to(dtype)
     v = tl.load(vs + lanes, mask).to(dtype)
     maximize = tl.load(scalars).to(dtype)
-    fresh_v = tl.load(scalars + 1).to(dtype)
+    fresh_v_and_lr_above_0 = tl.load(scalars + 1).to(dtype)
     v_offset = tl.load(scalars + 2).to(dtype)
     seed_key = tl.load(scalars + 3).to(dtype)
     stream_key = tl.load(scalars + 4).to(dtype)
@@ -194,7 +194,7 @@ def gravity_step2_on_elements(params, grads, vs, lanes, mask, scalars, start, dt
     if maximize != 0:
         # g = -g
         grad = neg(grad)
-    if fresh_v != 0:
+    if fresh_v_and_lr_above_0 != 0:
         # normal = sqrt(-2 * log(1 - random(seed, k))) * cos(TWO_PI * random(seed, k))
         # v = alpha / lr * normal
         v = (

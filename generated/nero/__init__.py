@@ -2,6 +2,7 @@
 # Do not edit: change the spec, then run optgen build.
 """Nero: the class. Its lowerings are in this folder."""
 
+from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from optgen.runtime import GeneratedOptimizer, Rule, State
@@ -57,7 +58,8 @@ class Nero(GeneratedOptimizer):
         differentiable (bool): Let autograd follow the step. Default: False.
 
     Raises:
-        ValueError: An argument is outside its range.
+        ValueError: An argument is outside its range; or: Nero takes matrices and vectors, not the
+            shape …: give it a view.
         RuntimeError: `fused` together with `differentiable` or with `foreach`.
         RuntimeError: A parameter is complex, or a training engine has replaced it by a flat
             partition.
@@ -120,3 +122,10 @@ class Nero(GeneratedOptimizer):
             "differentiable": differentiable,
         }
         super().__init__(params, defaults)
+
+    @staticmethod
+    def _check_param(param: Tensor) -> None:
+        if not param.ndim <= 2:
+            raise ValueError(
+                f"Nero takes matrices and vectors, not the shape {param.shape}: give it a view"
+            )

@@ -2,6 +2,7 @@
 # Do not edit: change the spec, then run optgen build.
 """SPlus: the class. Its lowerings are in this folder."""
 
+from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from optgen.runtime import Rule, State
@@ -79,7 +80,8 @@ class SPlus(ModeOptimizer):
         differentiable (bool): Let autograd follow the step. Default: False.
 
     Raises:
-        ValueError: An argument is outside its range.
+        ValueError: An argument is outside its range; or: SPlus takes matrices and vectors, not the
+            shape …: give it a view.
         RuntimeError: `fused` together with `differentiable` or with `foreach`.
         RuntimeError: A parameter is complex, or a training engine has replaced it by a flat
             partition.
@@ -212,3 +214,10 @@ class SPlus(ModeOptimizer):
             "differentiable": differentiable,
         }
         super().__init__(params, defaults)
+
+    @staticmethod
+    def _check_param(param: Tensor) -> None:
+        if not param.ndim <= 2:
+            raise ValueError(
+                f"SPlus takes matrices and vectors, not the shape {param.shape}: give it a view"
+            )

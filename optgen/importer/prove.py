@@ -438,13 +438,13 @@ def _exchange(
     """Let each side go on with the other's state dict, and compare it with its own course.
 
     Returns:
-        False if the original keeps a counter or a number that steps change in its param group, or
-        a state under the name of an argument.
+        False if the original keeps a counter or a number that steps change in its param group, a
+        counter in an attribute, or a state under the name of an argument.
 
     Raises:
         NotImportedError: a state dict is not taken, or the steps after it differ.
     """
-    if any(subject.key(each) != each for each in subject.state_keys):
+    if subject.own_counters or any(subject.key(each) != each for each in subject.state_keys):
         return False
     theirs = original_of(subject, setting, shapes)
     mine = ours_of(subject, ours, setting, shapes)

@@ -156,6 +156,11 @@ def find_subject(
             raise NotImportedError(
                 f"the argument `{each.name}` has no default", hint=f"--set {each.name}=…"
             )
+        if isinstance(each.default, list):
+            raise NotImportedError(
+                f"the default of the argument `{each.name}` is a list, which steps may change",
+                hint=f"make it a tuple, or fix it: --set {each.name}=…",
+            )
         if _is_number_like(each.default):
             arguments.append(Argument(each.name, each.default))
     names = {each.name for each in arguments}
@@ -327,8 +332,9 @@ class Run:
         self.recorder.declare(self.param.grad, "g")
         for holder in (*optimizer.param_groups, optimizer.state):
             holder.declare()
-        for name in self.subject.own_counters & vars(optimizer).keys():  # else the step makes it
-            setattr(optimizer, name, counted(self, getattr(optimizer, name)))
+        for name in self.subject.own_counters:
+            if hasattr(optimizer, name):  # else the step makes it
+                setattr(optimizer, name, counted(self, getattr(optimizer, name)))
         step = inspect.unwrap(self.subject.cls.step)
         with torch.no_grad(), self._naming(), self.recorder:
             step(optimizer)

@@ -16,6 +16,7 @@ from optgen.runtime.toolchain import compiler, library_cache, processors
 from optgen.runtime.torch_private import data_ptr, has_exact_products, is_neg, thread_pool
 
 _FEW_PRODUCTS = 1 << 24  # of numbers of two matrices; below, the call costs more than is won
+_FEW_SYMMETRIC_PRODUCTS = 1 << 20  # of a matrix and its transpose
 _LANES = 16  # sides are padded to a multiple
 _MOST_PADDED = 1.06  # times as many elements as the product has
 
@@ -96,13 +97,13 @@ def kernel_for(a: Tensor, b: Tensor, *, is_symmetric: bool) -> ProductKernel | N
     rows, inner, columns = a.size(-2), a.size(-1), b.size(-1)
     if b.size(-2) != inner or a.shape[:-2] != b.shape[:-2]:
         return None
-    if is_neg(a) or is_neg(b) or not has_exact_products():
+    if is_neg(a) or is_neg(b) or not has_exact_products() or torch.is_autocast_enabled("cpu"):
         return None
     if 1 not in a.stride()[-2:] or 1 not in b.stride()[-2:]:
         return None
+    if rows * inner * columns < (_FEW_SYMMETRIC_PRODUCTS if is_symmetric else _FEW_PRODUCTS):
+        return None  # the matrices of a batch are multiplied one by one
     if not is_symmetric:
-        if rows * inner * columns < _FEW_PRODUCTS:
-            return None
         padded = -(-rows // _LANES) * -(-columns // _LANES) * _LANES**2
         if not processors.is_of_amd() or padded > _MOST_PADDED * rows * columns:
             return None

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime import float32_products, newton_schulz
-from optgen.runtime.torch_private import following
+from optgen.runtime.torch_private import following, is_neg
 
 _MANY_PRODUCTS = 128**3  # of numbers; for fewer, torch's product is taken without a look
 
@@ -59,8 +59,9 @@ FLOATING_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 def product(a: Tensor, b: Tensor) -> Tensor:
     """Return `a @ b`. If b is a's transpose, only half is computed where this is faster."""
-    is_large = a.dim() > 1 and b.dim() > 1 and a.numel() * b.size(-1) >= _MANY_PRODUCTS
-    if not is_large or following() or not all(map(newton_schulz.is_plain_memory, (a, b))):
+    if following() or not all(map(newton_schulz.is_plain_memory, (a, b))):
+        return torch.matmul(a, b)
+    if min(a.dim(), b.dim()) < 2 or a.numel() * b.size(-1) < _MANY_PRODUCTS:
         return torch.matmul(a, b)
     if _is_transpose(a, b):
         return newton_schulz.gram(a)
@@ -71,7 +72,8 @@ def _is_transpose(a: Tensor, b: Tensor) -> bool:
     """Tell whether b is a view of a's memory, with rows and columns swapped."""
     swapped = a.mT
     layouts = (b.shape, b.stride()) == (swapped.shape, swapped.stride())
-    return layouts and a.dtype == b.dtype and a.data_ptr() == b.data_ptr()
+    bits = (a.dtype, is_neg(a), a.is_conj()) == (b.dtype, is_neg(b), b.is_conj())
+    return layouts and bits and a.data_ptr() == b.data_ptr()
 
 
 def rows(param: Tensor) -> int:

@@ -104,6 +104,23 @@ class CountedInSelf(Base):
         p.add_(grad, alpha=-group["lr"] if self.calls < 50 else -0.5 * group["lr"])
 
 
+class WarmedUpBySelf(CountedInSelf):
+    """The count, which no state dict has, is asked in each of the first ten steps."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        p.add_(grad, alpha=-group["lr"] * min(1.0, self.calls / 10))
+
+
+class ListOfDecays(Base):
+    """The default is a list, which the groups of a user replace."""
+
+    def __init__(self, params: Any, decays: Any = [0.9, 0.99]) -> None:  # noqa: B006
+        torch.optim.Optimizer.__init__(self, params, {"decays": decays})
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        p.mul_(group["decays"][0]).add_(grad, alpha=-group["decays"][1])
+
+
 class CountedByTensor(CountedInSelf):
     """The count is a tensor."""
 
@@ -291,6 +308,19 @@ def test_a_class_that_cannot_be_said_is_refused(cls: type, words: str) -> None:
 )
 def test_a_class_that_keeps_it_in_a_state_or_a_count_is_proven(cls: type, words: str) -> None:
     assert words in import_optimizer(cls).text
+
+
+def test_state_dicts_are_not_exchanged_if_they_lack_the_count() -> None:
+    imported = import_optimizer(WarmedUpBySelf)
+
+    assert "minimum" in imported.text
+    assert not imported.proof.keys
+
+
+def test_a_list_as_default_is_refused() -> None:
+    with pytest.raises(NotImportedError, match="is a list, which steps may change") as caught:
+        import_optimizer(ListOfDecays)
+    assert "make it a tuple" in str(caught.value)
 
 
 def test_a_number_that_is_rounded_keeps_its_default() -> None:

@@ -97,3 +97,26 @@ def test_losses_equal_those_of_float32_within_noise(name: str, dtype: str) -> No
     noise = statistics.stdev(losses_in_float32(name))
     assert statistics.mean(losses_in_float32(name)) < 2.0
     assert abs(statistics.mean(losses) - statistics.mean(losses_in_float32(name))) < noise
+
+
+@pytest.mark.parametrize(("options", "decays"), [({}, False), ({"exp_avg": "8bit"}, True)])
+def test_a_momentum_of_4_bits_decays_only_with_8_bits(
+    options: dict[str, Any], decays: bool
+) -> None:
+    """Half of a block has no gradients after its first step, as a rare row of an embedding."""
+    moved = []
+    for cls in (
+        optim.AdamW,
+        compose("adamw", modifiers.quantized("4bit", min_elements=0, **options)),
+    ):
+        generator = torch.Generator().manual_seed(0)
+        param = torch.nn.Parameter(torch.zeros(128))
+        optimizer = cls([param], lr=1e-3, weight_decay=0.0)
+        for step in range(120):
+            param.grad = torch.randn(128, generator=generator)
+            if step:
+                param.grad[:64] = 0
+            optimizer.step()
+        moved.append(param.detach()[:64].abs().mean())
+
+    assert bool(moved[1] < 1.5 * moved[0]) == decays
