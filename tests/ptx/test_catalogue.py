@@ -116,7 +116,9 @@ def check_class(
     assert all(map(torch.equal, map(as_bits, params + states), map(as_bits, in_another_order)))
     if cls.__name__ in SIGNS_OF_ROUNDINGS:
         return
-    right, right_earlier = (trained(cls, situation, "fused_cpu", n) for n in (STEPS, STEPS - 1))
+    right = right_earlier = trained(cls, situation, "fused_cpu")
+    if not is_float32:  # a moment may cancel what an earlier step has rounded
+        right_earlier = trained(cls, situation, "fused_cpu", STEPS - 1)
     compared = slice(2 if compares_states else 1)
     roundings = FLOAT32_ROUNDINGS * torch.finfo(torch.float32).eps
     if has_bfloat16_products:

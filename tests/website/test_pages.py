@@ -136,7 +136,10 @@ def test_pages_warn_of_square_states_and_show_views(site: dict[str, str]) -> Non
         site[f"optimizers/{name}.md"] for name in ("soap", "kl_soap", "one_sided_shampoo")
     )
 
-    assert warned == {"kl_soap", "kron", "one_sided_shampoo", "shampoo", "soap"}
+    assert warned == {
+        *("aro", "conda", "kl_soap", "kron", "one_sided_shampoo", "pion", "shampoo", "soap"),
+        "splus",
+    }
     assert "20 GB for an embedding of 50,257 rows" in kl_soap
     assert "0.8 GB for a side of 10,000. A side above `max_precond_dim`, 10,000" in soap
     assert "20 GB for a matrix of 50,257 columns" in one_sided

@@ -24,12 +24,15 @@ from optgen.spec.read_spec import read_spec
 pytest.importorskip("triton")
 
 CLASSES = [
-    *("APOLLO", "Dion", "GaLore", "KLSOAP", "Kron", "OneSidedShampoo", "PolarMuon"),
-    *("SOAP", "Scion", "Shampoo"),
+    *("APOLLO", "ARO", "Conda", "Dion", "Fira", "GaLore", "KLSOAP", "Kron", "OneSidedShampoo"),
+    *("PRISM", "Pion", "PolarMuon", "SOAP", "SPlus", "Scion", "Shampoo"),
 ]
 
-MAGNIFIES_NULL_SPACES = ("KLSOAP", "OneSidedShampoo")
-"""The classes that divide by eigenvalues of a Gram matrix, of which those of 0 are rounding."""
+MAGNIFIES_NULL_SPACES = ("ARO", "KLSOAP", "OneSidedShampoo")
+"""The classes whose steps depend on eigenvalues of a Gram matrix, of which those of 0 are rounding.
+
+ARO takes a QR decomposition of a product with it.
+"""
 
 
 @outside_interpreter
