@@ -91,10 +91,6 @@ REASONS = {
         "find a tile and its rows; tiles of 4096 elements would reach 0.8 to 1 where all matrices "
         "have one tile shape, but the kernels of several shapes spill",
     ),
-    "registers": (
-        r"nero_factored_step[23] float32 in three tile shapes",
-        "a kernel of three tile shapes takes 130 to 144 registers, so three blocks run at once",
-    ),
 }
 """Reasons of kernels below ENOUGH, by a short name: the rows that each is for, and its text."""
 
