@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from optgen.ir.algorithm import Algorithm, IdentityKey
-from optgen.ir.kinds import HEIGHT, TENSOR, Axes, Kind, Stage, kind_of
+from optgen.ir.kinds import GROUP, HEIGHT, TENSOR, Axes, Kind, Stage, kind_of
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -326,14 +326,19 @@ def _boolean_variables(program: Program) -> frozenset[str]:
 
 
 def _number_variables(program: Program, kinds: Mapping[Ref, Kind]) -> frozenset[str]:
-    """Return the variables that are numbers of each tensor in one arm, one of Python in another."""
+    """Return the variables that are numbers of each tensor in one arm, one of Python in another.
+
+    So are those that are computed from such variables and from numbers of Python.
+    """
 
     def is_number(stmt: Assign, known: Set[str]) -> bool:
-        kind, value = kinds[stmt.target], as_plain_arithmetic(stmt.value)
+        def kind_there(ref: Ref) -> Kind:
+            return GROUP if ref.name in known else kinds[ref]
+
+        kind = kinds[stmt.target]
         if kind.is_scalar or kind.axes is not Axes.NONE:
             return False
-        is_copy = isinstance(value, Ref) and value.name in known
-        return is_copy or kind_of(value, kinds.__getitem__).is_scalar
+        return kind_of(as_plain_arithmetic(stmt.value), kind_there).is_scalar
 
     return _least_set(program, is_number)
 
