@@ -34,9 +34,10 @@ from optgen.ir.nodes import (
     refs,
     rename_program,
     rename_refs,
+    walk,
 )
 from optgen.ir.ops import OPS
-from optgen.ir.plan import Plan
+from optgen.ir.plan import Plan, is_reduction
 from optgen.ir.reserved_in_python import free_name
 from optgen.passes.all_passes import OUTLINED
 from optgen.passes.hoist_between_sweeps import as_plain_arithmetic
@@ -193,9 +194,11 @@ class _Outliner:
         name = free_name(f"sweep{len(self.functions) + 1}", self.used_names | names)
         builder = SweepBuilder(self.whole_plan.algorithm, self.in_place, self.kinds, axes)
         rows, in_rows = self._with_rows(statements, axes)
-        new = builder.build(in_rows, targets & (read | self.stored), dead_names, name)
+        results = targets & (read | self.stored)
+        new = builder.build(in_rows, results, dead_names, name)
         is_negation = len(statements) == 1 and _is_negation(statements[0])
-        function = None if is_negation or new is None else self._known_function(new.function)
+        is_left = is_negation or not self._keep_axes(statements, in_rows, results)
+        function = None if is_left or new is None else self._known_function(new.function)
         if new is None or function is None:
             yield from map(_as_new_tensor, statements)
             return
@@ -219,6 +222,31 @@ class _Outliner:
             return rows.get(ref.name, ref)
 
         return rows, [replace(s, value=rename_refs(s.value, in_rows)) for s in statements]
+
+    def _keep_axes(
+        self, statements: Sequence[Assign], in_rows: Sequence[Assign], results: Set[str]
+    ) -> bool:
+        """Tell whether all values have the same axes where rows stand for numbers of matrices.
+
+        A column minus such a row is a matrix, whose sum counts each element of the column for each
+        row. What is computed from a number of a matrix alone may become a row, but no sum of it,
+        and no result.
+        """
+        new_kinds = dict(self.kinds)
+
+        def axes(value: Expr, kinds: Mapping[Ref, Kind]) -> Axes:
+            return kind_of(value, kinds.__getitem__).axes
+
+        for stmt, of_rows in zip(statements, in_rows, strict=True):
+            new_kinds[stmt.target] = kind_of(of_rows.value, new_kinds.__getitem__)
+            old, new = self.kinds[stmt.target].axes, new_kinds[stmt.target].axes
+            may_become_row = old is Axes.MATRIX and stmt.target.name not in results
+            if old is not new and (is_reduction(stmt.value) or not may_become_row):
+                return False
+            for summed, of_rows_summed in zip(_summed(stmt), _summed(of_rows), strict=True):
+                if axes(summed, self.kinds) is not axes(of_rows_summed, new_kinds):
+                    return False
+        return True
 
     def _call_statements(
         self, statements: Sequence[Assign], sweep_function: SweepFunction, function: Algorithm
@@ -323,6 +351,11 @@ def _read_by_conditions(program: Program) -> set[str]:
 def _boolean_variables(program: Program) -> frozenset[str]:
     """Return the variables that are true or false."""
     return _least_set(program, lambda stmt, known: _is_boolean(stmt.value, known))
+
+
+def _summed(stmt: Assign) -> list[Expr]:
+    """Return the operands of the reductions in a statement."""
+    return [x.args[0] for x in walk(stmt.value) if isinstance(x, Call) and is_reduction(x)]
 
 
 def _number_variables(program: Program, kinds: Mapping[Ref, Kind]) -> frozenset[str]:
