@@ -41,7 +41,7 @@ from benchmarks.gpu_results import Result, Results, result_of
 
 ROOT = Path(__file__).resolve().parents[1]
 QUICK = "quick"
-PARTS = (QUICK, "speed", "situations", "steps", "offload", "trajectories", "compiled")
+PARTS = (QUICK, "speed", "situations", "steps", "matrices", "offload", "trajectories", "compiled")
 """The parts, in the order of their worth."""
 MINUTES, QUICK_MINUTES = 9.0, 5.0
 MAX_SILENCE, QUICK_MAX_SILENCE, EMULATED_MAX_SILENCE = 240.0, 60.0, 1200.0
@@ -133,7 +133,7 @@ def run_worker(arguments: argparse.Namespace) -> int:
 
 def all_tasks(arguments: argparse.Namespace) -> Tasks:
     """Return the tasks of the wanted parts, by name. Only a worker does: this imports Triton."""
-    from benchmarks import gpu_offload, gpu_quick
+    from benchmarks import gpu_matrices, gpu_offload, gpu_quick
     from benchmarks.classes import CLASSES
     from benchmarks.gpu_checks import situation_checks, trajectory_checks
     from benchmarks.gpu_device import replace_torch_compiler
@@ -150,6 +150,7 @@ def all_tasks(arguments: argparse.Namespace) -> Tasks:
     parts: dict[str, Tasks] = {
         QUICK: gpu_quick.tasks(arguments.only or gpu_quick.CLASSES),
         "speed": comparisons(names),
+        "matrices": gpu_matrices.tasks(),
         "offload": gpu_offload.tasks(names),
         "compiled": compiled_comparisons(names),
     } | {part: {n: result_of(c) for n, c in each.items()} for part, each in checks.items()}

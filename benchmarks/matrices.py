@@ -23,7 +23,7 @@ from torch.nn import Parameter
 from torch.optim._muon import _zeropower_via_newtonschulz
 
 import optgen.optim
-from optgen.runtime import newton_schulz
+from optgen.runtime import newton_schulz, newton_schulz_cost
 
 QUINTIC = (3.4445, -4.775, 2.0315)
 STEPS = 5
@@ -111,7 +111,7 @@ def way_lines(seconds: float) -> Iterator[str]:
     ways = newton_schulz.WAYS
     yield f"| matrix | torch | {' | '.join(ways)} | chosen | torch / chosen |"
     yield "|---" * (len(ways) + 4) + "|"
-    rates = newton_schulz.rates()
+    rates = newton_schulz_cost.rates()
     for shape in SHAPES:
         x = torch.randn(shape)
         runs = {way: by_way(way, x) for way in ways}
@@ -119,9 +119,10 @@ def way_lines(seconds: float) -> Iterator[str]:
         least = {label: min(times) for label, times in alternate(runs, seconds).items()}
         rows, cols = sorted(shape)
         predicted = {
-            way: newton_schulz.cost_of(way, rows, cols, STEPS).seconds(rates) * 1e3 for way in ways
+            way: newton_schulz_cost.cost_of(way, rows, cols, STEPS).seconds(rates) * 1e3
+            for way in ways
         }
-        chosen = newton_schulz.choose_way(rows, cols, STEPS, rates)
+        chosen = newton_schulz_cost.choose_way(rows, cols, STEPS, rates)
         cells = " | ".join(f"{least[way]:.2f} ({predicted[way]:.2f})" for way in ways)
         yield (
             f"| {shape[0]} x {shape[1]} | {least['torch']:.2f} | {cells} | {chosen} "

@@ -8,6 +8,8 @@ a x + b (x x') x + c (x x')^2 x. The ways:
 - "compiled square": "square", where this function iterates.
 - "batched": products of a whole batch, as torch has them. It is for small matrices, for devices
   other than the CPU, and where autograd follows.
+- "symmetric": "batched" with a Triton kernel for halves of symmetric products, in 16 bits. It is
+  for CUDA, and taken only where it is forced: no GPU has timed it yet.
 - "whole": the same matrix by matrix. A batch would be a copy, and torch's batched products are
   slower for one matrix that is long.
 - "plain": matrix by matrix; only the lower half of a symmetric product is computed.
@@ -17,7 +19,7 @@ a x + b (x x') x + c (x x')^2 x. The ways:
   float32, because l is as ill-conditioned as x. The iterates z are in bfloat16.
 
 All but "batched" and "whole" round x x' - s I instead of x x', where s is near the mean of the
-diagonal: the diagonal is where rounding hurts most. `choose_way` is the cost model. Decisions 0111
+diagonal: the diagonal is where rounding hurts most. `newton_schulz_cost` chooses. Decisions 0111
 and 0118 have errors and times; the square factor is that of the Cholesky QR decomposition (Fukaya
 et al., 2020, with a shift).
 """
@@ -25,47 +27,50 @@ et al., 2020, with a shift).
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache, partial
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from optgen.runtime import float32_products, newton_schulz_kernel
+from optgen.runtime.newton_schulz_cost import (
+    BAND,
+    WITHOUT_KERNEL,
+    choose_way,
+    rates,
+    rates_without_bfloat16,
+)
 from optgen.runtime.newton_schulz_kernel import FirstProduct, NewtonSchulzKernel
 from optgen.runtime.torch_private import is_functorch_wrapped, watching
 
 WAYS = ("batched", "whole", "plain", "square", "compiled", "compiled square")
-_WITHOUT_KERNEL = {"compiled": "plain", "compiled square": "square"}
+"""The ways of matrices on the CPU. Those on a GPU know "batched" and "symmetric"."""
 _FORCED: ContextVar[str | None] = ContextVar("forced way", default=None)
 
 _SHIFT = 2.0**-22  # of trace(x x'), added before the decomposition: rounding may lose as much
-_PANEL = 32  # columns of a symmetric product that the compiled function computes at once
 _LONG = 256  # sides of a matrix times its transpose from which bands are faster than all of it
-_BAND = 128  # rows of a symmetric product that are computed at once
-_BAND_LOSS = 0.06  # the time that bands lose, as a share of the whole product
-_FEW_ELEMENTS = 128 * 128  # below, a batch saves more in calls than it loses
-_FEW_IN_LISTS = 256 * 256  # the same for several tensors
 _SAMPLE = 4  # one row of so many tells the mean of a diagonal
 _SAFE = (2.0**-40, 2.0**60)  # norms whose squares are far from the limits of float32
-_CLEARLY = 1.04  # times the price of whole products must exceed another way's
 _GOLDEN_ANGLE = 2.399963
 _TINY = torch.finfo(torch.bfloat16).tiny
+_SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 
 
 @contextmanager
 def force_way(way: str | None) -> Iterator[None]:
-    """Take one way for all matrices on the CPU, for tests and measurements.
+    """Take one way for all matrices, for tests and measurements.
 
     Args:
-        way: one of `WAYS`; None lets the cost model choose. Without the compiled function, its ways
-            are those by torch.
+        way: one of `WAYS`, or "symmetric"; None lets the cost model choose. Without the compiled
+            function, its ways are those by torch. A way that a device does not know is "batched".
 
     Raises:
         ValueError: there is no such way.
     """
-    if way is not None and way not in WAYS:
-        raise ValueError(f"unknown way {way!r}; there are {', '.join(WAYS)}")
+    ways = (*WAYS, "symmetric")
+    if way is not None and way not in ways:
+        raise ValueError(f"unknown way {way!r}; there are {', '.join(ways)}")
     token = _FORCED.set(way)
     try:
         yield
@@ -92,127 +97,6 @@ class Iterations(NamedTuple):
 _Run = Callable[[Tensor, Iterations], Tensor]
 
 
-class Rates(NamedTuple):
-    """Speeds of one CPU core, in units of 1e9 per second. Only their ratios choose a way."""
-
-    low: float  # floating-point operations of a product in bfloat16
-    single: float  # of a product in float32
-    solve: float  # of decompositions and triangular systems in float32
-    bytes: float  # read or written outside of products
-    calls: float = 1e-4  # calls of torch
-    compiled: float = 0  # operations of the compiled function; 0 if there is none
-
-
-_NOMINAL = Rates(low=200, single=97, solve=50, bytes=6)
-
-
-@cache
-def rates() -> Rates:
-    """Return the rates of this CPU, by its instructions for bfloat16.
-
-    Those of a CPU with AVX512_BF16 are measured (benchmarks/results/matrices.md). The peak of AMX
-    is 8 times that. A CPU with neither converts to float32 first.
-    """
-    if newton_schulz_kernel.load():
-        return _NOMINAL._replace(compiled=210, single=103)
-    if torch.cpu._is_amx_tile_supported():
-        return Rates(low=1600, single=97, solve=50, bytes=6)
-    if torch.cpu._is_avx512_bf16_supported():
-        return _NOMINAL
-    return Rates(low=80, single=97, solve=50, bytes=6)
-
-
-@cache
-def rates_without_bfloat16() -> Rates:
-    """Return the rates for iterations in another dtype: all products are as slow as float32's.
-
-    The square factor is as exact as iterations in bfloat16 only, so it is never the cheapest.
-    """
-    return rates()._replace(low=rates().single, solve=1e-9, compiled=0)
-
-
-class Cost(NamedTuple):
-    """Work of a way: floating-point operations by kind, bytes outside of products, and calls."""
-
-    low: float = 0
-    single: float = 0
-    solve: float = 0
-    bytes: float = 0
-    calls: float = 0
-    compiled: float = 0
-
-    def seconds(self, by: Rates) -> float:
-        """Return the time on one core."""
-        return sum(work / rate for work, rate in zip(self, by, strict=True) if work) / 1e9
-
-
-def cost_of(way: str, rows: int, cols: int, steps: int) -> Cost:
-    """Return the work of one matrix with rows <= cols."""
-    square, wide = 2.0 * rows**3, 2.0 * rows**2 * cols
-    if way in ("batched", "whole"):
-        return Cost(low=steps * (2 * wide + square), bytes=steps * 4 * rows * cols, calls=6 * steps)
-    if way == "compiled":
-        share = _share_of_panels(rows)
-        products = share * (wide + square) + wide
-        return Cost(compiled=steps * products, bytes=12 * rows * cols, calls=5)
-    bands = -(-rows // _BAND)
-    # Bands of few rows are slower than a whole product. The other half is copied.
-    share = (bands + 1) / (2 * bands) + _BAND_LOSS if bands > 1 else 1.0
-    products = share * (wide + square) + wide
-    moved, calls = 12 * rows**2 + 4 * rows * cols, 8 * bands + 12
-    if way == "plain":
-        return Cost(low=steps * products, bytes=steps * moved, calls=steps * calls)
-    around = Cost(
-        single=(share + 1) * wide,
-        solve=square / 6 + square / 2,
-        bytes=12 * rows * cols + 40 * rows**2,
-        calls=20,
-    )
-    if way == "compiled square":
-        share = _share_of_panels(rows)
-        single = (share + 1) * wide
-        return around._replace(single=single, compiled=(steps * (2 * share + 1) - share) * square)
-    return around._replace(
-        low=(steps * (2 * share + 1) - share) * square,
-        bytes=around.bytes + steps * 16 * rows**2,
-        calls=around.calls + steps * calls,
-    )
-
-
-def _share_of_panels(rows: int) -> float:
-    """Return the share of a symmetric product that panels compute."""
-    return 0.5 + _PANEL / 2 / max(rows, _PANEL)
-
-
-def choose_way(rows: int, cols: int, steps: int, by: Rates, count: int = 1) -> str:
-    """Return the cheapest way for each of `count` matrices of the CPU, with rows <= cols.
-
-    Whole products are taken unless another way is clearly cheaper: they are what torch's Muon does.
-    The compiled function would pad matrices of fewer rows than a panel has columns.
-    """
-    if by.compiled and rows >= _PANEL:
-        return min(_WITHOUT_KERNEL, key=lambda way: cost_of(way, rows, cols, steps).seconds(by))
-    if rows * cols < _FEW_ELEMENTS:
-        return "batched"
-
-    def price(way: str) -> float:
-        return cost_of(way, rows, cols, steps).seconds(by) * (1 if way == "whole" else _CLEARLY)
-
-    way = min(("whole", "plain", "square"), key=price)
-    is_batch_cheaper = count > 1 and rows * cols < _FEW_IN_LISTS
-    return "batched" if way == "whole" and is_batch_cheaper else way
-
-
-def work(rows: int, cols: int) -> float:
-    """Return the seconds of five iterations of a matrix, to divide matrices among ranks.
-
-    They are those of one nominal CPU, so that ranks of different machines find equal numbers.
-    """
-    short, long = sorted((rows, cols))
-    way = choose_way(short, long, 5, _NOMINAL)
-    return cost_of(way, short, long, 5).seconds(_NOMINAL)
-
-
 def iterate(tensors: Sequence[Tensor], iterations: Iterations) -> Sequence[Tensor]:
     """Run the iterations on tensors of one shape and dtype.
 
@@ -225,23 +109,34 @@ def iterate(tensors: Sequence[Tensor], iterations: Iterations) -> Sequence[Tenso
     """
     first = tensors[0]
     iterations = iterations._replace(dtype=iterations.dtype or first.dtype)
-    rows, cols = sorted(first.shape[-2:])
-    way = "batched"
-    if first.numel() and all(map(is_plain_memory, tensors)):
-        by = rates() if iterations.dtype == torch.bfloat16 else rates_without_bfloat16()
-        if first.dtype not in newton_schulz_kernel.DTYPES:
-            by = by._replace(compiled=0)
-        way = _FORCED.get() or choose_way(rows, cols, iterations.steps, by, len(tensors))
+    way = _way(tensors, iterations)
     kernel = None
-    if way in _WITHOUT_KERNEL:
+    if way in WITHOUT_KERNEL:
         kernel = newton_schulz_kernel.load() if iterations.dtype == torch.bfloat16 else None
-        way = way if kernel else _WITHOUT_KERNEL[way]
-    if way == "batched":
-        return _batched(_stacked(tensors, _first_dtype(first, iterations)), iterations).unbind()
+        way = way if kernel else WITHOUT_KERNEL[way]
+    if way in ("batched", "symmetric"):
+        stacked = _stacked(tensors, _first_dtype(first, iterations))
+        return _batched(stacked, iterations, is_symmetric=way == "symmetric").unbind()
     if way == "compiled" and kernel:
         return _compiled(kernel, tensors, iterations)
     run = {"whole": _whole, "plain": _plain}.get(way, partial(_square, kernel))
     return [_each_matrix(run, x, iterations) for x in tensors]
+
+
+def _way(tensors: Sequence[Tensor], iterations: Iterations) -> str:
+    """Return the way for tensors of one shape and dtype."""
+    first, forced = tensors[0], _FORCED.get()
+    if not first.numel() or any(map(_is_followed, tensors)):
+        return "batched"
+    if forced == "symmetric":
+        return forced if iterations.dtype in _SIXTEEN_BITS else "batched"
+    if not all(map(is_plain_memory, tensors)):
+        return "batched"
+    by = rates() if iterations.dtype == torch.bfloat16 else rates_without_bfloat16()
+    if first.dtype not in newton_schulz_kernel.DTYPES:
+        by = by._replace(compiled=0)
+    rows, cols = sorted(first.shape[-2:])
+    return forced or choose_way(rows, cols, iterations.steps, by, len(tensors))
 
 
 def _compiled(
@@ -287,13 +182,20 @@ def _each_matrix(run: _Run, x: Tensor, iterations: Iterations) -> Tensor:
 
 def is_plain_memory(x: Tensor) -> bool:
     """Tell whether a tensor is an ordinary one of the CPU, whose operations nothing follows."""
+    return x.device.type == "cpu" and not _is_followed(x)
+
+
+def _is_followed(x: Tensor) -> bool:
+    """Tell whether something follows a tensor's operations, or it is no ordinary one."""
     if watching() or is_functorch_wrapped(x) or (x.requires_grad and torch.is_grad_enabled()):
-        return False
-    return x.device.type == "cpu" and type(x.detach()) is Tensor
+        return True
+    return type(x.detach()) is not Tensor
 
 
-def _batched(stacked: Tensor, iterations: Iterations) -> Tensor:
+def _batched(stacked: Tensor, iterations: Iterations, is_symmetric: bool = False) -> Tensor:
     """Return the last iterates of matrices in the last two axes, by products of the batch."""
+    if is_symmetric:
+        from optgen.runtime.symmetric_products import symmetric_product  # imports Triton
     shape = stacked.shape
     x = stacked.flatten(0, -3)
     is_tall = x.size(-2) > x.size(-1)
@@ -302,8 +204,13 @@ def _batched(stacked: Tensor, iterations: Iterations) -> Tensor:
     x = x if divisor is None else x / divisor.to(x.dtype)
     x = x.to(iterations.dtype, copy=divisor is None)
     for a, b, c in iterations.triples():
-        gram = torch.bmm(x, x.mT)
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+        if is_symmetric:
+            gram = symmetric_product(x)
+            polynomial = symmetric_product(gram, gram, beta=b, alpha=c)
+        else:
+            gram = torch.bmm(x, x.mT)
+            polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.baddbmm(x, polynomial, x, beta=a)
     return (x.mT if is_tall else x).reshape(shape)
 
 
@@ -442,8 +349,8 @@ def _symmetric(
     """Write beta source + alpha left @ right, which is symmetric, to `out`, by its lower half."""
     rows = out.size(0)
     source = out if source is None else source
-    for top in range(0, rows, _BAND):
-        end = min(top + _BAND, rows)
+    for top in range(0, rows, BAND):
+        end = min(top + BAND, rows)
         torch.addmm(
             source[top:end, :end],
             left[top:end],
@@ -452,10 +359,10 @@ def _symmetric(
             alpha=alpha,
             out=out[top:end, :end],
         )
-    if rows > _BAND:
+    if rows > BAND:
         mirrored = out.mT.contiguous()
-        for top in range(_BAND, rows, _BAND):
-            end = min(top + _BAND, rows)
+        for top in range(BAND, rows, BAND):
+            end = min(top + BAND, rows)
             out[:top, top:end] = mirrored[:top, top:end]
 
 

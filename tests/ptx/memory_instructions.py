@@ -108,6 +108,11 @@ class Space:
         if is_written is not None:
             is_written[index] = BITS[size](int.from_bytes(b"\1" * size, "little"))
 
+    def forget(self, wave: Wave, places: Places, size: int) -> None:
+        """Make loads of bytes at checked addresses of shared memory faults, until a store."""
+        starts = self._index(wave, places, 1)
+        wave.is_shared_written.reshape(-1)[starts[:, None] + np.arange(size)] = False
+
     def _words(self, wave: Wave, size: int) -> tuple[Lanes, Lanes | None]:
         """Return the words of shared or local memory, and whether each byte was stored to."""
         if self._name == "local":

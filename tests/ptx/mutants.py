@@ -36,6 +36,11 @@ def without_barrier(instruction: Instruction) -> Instruction | None:
     return _nothing(instruction) if is_barrier else None
 
 
+def without_wait(instruction: Instruction) -> Instruction | None:
+    """Remove a wait for copies to shared memory."""
+    return _nothing(instruction) if instruction.name == "cp.async.wait_group" else None
+
+
 def without_guard(instruction: Instruction) -> Instruction | None:
     """Drop the mask of a load or store."""
     if instruction.guard is None or instruction.name.split(".")[0] not in ("ld", "st", "atom"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
+from ptx import async_copies as copies
 from ptx import decode as registers
 from ptx import memory_instructions as memory
 from ptx import warp_instructions as warp
@@ -19,10 +20,12 @@ INSTRUCTIONS: Mapping[str, Callable[[Decoder, Instruction], Step]] = {
     "bra": registers.decode_branch,
     "branchtargets": lambda decoder, instruction: lambda wave: None,
     "brx": registers.decode_indexed_branch,
+    "cp": copies.decode_async,
     "cvt": registers.decode_conversion,
     "cvta": registers.decode_arithmetic,
     "ld": memory.decode_load,
     "ldmatrix": warp.decode_load_matrix,
+    "mma": warp.decode_product,
     "mov": registers.decode_move,
     "redux": warp.decode_reduction,
     "ret": registers.decode_return,

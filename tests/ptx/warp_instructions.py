@@ -1,7 +1,7 @@
-"""Instructions that the 32 threads of a warp execute together: shuffles, and matrices of 8 x 8.
+"""Instructions that the 32 threads of a warp execute together: shuffles, and those of matrices.
 
-The source of facts is the PTX ISA, sections "shfl.sync", "redux.sync", "ldmatrix" and
-"stmatrix".
+The source of facts is the PTX ISA, sections "shfl.sync", "redux.sync", "ldmatrix", "stmatrix"
+and "Matrix Fragments for mma.m16n8k16 with floating point type".
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ptx.decode import Decoder, Read, Write, check_together
 from ptx.faults import Fault, Unsupported
 from ptx.memory_instructions import Places, Space
-from ptx.number_formats import FORMATS, Lanes
+from ptx.number_formats import FORMATS, Lanes, widen_bfloat16
 from ptx.program import Address, Immediate, Instruction, Operand, Vector
 from ptx.wave import WARP, Step, Wave
 
@@ -157,3 +158,42 @@ def decode_store_matrix(decoder: Decoder, instruction: Instruction) -> Step:
                 matrices.space.store(wave, each, pair[index::2])
 
     return store
+
+
+def decode_product(decoder: Decoder, instruction: Instruction) -> Step:
+    """Decode `mma.m16n8k16`: add the product of a 16 x 16 and a 16 x 8 matrix to a third one.
+
+    PTX does not say how a sum is rounded. Here it is rounded once, to float32.
+    """
+    prefix = "mma.sync.aligned.m16n8k16.row.col.f32."
+    kind = instruction.name.removeprefix(prefix).split(".")[0]
+    if instruction.name != f"{prefix}{kind}.{kind}.f32" or kind not in ("bf16", "f16"):
+        raise Unsupported(f"the instruction {instruction.name}")
+    parts = [each.parts for each in instruction.operands if isinstance(each, Vector)]
+    if [len(each) for each in parts] != [4, 4, 2, 4] or instruction.guard:
+        raise Unsupported(f"the operands of {instruction.text}")
+    target, left, right, addend = parts
+    mask = decoder.mask(instruction)
+    writes = [decoder.write(each, "f32", mask) for each in target]
+    read_left, read_right = ([decoder.read(each, "b32") for each in part] for part in (left, right))
+    read_addend = [decoder.read(each, "f32") for each in addend]
+
+    def multiply(wave: Wave) -> None:
+        check_together(wave)
+        factors = [_fragments(wave, reads, kind) for reads in (read_left, read_right)]
+        # Registers of the left factor: rows r and r + 8, then the same of columns c + 8.
+        a = factors[0].reshape(-1, 8, 4, 2, 2, 2).transpose(0, 4, 1, 3, 2, 5).reshape(-1, 16, 16)
+        b = factors[1].reshape(-1, 8, 4, 2, 2).transpose(0, 3, 2, 4, 1).reshape(-1, 16, 8)
+        product = (a @ b).reshape(-1, 2, 8, 4, 2).transpose(1, 4, 0, 2, 3).reshape(4, -1)
+        for write, read, each in zip(writes, read_addend, product, strict=True):
+            write(wave, (read(wave) + each).astype(np.float32))
+
+    return multiply
+
+
+def _fragments(wave: Wave, reads: list[Read], kind: str) -> NDArray[np.float64]:
+    """Return the numbers that each lane of each warp has, shape [lane, register, 2]."""
+    bits = [np.broadcast_to(read(wave), wave.all_lanes.shape) for read in reads]
+    pairs = np.stack(bits, axis=1).view(np.uint16)
+    numbers = widen_bfloat16(pairs) if kind == "bf16" else pairs.view(np.float16)
+    return numbers.astype(np.float64).reshape(len(wave.all_lanes), len(reads), 2)

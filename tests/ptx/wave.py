@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from ptx.accesses import AccessLog
 from ptx.block_order import BlockOrder
 from ptx.memory import Memory
 from ptx.number_formats import BITS, Lanes
+
+if TYPE_CHECKING:
+    from ptx.async_copies import Copy
 
 WARP = 32
 UNDEFINED = 0xA5A5A5A5A5A5A5A5
@@ -73,6 +76,7 @@ class Wave:
         self.warp_barriers = 0  # that all threads of a warp have passed
         self.atomics = 0  # that each block has executed
         self.active: NDArray[np.bool_] | None = None  # a mask of lanes; None for all
+        self.copies: list[list[Copy]] = [[]]  # on their way, in groups; the last group is open
         self.divisions: list[Division] = []  # from outer to inner
         self.split_off: list[Wave] = []  # waves of blocks that went another way
         self.shared_size, self.shared_pitch = shared_size, -(-shared_size // 16) * 16
@@ -136,6 +140,7 @@ class Wave:
         part.shared, part.is_shared_written = self.shared[rows], self.is_shared_written[rows]
         part._set_blocks(self.blocks[rows])
         part.local = self.local[lanes]
+        part.copies = [[each.of_lanes(lanes) for each in group] for group in self.copies]
         part.divisions, part.split_off = [], []
         return part
 

@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from torch.utils.flop_counter import FlopCounterMode
 
 from optgen.ir.meanings import MEANINGS
-from optgen.runtime import newton_schulz
+from optgen.runtime import newton_schulz, newton_schulz_cost
 from optgen.runtime.matrix_ops import orthogonalize
 
 QUINTIC = (3.4445, -4.775, 2.0315)
@@ -250,9 +250,9 @@ def test_tensors_of_several_dtypes_are_computed_together() -> None:
         torch.testing.assert_close(result, results[0], rtol=0.02, atol=0.02)
 
 
-AVX512_BF16 = newton_schulz.Rates(low=200, single=97, solve=50, bytes=6)
+AVX512_BF16 = newton_schulz_cost.Rates(low=200, single=97, solve=50, bytes=6)
 COMPILED = AVX512_BF16._replace(compiled=210)
-AMX = newton_schulz.Rates(low=1600, single=97, solve=50, bytes=6)
+AMX = newton_schulz_cost.Rates(low=1600, single=97, solve=50, bytes=6)
 
 
 @pytest.mark.parametrize(
@@ -270,10 +270,10 @@ AMX = newton_schulz.Rates(low=1600, single=97, solve=50, bytes=6)
     ],
 )
 def test_the_cheapest_way_is_taken(
-    rates: newton_schulz.Rates, shape: tuple[int, int], way: str
+    rates: newton_schulz_cost.Rates, shape: tuple[int, int], way: str
 ) -> None:
     """On AVX512_BF16 the ways are the fastest ones of benchmarks/matrices.py."""
-    assert newton_schulz.choose_way(*shape, 5, rates) == way
+    assert newton_schulz_cost.choose_way(*shape, 5, rates) == way
 
 
 def test_a_matrix_that_is_read_as_its_negative() -> None:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor
 
-from optgen.runtime import newton_schulz
+from optgen.runtime import newton_schulz_cost
 from optgen.runtime.sharded.all_to_all import (
     Gather,
     Scatter,
@@ -273,7 +273,7 @@ class Collectives:
         """
         *batch, rows, cols = self.whole.shape
         local_batch = tensors[0].shape[:-2]
-        cost = prod(local_batch) * newton_schulz.work(rows, cols)
+        cost = prod(local_batch) * newton_schulz_cost.work(rows, cols)
         self._gathered = Gather(
             tensors,
             (*local_batch, rows, cols),
