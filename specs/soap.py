@@ -6,7 +6,8 @@ above `max_precond_dim` is not rotated; if both are, this is Adam. If the limit 
 side is rotated from the next step on.
 
 The momentum `exp_avg` lies in the bases, as in the authors' code since December 2024. It is rotated
-when they change.
+when they change. So do not lower the limit in a run: both moments stay in bases that are not used
+any more.
 """
 
 from optgen.spec import (
