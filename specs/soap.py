@@ -4,6 +4,10 @@ The first step only finds the bases. A parameter without rows and columns gets A
 begins in the second step, too. A parameter with more than two axes is a batch of matrices. A side
 above `max_precond_dim` is not rotated; if both are, this is Adam. If the limit is raised later, the
 side is rotated from the next step on.
+
+The momentum `exp_avg` lies in the bases, as in the authors' code since December 2024. It is rotated
+when they change. So do not lower the limit in a run: both moments stay in bases that are not used
+any more.
 """
 
 from optgen.spec import (
@@ -76,15 +80,15 @@ def SOAP(
         decay = beta2
 
     if k > 0:
-        m = beta1 * m + (1 - beta1) * g
-        x, y = g, m
+        x = g
         if factored(p):
             if rows(p) <= max_precond_dim and not fresh(U):
-                x, y = transpose(U) @ x, transpose(U) @ y
+                x = transpose(U) @ x
             if cols(p) <= max_precond_dim and not fresh(W):
-                x, y = x @ W, y @ W
+                x = x @ W
+        m = beta1 * m + (1 - beta1) * x
         v = beta2 * v + (1 - beta2) * x**2
-        u = y / (sqrt(v) + eps)
+        u = m / (sqrt(v) + eps)
         if factored(p):
             if rows(p) <= max_precond_dim and not fresh(U):
                 u = U @ u
@@ -98,17 +102,21 @@ def SOAP(
             L = lerp(L, g @ transpose(g), 1 - decay)
             if fresh(U):
                 U = eigenvectors(L)
+                m = transpose(U) @ m
             elif k % precondition_frequency == 0:
                 X = L @ U
                 S = descending(transpose(col_sum(U * X)))  # the diagonal of U.T @ L @ U
-                v = S @ v
+                m, v = U @ m, S @ v
                 U = qr(X @ transpose(S))
+                m = transpose(U) @ m
         if cols(p) <= max_precond_dim:
             R = lerp(R, transpose(g) @ g, 1 - decay)
             if fresh(W):
                 W = eigenvectors(R)
+                m = m @ W
             elif k % precondition_frequency == 0:
                 Y = R @ W
                 T = descending(transpose(col_sum(W * Y)))
-                v = v @ transpose(T)
+                m, v = m @ transpose(W), v @ transpose(T)
                 W = qr(Y @ transpose(T))
+                m = m @ W

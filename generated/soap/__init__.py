@@ -20,23 +20,21 @@ class SOAP(GeneratedOptimizer):
             &\quad \text{decay} \leftarrow \text{shampoo beta} \\
             &\textbf{else}: \\
             &\quad \text{decay} \leftarrow \beta_2 \\
+            &m_t \leftarrow m_{t-1} \\
             &\theta_t \leftarrow \theta_{t-1} \\
             &v_t \leftarrow v_{t-1} \\
             &\textbf{if } k_t > 0: \\
-            &\quad m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
             &\quad x_t \leftarrow g_t \\
-            &\quad y_t \leftarrow m_t \\
             &\quad \textbf{if } \dim \theta > 1: \\
             &\quad \quad \textbf{if } \operatorname{rows}(\theta) \le \text{max precond dim} \wedge
                 U \text{ is not new}: \\
             &\quad \quad \quad x_t \leftarrow U_{t-1}^{\top} \, x_t \\
-            &\quad \quad \quad y_t \leftarrow U_{t-1}^{\top} \, y_t \\
             &\quad \quad \textbf{if } \operatorname{cols}(\theta) \le \text{max precond dim} \wedge
                 W \text{ is not new}: \\
             &\quad \quad \quad x_t \leftarrow x_t \, W_{t-1} \\
-            &\quad \quad \quad y_t \leftarrow y_t \, W_{t-1} \\
+            &\quad m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) x_t \\
             &\quad v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) x_t^2 \\
-            &\quad u_t \leftarrow \frac{y_t}{\sqrt{v_t} + \epsilon} \\
+            &\quad u_t \leftarrow \frac{m_t}{\sqrt{v_t} + \epsilon} \\
             &\quad \textbf{if } \dim \theta > 1: \\
             &\quad \quad \textbf{if } \operatorname{rows}(\theta) \le \text{max precond dim} \wedge
                 U \text{ is not new}: \\
@@ -53,23 +51,29 @@ class SOAP(GeneratedOptimizer):
                 \text{decay}) \\
             &\quad \quad \textbf{if } U \text{ is new}: \\
             &\quad \quad \quad U_t \leftarrow \operatorname{eigenvectors}(L_t) \\
+            &\quad \quad \quad m_t \leftarrow U_t^{\top} \, m_t \\
             &\quad \quad \textbf{else if } k_t \bmod \text{precondition frequency} = 0: \\
             &\quad \quad \quad X_t \leftarrow L_t \, U_{t-1} \\
             &\quad \quad \quad S_t \leftarrow
                 \operatorname{descending}(\operatorname{sum}_{\downarrow}(U_{t-1} X_t)^{\top}) \\
+            &\quad \quad \quad m_t \leftarrow U_{t-1} \, m_t \\
             &\quad \quad \quad v_t \leftarrow S_t \, v_t \\
             &\quad \quad \quad U_t \leftarrow \operatorname{qr}(X_t \, S_t^{\top}) \\
+            &\quad \quad \quad m_t \leftarrow U_t^{\top} \, m_t \\
             &\quad \textbf{if } \operatorname{cols}(\theta) \le \text{max precond dim}: \\
             &\quad \quad R_t \leftarrow \operatorname{lerp}(R_{t-1}, g_t^{\top} \, g_t, 1 -
                 \text{decay}) \\
             &\quad \quad \textbf{if } W \text{ is new}: \\
             &\quad \quad \quad W_t \leftarrow \operatorname{eigenvectors}(R_t) \\
+            &\quad \quad \quad m_t \leftarrow m_t \, W_t \\
             &\quad \quad \textbf{else if } k_t \bmod \text{precondition frequency} = 0: \\
             &\quad \quad \quad Y_t \leftarrow R_t \, W_{t-1} \\
             &\quad \quad \quad T_t \leftarrow
                 \operatorname{descending}(\operatorname{sum}_{\downarrow}(W_{t-1} Y_t)^{\top}) \\
+            &\quad \quad \quad m_t \leftarrow m_t \, W_{t-1}^{\top} \\
             &\quad \quad \quad v_t \leftarrow v_t \, T_t^{\top} \\
-            &\quad \quad \quad W_t \leftarrow \operatorname{qr}(Y_t \, T_t^{\top})
+            &\quad \quad \quad W_t \leftarrow \operatorname{qr}(Y_t \, T_t^{\top}) \\
+            &\quad \quad \quad m_t \leftarrow m_t \, W_t
         \end{aligned}
 
     Args:
@@ -162,7 +166,7 @@ class SOAP(GeneratedOptimizer):
         widens=True,
         why_uncut="the state gram_left is a square matrix",
         by_matrix=True,
-        sweeps=("sweep1", "sweep2", "sweep3", "sweep4", "sweep5", "sweep6", "sweep7", "sweep8"),
+        sweeps=("sweep1", "sweep2", "sweep3", "sweep4", "sweep5", "sweep6"),
         facts=("factored", "rows_within_max_precond_dim", "cols_within_max_precond_dim"),
         upper_bounds=(("betas", 1),),
     )

@@ -71,25 +71,22 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
             # g = -g
             grad = -grad
         if k > 0:
-            # m = beta1 * m + (1 - beta1) * g
-            exp_avg = beta1 * exp_avg + (1 - beta1) * grad
             if not fresh_basis_left:
-                # x, y = g, m
-                # x, y = transpose(U) @ x, transpose(U) @ y
+                # x = g
+                # x = transpose(U) @ x
                 x = transpose(basis_left) @ grad
-                y = transpose(basis_left) @ exp_avg
             else:
-                # x, y = g, m
+                # x = g
                 x = grad
-                y = exp_avg
             if not fresh_basis_right:
-                # x, y = x @ W, y @ W
+                # x = x @ W
                 x = x @ basis_right
-                y = y @ basis_right
+            # m = beta1 * m + (1 - beta1) * x
+            exp_avg = beta1 * exp_avg + (1 - beta1) * x
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
-            # u = y / (sqrt(v) + eps)
-            u = y / (sqrt(exp_avg_sq) + eps)
+            # u = m / (sqrt(v) + eps)
+            u = exp_avg / (sqrt(exp_avg_sq) + eps)
             if not fresh_basis_left:
                 # u = U @ u
                 u = basis_left @ u
@@ -105,31 +102,41 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
         if fresh_basis_left:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)
+            # m = transpose(U) @ m
+            exp_avg = transpose(basis_left) @ exp_avg
         elif remainder(k, precondition_frequency) == 0:
             # X = L @ U
             X_ = gram_left @ basis_left
             # S = descending(transpose(col_sum(U * X)))
             basis_left_col_sum = col_sum(basis_left * X_)
             S = descending_order(transpose(basis_left_col_sum))
-            # v = S @ v
+            # m, v = U @ m, S @ v
+            exp_avg = basis_left @ exp_avg
             exp_avg_sq = permuted_rows(exp_avg_sq, S)
             # U = qr(X @ transpose(S))
             basis_left = qr(permuted_columns(X_, S))
+            # m = transpose(U) @ m
+            exp_avg = transpose(basis_left) @ exp_avg
         # R = lerp(R, transpose(g) @ g, 1 - decay)
         gram_right = lerp(gram_right, transpose(grad) @ grad, one_minus_decay)
         if fresh_basis_right:
             # W = eigenvectors(R)
             basis_right = eigenvectors(gram_right)
+            # m = m @ W
+            exp_avg = exp_avg @ basis_right
         elif remainder(k, precondition_frequency) == 0:
             # Y = R @ W
-            Y_ = gram_right @ basis_right
+            Y = gram_right @ basis_right
             # T = descending(transpose(col_sum(W * Y)))
-            basis_right_col_sum = col_sum(basis_right * Y_)
+            basis_right_col_sum = col_sum(basis_right * Y)
             T = descending_order(transpose(basis_right_col_sum))
-            # v = v @ transpose(T)
+            # m, v = m @ transpose(W), v @ transpose(T)
+            exp_avg = exp_avg @ transpose(basis_right)
             exp_avg_sq = permuted_columns(exp_avg_sq, T)
             # W = qr(Y @ transpose(T))
-            basis_right = qr(permuted_columns(Y_, T))
+            basis_right = qr(permuted_columns(Y, T))
+            # m = m @ W
+            exp_avg = exp_avg @ basis_right
         write_back(params, param)
         write_back(exp_avgs, exp_avg)
         write_back(exp_avg_sqs, exp_avg_sq)
@@ -185,21 +192,19 @@ def update_factored_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
             # g = -g
             grad = -grad
         if k > 0:
-            # m = beta1 * m + (1 - beta1) * g
-            exp_avg = beta1 * exp_avg + (1 - beta1) * grad
             if not fresh_basis_left:
-                # x, y = g, m
-                # x, y = transpose(U) @ x, transpose(U) @ y
+                # x = g
+                # x = transpose(U) @ x
                 x = transpose(basis_left) @ grad
-                y = transpose(basis_left) @ exp_avg
             else:
-                # x, y = g, m
+                # x = g
                 x = grad
-                y = exp_avg
+            # m = beta1 * m + (1 - beta1) * x
+            exp_avg = beta1 * exp_avg + (1 - beta1) * x
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
-            # u = y / (sqrt(v) + eps)
-            u = y / (sqrt(exp_avg_sq) + eps)
+            # u = m / (sqrt(v) + eps)
+            u = exp_avg / (sqrt(exp_avg_sq) + eps)
             if not fresh_basis_left:
                 # u = U @ u
                 u = basis_left @ u
@@ -212,16 +217,21 @@ def update_factored_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
         if fresh_basis_left:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)
+            # m = transpose(U) @ m
+            exp_avg = transpose(basis_left) @ exp_avg
         elif remainder(k, precondition_frequency) == 0:
             # X = L @ U
             X_ = gram_left @ basis_left
             # S = descending(transpose(col_sum(U * X)))
             basis_left_col_sum = col_sum(basis_left * X_)
             S = descending_order(transpose(basis_left_col_sum))
-            # v = S @ v
+            # m, v = U @ m, S @ v
+            exp_avg = basis_left @ exp_avg
             exp_avg_sq = permuted_rows(exp_avg_sq, S)
             # U = qr(X @ transpose(S))
             basis_left = qr(permuted_columns(X_, S))
+            # m = transpose(U) @ m
+            exp_avg = transpose(basis_left) @ exp_avg
         write_back(params, param)
         write_back(exp_avgs, exp_avg)
         write_back(exp_avg_sqs, exp_avg_sq)
@@ -275,21 +285,19 @@ def update_factored_not_rows_within_max_precond_dim_cols_within_max_precond_dim(
             # g = -g
             grad = -grad
         if k > 0:
-            # m = beta1 * m + (1 - beta1) * g
-            exp_avg = beta1 * exp_avg + (1 - beta1) * grad
             if not fresh_basis_right:
-                # x, y = g, m
-                # x, y = x @ W, y @ W
+                # x = g
+                # x = x @ W
                 x = grad @ basis_right
-                y = exp_avg @ basis_right
             else:
-                # x, y = g, m
+                # x = g
                 x = grad
-                y = exp_avg
+            # m = beta1 * m + (1 - beta1) * x
+            exp_avg = beta1 * exp_avg + (1 - beta1) * x
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
-            # u = y / (sqrt(v) + eps)
-            u = y / (sqrt(exp_avg_sq) + eps)
+            # u = m / (sqrt(v) + eps)
+            u = exp_avg / (sqrt(exp_avg_sq) + eps)
             if not fresh_basis_right:
                 # u = u @ transpose(W)
                 u = u @ transpose(basis_right)
@@ -302,16 +310,21 @@ def update_factored_not_rows_within_max_precond_dim_cols_within_max_precond_dim(
         if fresh_basis_right:
             # W = eigenvectors(R)
             basis_right = eigenvectors(gram_right)
+            # m = m @ W
+            exp_avg = exp_avg @ basis_right
         elif remainder(k, precondition_frequency) == 0:
             # Y = R @ W
-            Y_ = gram_right @ basis_right
+            Y = gram_right @ basis_right
             # T = descending(transpose(col_sum(W * Y)))
-            basis_right_col_sum = col_sum(basis_right * Y_)
+            basis_right_col_sum = col_sum(basis_right * Y)
             T = descending_order(transpose(basis_right_col_sum))
-            # v = v @ transpose(T)
+            # m, v = m @ transpose(W), v @ transpose(T)
+            exp_avg = exp_avg @ transpose(basis_right)
             exp_avg_sq = permuted_columns(exp_avg_sq, T)
             # W = qr(Y @ transpose(T))
-            basis_right = qr(permuted_columns(Y_, T))
+            basis_right = qr(permuted_columns(Y, T))
+            # m = m @ W
+            exp_avg = exp_avg @ basis_right
         write_back(params, param)
         write_back(exp_avgs, exp_avg)
         write_back(exp_avg_sqs, exp_avg_sq)
@@ -355,12 +368,12 @@ def update_factored_not_rows_within_max_precond_dim_not_cols_within_max_precond_
             # g = -g
             grad = -grad
         if k > 0:
-            # m = beta1 * m + (1 - beta1) * g
+            # x = g
+            # m = beta1 * m + (1 - beta1) * x
             exp_avg = beta1 * exp_avg + (1 - beta1) * grad
-            # x, y = g, m
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
-            # u = y / (sqrt(v) + eps)
+            # u = m / (sqrt(v) + eps)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             param = param - step_size * exp_avg / (sqrt(exp_avg_sq) + eps)
             # p = p - lr * weight_decay * p
@@ -406,12 +419,12 @@ def update_not_factored_not_rows_within_max_precond_dim_not_cols_within_max_prec
             # g = -g
             grad = -grad
         if k > 0:
-            # m = beta1 * m + (1 - beta1) * g
+            # x = g
+            # m = beta1 * m + (1 - beta1) * x
             exp_avg = beta1 * exp_avg + (1 - beta1) * grad
-            # x, y = g, m
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
-            # u = y / (sqrt(v) + eps)
+            # u = m / (sqrt(v) + eps)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             param = param - step_size * exp_avg / (sqrt(exp_avg_sq) + eps)
             # p = p - lr * weight_decay * p

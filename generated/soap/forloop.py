@@ -65,25 +65,22 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
             # g = -g
             grad = -grad
         if k > 0:
-            # m = beta1 * m + (1 - beta1) * g
-            exp_avg = beta1 * exp_avg + (1 - beta1) * grad
             if not fresh_basis_left:
-                # x, y = g, m
-                # x, y = transpose(U) @ x, transpose(U) @ y
+                # x = g
+                # x = transpose(U) @ x
                 x = transpose(basis_left) @ grad
-                y = transpose(basis_left) @ exp_avg
             else:
-                # x, y = g, m
+                # x = g
                 x = grad
-                y = exp_avg
             if not fresh_basis_right:
-                # x, y = x @ W, y @ W
+                # x = x @ W
                 x = x @ basis_right
-                y = y @ basis_right
+            # m = beta1 * m + (1 - beta1) * x
+            exp_avg = beta1 * exp_avg + (1 - beta1) * x
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
-            # u = y / (sqrt(v) + eps)
-            u = y / (sqrt(exp_avg_sq) + eps)
+            # u = m / (sqrt(v) + eps)
+            u = exp_avg / (sqrt(exp_avg_sq) + eps)
             if not fresh_basis_left:
                 # u = U @ u
                 u = basis_left @ u
@@ -99,31 +96,41 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
         if fresh_basis_left:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)
+            # m = transpose(U) @ m
+            exp_avg = transpose(basis_left) @ exp_avg
         elif remainder(k, precondition_frequency) == 0:
             # X = L @ U
             X_ = gram_left @ basis_left
             # S = descending(transpose(col_sum(U * X)))
             basis_left_col_sum = col_sum(basis_left * X_)
             S = descending_order(transpose(basis_left_col_sum))
-            # v = S @ v
+            # m, v = U @ m, S @ v
+            exp_avg = basis_left @ exp_avg
             exp_avg_sq = permuted_rows(exp_avg_sq, S)
             # U = qr(X @ transpose(S))
             basis_left = qr(permuted_columns(X_, S))
+            # m = transpose(U) @ m
+            exp_avg = transpose(basis_left) @ exp_avg
         # R = lerp(R, transpose(g) @ g, 1 - decay)
         gram_right = lerp(gram_right, transpose(grad) @ grad, one_minus_decay)
         if fresh_basis_right:
             # W = eigenvectors(R)
             basis_right = eigenvectors(gram_right)
+            # m = m @ W
+            exp_avg = exp_avg @ basis_right
         elif remainder(k, precondition_frequency) == 0:
             # Y = R @ W
-            Y_ = gram_right @ basis_right
+            Y = gram_right @ basis_right
             # T = descending(transpose(col_sum(W * Y)))
-            basis_right_col_sum = col_sum(basis_right * Y_)
+            basis_right_col_sum = col_sum(basis_right * Y)
             T = descending_order(transpose(basis_right_col_sum))
-            # v = v @ transpose(T)
+            # m, v = m @ transpose(W), v @ transpose(T)
+            exp_avg = exp_avg @ transpose(basis_right)
             exp_avg_sq = permuted_columns(exp_avg_sq, T)
             # W = qr(Y @ transpose(T))
-            basis_right = qr(permuted_columns(Y_, T))
+            basis_right = qr(permuted_columns(Y, T))
+            # m = m @ W
+            exp_avg = exp_avg @ basis_right
         params[index].copy_(param)
         exp_avgs[index].copy_(exp_avg)
         exp_avg_sqs[index].copy_(exp_avg_sq)
@@ -182,25 +189,22 @@ def update_functional_factored_rows_within_max_precond_dim_cols_within_max_preco
             # g = -g
             grad = -grad
         if capturable:
-            # m = beta1 * m + (1 - beta1) * g
-            exp_avg_then = beta1 * exp_avg + (1 - beta1) * grad
             if fresh_basis_left:
-                # x, y = g, m
+                # x = g
                 x = grad
-                y = exp_avg_then
             else:
-                # x, y = g, m
-                # x, y = transpose(U) @ x, transpose(U) @ y
+                # x = g
+                # x = transpose(U) @ x
                 x = transpose(basis_left) @ grad
-                y = transpose(basis_left) @ exp_avg_then
             if not fresh_basis_right:
-                # x, y = x @ W, y @ W
+                # x = x @ W
                 x = x @ basis_right
-                y = y @ basis_right
+            # m = beta1 * m + (1 - beta1) * x
+            exp_avg_then = beta1 * exp_avg + (1 - beta1) * x
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq_then = beta2 * exp_avg_sq + (1 - beta2) * x * x
-            # u = y / (sqrt(v) + eps)
-            u = y / (sqrt(exp_avg_sq_then) + eps)
+            # u = m / (sqrt(v) + eps)
+            u = exp_avg_then / (sqrt(exp_avg_sq_then) + eps)
             if not fresh_basis_left:
                 # u = U @ u
                 u = basis_left @ u
@@ -215,25 +219,22 @@ def update_functional_factored_rows_within_max_precond_dim_cols_within_max_preco
             exp_avg_sq = where(k > 0, exp_avg_sq_then, exp_avg_sq)
             param = where(k > 0, param_then, param)
         elif k > 0:
-            # m = beta1 * m + (1 - beta1) * g
-            exp_avg = beta1 * exp_avg + (1 - beta1) * grad
             if not fresh_basis_left:
-                # x, y = g, m
-                # x, y = transpose(U) @ x, transpose(U) @ y
+                # x = g
+                # x = transpose(U) @ x
                 x = transpose(basis_left) @ grad
-                y = transpose(basis_left) @ exp_avg
             else:
-                # x, y = g, m
+                # x = g
                 x = grad
-                y = exp_avg
             if not fresh_basis_right:
-                # x, y = x @ W, y @ W
+                # x = x @ W
                 x = x @ basis_right
-                y = y @ basis_right
+            # m = beta1 * m + (1 - beta1) * x
+            exp_avg = beta1 * exp_avg + (1 - beta1) * x
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
-            # u = y / (sqrt(v) + eps)
-            u = y / (sqrt(exp_avg_sq) + eps)
+            # u = m / (sqrt(v) + eps)
+            u = exp_avg / (sqrt(exp_avg_sq) + eps)
             if not fresh_basis_left:
                 # u = U @ u
                 u = basis_left @ u
@@ -249,19 +250,25 @@ def update_functional_factored_rows_within_max_precond_dim_cols_within_max_preco
         if fresh_basis_left:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)
+            # m = transpose(U) @ m
+            exp_avg = transpose(basis_left) @ exp_avg
         elif capturable:
             # X = L @ U
             X_ = gram_left @ basis_left
             # S = descending(transpose(col_sum(U * X)))
             basis_left_col_sum = col_sum(basis_left * X_)
             S = descending_order(transpose(basis_left_col_sum))
-            # v = S @ v
+            # m, v = U @ m, S @ v
+            exp_avg_then = basis_left @ exp_avg
             exp_avg_sq_then = permuted_rows(exp_avg_sq, S)
             # U = qr(X @ transpose(S))
             basis_left_then = qr(permuted_columns(X_, S))
+            # m = transpose(U) @ m
+            exp_avg_then = transpose(basis_left_then) @ exp_avg_then
             basis_left = where(
                 remainder(k, precondition_frequency) == 0, basis_left_then, basis_left
             )
+            exp_avg = where(remainder(k, precondition_frequency) == 0, exp_avg_then, exp_avg)
             exp_avg_sq = where(
                 remainder(k, precondition_frequency) == 0, exp_avg_sq_then, exp_avg_sq
             )
@@ -271,41 +278,53 @@ def update_functional_factored_rows_within_max_precond_dim_cols_within_max_preco
             # S = descending(transpose(col_sum(U * X)))
             basis_left_col_sum = col_sum(basis_left * X_)
             S = descending_order(transpose(basis_left_col_sum))
-            # v = S @ v
+            # m, v = U @ m, S @ v
+            exp_avg = basis_left @ exp_avg
             exp_avg_sq = permuted_rows(exp_avg_sq, S)
             # U = qr(X @ transpose(S))
             basis_left = qr(permuted_columns(X_, S))
+            # m = transpose(U) @ m
+            exp_avg = transpose(basis_left) @ exp_avg
         # R = lerp(R, transpose(g) @ g, 1 - decay)
         gram_right = lerp(gram_right, transpose(grad) @ grad, one_minus_decay)
         if fresh_basis_right:
             # W = eigenvectors(R)
             basis_right = eigenvectors(gram_right)
+            # m = m @ W
+            exp_avg = exp_avg @ basis_right
         elif capturable:
             # Y = R @ W
-            Y_ = gram_right @ basis_right
+            Y = gram_right @ basis_right
             # T = descending(transpose(col_sum(W * Y)))
-            basis_right_col_sum = col_sum(basis_right * Y_)
+            basis_right_col_sum = col_sum(basis_right * Y)
             T = descending_order(transpose(basis_right_col_sum))
-            # v = v @ transpose(T)
+            # m, v = m @ transpose(W), v @ transpose(T)
+            exp_avg_then = exp_avg @ transpose(basis_right)
             exp_avg_sq_then = permuted_columns(exp_avg_sq, T)
             # W = qr(Y @ transpose(T))
-            basis_right_then = qr(permuted_columns(Y_, T))
+            basis_right_then = qr(permuted_columns(Y, T))
+            # m = m @ W
+            exp_avg_then = exp_avg_then @ basis_right_then
             basis_right = where(
                 remainder(k, precondition_frequency) == 0, basis_right_then, basis_right
             )
+            exp_avg = where(remainder(k, precondition_frequency) == 0, exp_avg_then, exp_avg)
             exp_avg_sq = where(
                 remainder(k, precondition_frequency) == 0, exp_avg_sq_then, exp_avg_sq
             )
         elif remainder(k, precondition_frequency) == 0:
             # Y = R @ W
-            Y_ = gram_right @ basis_right
+            Y = gram_right @ basis_right
             # T = descending(transpose(col_sum(W * Y)))
-            basis_right_col_sum = col_sum(basis_right * Y_)
+            basis_right_col_sum = col_sum(basis_right * Y)
             T = descending_order(transpose(basis_right_col_sum))
-            # v = v @ transpose(T)
+            # m, v = m @ transpose(W), v @ transpose(T)
+            exp_avg = exp_avg @ transpose(basis_right)
             exp_avg_sq = permuted_columns(exp_avg_sq, T)
             # W = qr(Y @ transpose(T))
-            basis_right = qr(permuted_columns(Y_, T))
+            basis_right = qr(permuted_columns(Y, T))
+            # m = m @ W
+            exp_avg = exp_avg @ basis_right
 
         params[index].copy_(param)
         exp_avgs[index].copy_(exp_avg)
@@ -359,21 +378,19 @@ def update_factored_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
             # g = -g
             grad = -grad
         if k > 0:
-            # m = beta1 * m + (1 - beta1) * g
-            exp_avg = beta1 * exp_avg + (1 - beta1) * grad
             if not fresh_basis_left:
-                # x, y = g, m
-                # x, y = transpose(U) @ x, transpose(U) @ y
+                # x = g
+                # x = transpose(U) @ x
                 x = transpose(basis_left) @ grad
-                y = transpose(basis_left) @ exp_avg
             else:
-                # x, y = g, m
+                # x = g
                 x = grad
-                y = exp_avg
+            # m = beta1 * m + (1 - beta1) * x
+            exp_avg = beta1 * exp_avg + (1 - beta1) * x
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
-            # u = y / (sqrt(v) + eps)
-            u = y / (sqrt(exp_avg_sq) + eps)
+            # u = m / (sqrt(v) + eps)
+            u = exp_avg / (sqrt(exp_avg_sq) + eps)
             if not fresh_basis_left:
                 # u = U @ u
                 u = basis_left @ u
@@ -386,16 +403,21 @@ def update_factored_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
         if fresh_basis_left:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)
+            # m = transpose(U) @ m
+            exp_avg = transpose(basis_left) @ exp_avg
         elif remainder(k, precondition_frequency) == 0:
             # X = L @ U
             X_ = gram_left @ basis_left
             # S = descending(transpose(col_sum(U * X)))
             basis_left_col_sum = col_sum(basis_left * X_)
             S = descending_order(transpose(basis_left_col_sum))
-            # v = S @ v
+            # m, v = U @ m, S @ v
+            exp_avg = basis_left @ exp_avg
             exp_avg_sq = permuted_rows(exp_avg_sq, S)
             # U = qr(X @ transpose(S))
             basis_left = qr(permuted_columns(X_, S))
+            # m = transpose(U) @ m
+            exp_avg = transpose(basis_left) @ exp_avg
         params[index].copy_(param)
         exp_avgs[index].copy_(exp_avg)
         exp_avg_sqs[index].copy_(exp_avg_sq)
@@ -447,21 +469,19 @@ def update_functional_factored_rows_within_max_precond_dim_not_cols_within_max_p
             # g = -g
             grad = -grad
         if capturable:
-            # m = beta1 * m + (1 - beta1) * g
-            exp_avg_then = beta1 * exp_avg + (1 - beta1) * grad
             if fresh_basis_left:
-                # x, y = g, m
+                # x = g
                 x = grad
-                y = exp_avg_then
             else:
-                # x, y = g, m
-                # x, y = transpose(U) @ x, transpose(U) @ y
+                # x = g
+                # x = transpose(U) @ x
                 x = transpose(basis_left) @ grad
-                y = transpose(basis_left) @ exp_avg_then
+            # m = beta1 * m + (1 - beta1) * x
+            exp_avg_then = beta1 * exp_avg + (1 - beta1) * x
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq_then = beta2 * exp_avg_sq + (1 - beta2) * x * x
-            # u = y / (sqrt(v) + eps)
-            u = y / (sqrt(exp_avg_sq_then) + eps)
+            # u = m / (sqrt(v) + eps)
+            u = exp_avg_then / (sqrt(exp_avg_sq_then) + eps)
             if not fresh_basis_left:
                 # u = U @ u
                 u = basis_left @ u
@@ -473,21 +493,19 @@ def update_functional_factored_rows_within_max_precond_dim_not_cols_within_max_p
             exp_avg_sq = where(k > 0, exp_avg_sq_then, exp_avg_sq)
             param = where(k > 0, param_then, param)
         elif k > 0:
-            # m = beta1 * m + (1 - beta1) * g
-            exp_avg = beta1 * exp_avg + (1 - beta1) * grad
             if not fresh_basis_left:
-                # x, y = g, m
-                # x, y = transpose(U) @ x, transpose(U) @ y
+                # x = g
+                # x = transpose(U) @ x
                 x = transpose(basis_left) @ grad
-                y = transpose(basis_left) @ exp_avg
             else:
-                # x, y = g, m
+                # x = g
                 x = grad
-                y = exp_avg
+            # m = beta1 * m + (1 - beta1) * x
+            exp_avg = beta1 * exp_avg + (1 - beta1) * x
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
-            # u = y / (sqrt(v) + eps)
-            u = y / (sqrt(exp_avg_sq) + eps)
+            # u = m / (sqrt(v) + eps)
+            u = exp_avg / (sqrt(exp_avg_sq) + eps)
             if not fresh_basis_left:
                 # u = U @ u
                 u = basis_left @ u
@@ -500,19 +518,25 @@ def update_functional_factored_rows_within_max_precond_dim_not_cols_within_max_p
         if fresh_basis_left:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)
+            # m = transpose(U) @ m
+            exp_avg = transpose(basis_left) @ exp_avg
         elif capturable:
             # X = L @ U
             X_ = gram_left @ basis_left
             # S = descending(transpose(col_sum(U * X)))
             basis_left_col_sum = col_sum(basis_left * X_)
             S = descending_order(transpose(basis_left_col_sum))
-            # v = S @ v
+            # m, v = U @ m, S @ v
+            exp_avg_then = basis_left @ exp_avg
             exp_avg_sq_then = permuted_rows(exp_avg_sq, S)
             # U = qr(X @ transpose(S))
             basis_left_then = qr(permuted_columns(X_, S))
+            # m = transpose(U) @ m
+            exp_avg_then = transpose(basis_left_then) @ exp_avg_then
             basis_left = where(
                 remainder(k, precondition_frequency) == 0, basis_left_then, basis_left
             )
+            exp_avg = where(remainder(k, precondition_frequency) == 0, exp_avg_then, exp_avg)
             exp_avg_sq = where(
                 remainder(k, precondition_frequency) == 0, exp_avg_sq_then, exp_avg_sq
             )
@@ -522,10 +546,13 @@ def update_functional_factored_rows_within_max_precond_dim_not_cols_within_max_p
             # S = descending(transpose(col_sum(U * X)))
             basis_left_col_sum = col_sum(basis_left * X_)
             S = descending_order(transpose(basis_left_col_sum))
-            # v = S @ v
+            # m, v = U @ m, S @ v
+            exp_avg = basis_left @ exp_avg
             exp_avg_sq = permuted_rows(exp_avg_sq, S)
             # U = qr(X @ transpose(S))
             basis_left = qr(permuted_columns(X_, S))
+            # m = transpose(U) @ m
+            exp_avg = transpose(basis_left) @ exp_avg
 
         params[index].copy_(param)
         exp_avgs[index].copy_(exp_avg)
@@ -577,21 +604,19 @@ def update_factored_not_rows_within_max_precond_dim_cols_within_max_precond_dim(
             # g = -g
             grad = -grad
         if k > 0:
-            # m = beta1 * m + (1 - beta1) * g
-            exp_avg = beta1 * exp_avg + (1 - beta1) * grad
             if not fresh_basis_right:
-                # x, y = g, m
-                # x, y = x @ W, y @ W
+                # x = g
+                # x = x @ W
                 x = grad @ basis_right
-                y = exp_avg @ basis_right
             else:
-                # x, y = g, m
+                # x = g
                 x = grad
-                y = exp_avg
+            # m = beta1 * m + (1 - beta1) * x
+            exp_avg = beta1 * exp_avg + (1 - beta1) * x
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
-            # u = y / (sqrt(v) + eps)
-            u = y / (sqrt(exp_avg_sq) + eps)
+            # u = m / (sqrt(v) + eps)
+            u = exp_avg / (sqrt(exp_avg_sq) + eps)
             if not fresh_basis_right:
                 # u = u @ transpose(W)
                 u = u @ transpose(basis_right)
@@ -604,16 +629,21 @@ def update_factored_not_rows_within_max_precond_dim_cols_within_max_precond_dim(
         if fresh_basis_right:
             # W = eigenvectors(R)
             basis_right = eigenvectors(gram_right)
+            # m = m @ W
+            exp_avg = exp_avg @ basis_right
         elif remainder(k, precondition_frequency) == 0:
             # Y = R @ W
-            Y_ = gram_right @ basis_right
+            Y = gram_right @ basis_right
             # T = descending(transpose(col_sum(W * Y)))
-            basis_right_col_sum = col_sum(basis_right * Y_)
+            basis_right_col_sum = col_sum(basis_right * Y)
             T = descending_order(transpose(basis_right_col_sum))
-            # v = v @ transpose(T)
+            # m, v = m @ transpose(W), v @ transpose(T)
+            exp_avg = exp_avg @ transpose(basis_right)
             exp_avg_sq = permuted_columns(exp_avg_sq, T)
             # W = qr(Y @ transpose(T))
-            basis_right = qr(permuted_columns(Y_, T))
+            basis_right = qr(permuted_columns(Y, T))
+            # m = m @ W
+            exp_avg = exp_avg @ basis_right
         params[index].copy_(param)
         exp_avgs[index].copy_(exp_avg)
         exp_avg_sqs[index].copy_(exp_avg_sq)
@@ -665,21 +695,19 @@ def update_functional_factored_not_rows_within_max_precond_dim_cols_within_max_p
             # g = -g
             grad = -grad
         if capturable:
-            # m = beta1 * m + (1 - beta1) * g
-            exp_avg_then = beta1 * exp_avg + (1 - beta1) * grad
             if fresh_basis_right:
-                # x, y = g, m
+                # x = g
                 x = grad
-                y = exp_avg_then
             else:
-                # x, y = g, m
-                # x, y = x @ W, y @ W
+                # x = g
+                # x = x @ W
                 x = grad @ basis_right
-                y = exp_avg_then @ basis_right
+            # m = beta1 * m + (1 - beta1) * x
+            exp_avg_then = beta1 * exp_avg + (1 - beta1) * x
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq_then = beta2 * exp_avg_sq + (1 - beta2) * x * x
-            # u = y / (sqrt(v) + eps)
-            u = y / (sqrt(exp_avg_sq_then) + eps)
+            # u = m / (sqrt(v) + eps)
+            u = exp_avg_then / (sqrt(exp_avg_sq_then) + eps)
             if not fresh_basis_right:
                 # u = u @ transpose(W)
                 u = u @ transpose(basis_right)
@@ -691,21 +719,19 @@ def update_functional_factored_not_rows_within_max_precond_dim_cols_within_max_p
             exp_avg_sq = where(k > 0, exp_avg_sq_then, exp_avg_sq)
             param = where(k > 0, param_then, param)
         elif k > 0:
-            # m = beta1 * m + (1 - beta1) * g
-            exp_avg = beta1 * exp_avg + (1 - beta1) * grad
             if not fresh_basis_right:
-                # x, y = g, m
-                # x, y = x @ W, y @ W
+                # x = g
+                # x = x @ W
                 x = grad @ basis_right
-                y = exp_avg @ basis_right
             else:
-                # x, y = g, m
+                # x = g
                 x = grad
-                y = exp_avg
+            # m = beta1 * m + (1 - beta1) * x
+            exp_avg = beta1 * exp_avg + (1 - beta1) * x
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * x * x
-            # u = y / (sqrt(v) + eps)
-            u = y / (sqrt(exp_avg_sq) + eps)
+            # u = m / (sqrt(v) + eps)
+            u = exp_avg / (sqrt(exp_avg_sq) + eps)
             if not fresh_basis_right:
                 # u = u @ transpose(W)
                 u = u @ transpose(basis_right)
@@ -718,32 +744,41 @@ def update_functional_factored_not_rows_within_max_precond_dim_cols_within_max_p
         if fresh_basis_right:
             # W = eigenvectors(R)
             basis_right = eigenvectors(gram_right)
+            # m = m @ W
+            exp_avg = exp_avg @ basis_right
         elif capturable:
             # Y = R @ W
-            Y_ = gram_right @ basis_right
+            Y = gram_right @ basis_right
             # T = descending(transpose(col_sum(W * Y)))
-            basis_right_col_sum = col_sum(basis_right * Y_)
+            basis_right_col_sum = col_sum(basis_right * Y)
             T = descending_order(transpose(basis_right_col_sum))
-            # v = v @ transpose(T)
+            # m, v = m @ transpose(W), v @ transpose(T)
+            exp_avg_then = exp_avg @ transpose(basis_right)
             exp_avg_sq_then = permuted_columns(exp_avg_sq, T)
             # W = qr(Y @ transpose(T))
-            basis_right_then = qr(permuted_columns(Y_, T))
+            basis_right_then = qr(permuted_columns(Y, T))
+            # m = m @ W
+            exp_avg_then = exp_avg_then @ basis_right_then
             basis_right = where(
                 remainder(k, precondition_frequency) == 0, basis_right_then, basis_right
             )
+            exp_avg = where(remainder(k, precondition_frequency) == 0, exp_avg_then, exp_avg)
             exp_avg_sq = where(
                 remainder(k, precondition_frequency) == 0, exp_avg_sq_then, exp_avg_sq
             )
         elif remainder(k, precondition_frequency) == 0:
             # Y = R @ W
-            Y_ = gram_right @ basis_right
+            Y = gram_right @ basis_right
             # T = descending(transpose(col_sum(W * Y)))
-            basis_right_col_sum = col_sum(basis_right * Y_)
+            basis_right_col_sum = col_sum(basis_right * Y)
             T = descending_order(transpose(basis_right_col_sum))
-            # v = v @ transpose(T)
+            # m, v = m @ transpose(W), v @ transpose(T)
+            exp_avg = exp_avg @ transpose(basis_right)
             exp_avg_sq = permuted_columns(exp_avg_sq, T)
             # W = qr(Y @ transpose(T))
-            basis_right = qr(permuted_columns(Y_, T))
+            basis_right = qr(permuted_columns(Y, T))
+            # m = m @ W
+            exp_avg = exp_avg @ basis_right
 
         params[index].copy_(param)
         exp_avgs[index].copy_(exp_avg)
@@ -787,12 +822,12 @@ def update_factored_not_rows_within_max_precond_dim_not_cols_within_max_precond_
             # g = -g
             grad = -grad
         if k > 0:
-            # m = beta1 * m + (1 - beta1) * g
+            # x = g
+            # m = beta1 * m + (1 - beta1) * x
             exp_avg = beta1 * exp_avg + (1 - beta1) * grad
-            # x, y = g, m
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
-            # u = y / (sqrt(v) + eps)
+            # u = m / (sqrt(v) + eps)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             param = param - step_size * exp_avg / (sqrt(exp_avg_sq) + eps)
             # p = p - lr * weight_decay * p
@@ -838,12 +873,12 @@ def update_functional_factored_not_rows_within_max_precond_dim_not_cols_within_m
             # g = -g
             grad = -grad
         if capturable:
-            # m = beta1 * m + (1 - beta1) * g
+            # x = g
+            # m = beta1 * m + (1 - beta1) * x
             exp_avg_then = beta1 * exp_avg + (1 - beta1) * grad
-            # x, y = g, m
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq_then = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
-            # u = y / (sqrt(v) + eps)
+            # u = m / (sqrt(v) + eps)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             param_then = param - step_size * exp_avg_then / (sqrt(exp_avg_sq_then) + eps)
             # p = p - lr * weight_decay * p
@@ -852,12 +887,12 @@ def update_functional_factored_not_rows_within_max_precond_dim_not_cols_within_m
             exp_avg_sq = where(k > 0, exp_avg_sq_then, exp_avg_sq)
             param = where(k > 0, param_then, param)
         elif k > 0:
-            # m = beta1 * m + (1 - beta1) * g
+            # x = g
+            # m = beta1 * m + (1 - beta1) * x
             exp_avg = beta1 * exp_avg + (1 - beta1) * grad
-            # x, y = g, m
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
-            # u = y / (sqrt(v) + eps)
+            # u = m / (sqrt(v) + eps)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             param = param - step_size * exp_avg / (sqrt(exp_avg_sq) + eps)
             # p = p - lr * weight_decay * p
@@ -903,12 +938,12 @@ def update_not_factored_not_rows_within_max_precond_dim_not_cols_within_max_prec
             # g = -g
             grad = -grad
         if k > 0:
-            # m = beta1 * m + (1 - beta1) * g
+            # x = g
+            # m = beta1 * m + (1 - beta1) * x
             exp_avg = beta1 * exp_avg + (1 - beta1) * grad
-            # x, y = g, m
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
-            # u = y / (sqrt(v) + eps)
+            # u = m / (sqrt(v) + eps)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             param = param - step_size * exp_avg / (sqrt(exp_avg_sq) + eps)
             # p = p - lr * weight_decay * p
@@ -954,12 +989,12 @@ def update_functional_not_factored_not_rows_within_max_precond_dim_not_cols_with
             # g = -g
             grad = -grad
         if capturable:
-            # m = beta1 * m + (1 - beta1) * g
+            # x = g
+            # m = beta1 * m + (1 - beta1) * x
             exp_avg_then = beta1 * exp_avg + (1 - beta1) * grad
-            # x, y = g, m
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq_then = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
-            # u = y / (sqrt(v) + eps)
+            # u = m / (sqrt(v) + eps)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             param_then = param - step_size * exp_avg_then / (sqrt(exp_avg_sq_then) + eps)
             # p = p - lr * weight_decay * p
@@ -968,12 +1003,12 @@ def update_functional_not_factored_not_rows_within_max_precond_dim_not_cols_with
             exp_avg_sq = where(k > 0, exp_avg_sq_then, exp_avg_sq)
             param = where(k > 0, param_then, param)
         elif k > 0:
-            # m = beta1 * m + (1 - beta1) * g
+            # x = g
+            # m = beta1 * m + (1 - beta1) * x
             exp_avg = beta1 * exp_avg + (1 - beta1) * grad
-            # x, y = g, m
             # v = beta2 * v + (1 - beta2) * x**2
             exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
-            # u = y / (sqrt(v) + eps)
+            # u = m / (sqrt(v) + eps)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             param = param - step_size * exp_avg / (sqrt(exp_avg_sq) + eps)
             # p = p - lr * weight_decay * p

@@ -26,8 +26,6 @@ sweep3 = sweep_function(__package__, "sweep3")
 sweep4 = sweep_function(__package__, "sweep4")
 sweep5 = sweep_function(__package__, "sweep5")
 sweep6 = sweep_function(__package__, "sweep6")
-sweep7 = sweep_function(__package__, "sweep7")
-sweep8 = sweep_function(__package__, "sweep8")
 
 
 def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
@@ -86,26 +84,32 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
             # g = -g
             grad = -grad
         if k > 0:
-            # m = beta1 * m + (1 - beta1) * g
-            sweep1(exp_avg, grad, beta1=beta1, one_minus_beta1=one_minus_beta1)
             if not fresh_basis_left:
-                # x, y = g, m
-                # x, y = transpose(U) @ x, transpose(U) @ y
+                # x = g
+                # x = transpose(U) @ x
                 x = transpose(basis_left) @ grad
-                y = transpose(basis_left) @ exp_avg
             else:
-                # x, y = g, m
+                # x = g
                 x = empty_like(grad, "like")
-                y = empty_like(grad, "like")
-                sweep2(x, grad, y, exp_avg)
+                sweep1(x, grad)
             if not fresh_basis_right:
-                # x, y = x @ W, y @ W
+                # x = x @ W
                 x = x @ basis_right
-                y = y @ basis_right
+            # m = beta1 * m + (1 - beta1) * x
             # v = beta2 * v + (1 - beta2) * x**2
-            # u = y / (sqrt(v) + eps)
-            u = empty_like(exp_avg_sq, "like")
-            sweep3(exp_avg_sq, x, u, y, beta2=beta2, one_minus_beta2=one_minus_beta2, eps=eps)
+            # u = m / (sqrt(v) + eps)
+            u = empty_like(exp_avg, "like")
+            sweep2(
+                exp_avg,
+                x,
+                exp_avg_sq,
+                u,
+                beta1=beta1,
+                one_minus_beta1=one_minus_beta1,
+                beta2=beta2,
+                one_minus_beta2=one_minus_beta2,
+                eps=eps,
+            )
             if not fresh_basis_left:
                 # u = U @ u
                 u = basis_left @ u
@@ -114,41 +118,51 @@ def update_factored_rows_within_max_precond_dim_cols_within_max_precond_dim(
                 u = u @ transpose(basis_right)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             # p = p - lr * weight_decay * p
-            sweep4(param, u, step_size=step_size, decay_factor=decay_factor)
+            sweep3(param, u, step_size=step_size, decay_factor=decay_factor)
         # L = lerp(L, g @ transpose(g), 1 - decay)
         grad_row_gram = grad @ transpose(grad)
-        sweep5(gram_left, grad_row_gram, one_minus_decay=one_minus_decay)
+        sweep4(gram_left, grad_row_gram, one_minus_decay=one_minus_decay)
         if fresh_basis_left:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)
+            # m = transpose(U) @ m
+            exp_avg = transpose(basis_left) @ exp_avg
         elif remainder(k, precondition_frequency) == 0:
             # X = L @ U
             X_ = gram_left @ basis_left
             # S = descending(transpose(col_sum(U * X)))
             basis_left_col_sum = empty_like(basis_left, "col")
-            sweep6(basis_left, X_, basis_left_col_sum)
+            sweep5(basis_left, X_, basis_left_col_sum)
             S = descending_order(transpose(basis_left_col_sum))
-            # v = S @ v
+            # m, v = U @ m, S @ v
+            exp_avg = basis_left @ exp_avg
             exp_avg_sq = permuted_rows(exp_avg_sq, S)
             # U = qr(X @ transpose(S))
             basis_left = qr(permuted_columns(X_, S))
+            # m = transpose(U) @ m
+            exp_avg = transpose(basis_left) @ exp_avg
         # R = lerp(R, transpose(g) @ g, 1 - decay)
         grad_col_gram = transpose(grad) @ grad
-        sweep5(gram_right, grad_col_gram, one_minus_decay=one_minus_decay)
+        sweep4(gram_right, grad_col_gram, one_minus_decay=one_minus_decay)
         if fresh_basis_right:
             # W = eigenvectors(R)
             basis_right = eigenvectors(gram_right)
+            # m = m @ W
+            exp_avg = exp_avg @ basis_right
         elif remainder(k, precondition_frequency) == 0:
             # Y = R @ W
-            Y_ = gram_right @ basis_right
+            Y = gram_right @ basis_right
             # T = descending(transpose(col_sum(W * Y)))
             basis_right_col_sum = empty_like(basis_right, "col")
-            sweep6(basis_right, Y_, basis_right_col_sum)
+            sweep5(basis_right, Y, basis_right_col_sum)
             T = descending_order(transpose(basis_right_col_sum))
-            # v = v @ transpose(T)
+            # m, v = m @ transpose(W), v @ transpose(T)
+            exp_avg = exp_avg @ transpose(basis_right)
             exp_avg_sq = permuted_columns(exp_avg_sq, T)
             # W = qr(Y @ transpose(T))
-            basis_right = qr(permuted_columns(Y_, T))
+            basis_right = qr(permuted_columns(Y, T))
+            # m = m @ W
+            exp_avg = exp_avg @ basis_right
         write_back(params, param)
         write_back(exp_avgs, exp_avg)
         write_back(exp_avg_sqs, exp_avg_sq)
@@ -208,46 +222,57 @@ def update_factored_rows_within_max_precond_dim_not_cols_within_max_precond_dim(
             # g = -g
             grad = -grad
         if k > 0:
-            # m = beta1 * m + (1 - beta1) * g
-            sweep1(exp_avg, grad, beta1=beta1, one_minus_beta1=one_minus_beta1)
             if not fresh_basis_left:
-                # x, y = g, m
-                # x, y = transpose(U) @ x, transpose(U) @ y
+                # x = g
+                # x = transpose(U) @ x
                 x = transpose(basis_left) @ grad
-                y = transpose(basis_left) @ exp_avg
             else:
-                # x, y = g, m
+                # x = g
                 x = empty_like(grad, "like")
-                y = empty_like(grad, "like")
-                sweep2(x, grad, y, exp_avg)
-            # sweep7 reads x by the name u, and then overwrites it
-            u = x
+                sweep1(x, grad)
+            # m = beta1 * m + (1 - beta1) * x
             # v = beta2 * v + (1 - beta2) * x**2
-            # u = y / (sqrt(v) + eps)
-            sweep7(exp_avg_sq, y, u, beta2=beta2, one_minus_beta2=one_minus_beta2, eps=eps)
+            # u = m / (sqrt(v) + eps)
+            u = empty_like(exp_avg, "like")
+            sweep2(
+                exp_avg,
+                x,
+                exp_avg_sq,
+                u,
+                beta1=beta1,
+                one_minus_beta1=one_minus_beta1,
+                beta2=beta2,
+                one_minus_beta2=one_minus_beta2,
+                eps=eps,
+            )
             if not fresh_basis_left:
                 # u = U @ u
                 u = basis_left @ u
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             # p = p - lr * weight_decay * p
-            sweep4(param, u, step_size=step_size, decay_factor=decay_factor)
+            sweep3(param, u, step_size=step_size, decay_factor=decay_factor)
         # L = lerp(L, g @ transpose(g), 1 - decay)
         grad_row_gram = grad @ transpose(grad)
-        sweep5(gram_left, grad_row_gram, one_minus_decay=one_minus_decay)
+        sweep4(gram_left, grad_row_gram, one_minus_decay=one_minus_decay)
         if fresh_basis_left:
             # U = eigenvectors(L)
             basis_left = eigenvectors(gram_left)
+            # m = transpose(U) @ m
+            exp_avg = transpose(basis_left) @ exp_avg
         elif remainder(k, precondition_frequency) == 0:
             # X = L @ U
             X_ = gram_left @ basis_left
             # S = descending(transpose(col_sum(U * X)))
             basis_left_col_sum = empty_like(basis_left, "col")
-            sweep6(basis_left, X_, basis_left_col_sum)
+            sweep5(basis_left, X_, basis_left_col_sum)
             S = descending_order(transpose(basis_left_col_sum))
-            # v = S @ v
+            # m, v = U @ m, S @ v
+            exp_avg = basis_left @ exp_avg
             exp_avg_sq = permuted_rows(exp_avg_sq, S)
             # U = qr(X @ transpose(S))
             basis_left = qr(permuted_columns(X_, S))
+            # m = transpose(U) @ m
+            exp_avg = transpose(basis_left) @ exp_avg
         write_back(params, param)
         write_back(exp_avgs, exp_avg)
         write_back(exp_avg_sqs, exp_avg_sq)
@@ -305,46 +330,57 @@ def update_factored_not_rows_within_max_precond_dim_cols_within_max_precond_dim(
             # g = -g
             grad = -grad
         if k > 0:
-            # m = beta1 * m + (1 - beta1) * g
-            sweep1(exp_avg, grad, beta1=beta1, one_minus_beta1=one_minus_beta1)
             if not fresh_basis_right:
-                # x, y = g, m
-                # x, y = x @ W, y @ W
+                # x = g
+                # x = x @ W
                 x = grad @ basis_right
-                y = exp_avg @ basis_right
             else:
-                # x, y = g, m
+                # x = g
                 x = empty_like(grad, "like")
-                y = empty_like(grad, "like")
-                sweep2(x, grad, y, exp_avg)
-            # sweep7 reads x by the name u, and then overwrites it
-            u = x
+                sweep1(x, grad)
+            # m = beta1 * m + (1 - beta1) * x
             # v = beta2 * v + (1 - beta2) * x**2
-            # u = y / (sqrt(v) + eps)
-            sweep7(exp_avg_sq, y, u, beta2=beta2, one_minus_beta2=one_minus_beta2, eps=eps)
+            # u = m / (sqrt(v) + eps)
+            u = empty_like(exp_avg, "like")
+            sweep2(
+                exp_avg,
+                x,
+                exp_avg_sq,
+                u,
+                beta1=beta1,
+                one_minus_beta1=one_minus_beta1,
+                beta2=beta2,
+                one_minus_beta2=one_minus_beta2,
+                eps=eps,
+            )
             if not fresh_basis_right:
                 # u = u @ transpose(W)
                 u = u @ transpose(basis_right)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             # p = p - lr * weight_decay * p
-            sweep4(param, u, step_size=step_size, decay_factor=decay_factor)
+            sweep3(param, u, step_size=step_size, decay_factor=decay_factor)
         # R = lerp(R, transpose(g) @ g, 1 - decay)
         grad_col_gram = transpose(grad) @ grad
-        sweep5(gram_right, grad_col_gram, one_minus_decay=one_minus_decay)
+        sweep4(gram_right, grad_col_gram, one_minus_decay=one_minus_decay)
         if fresh_basis_right:
             # W = eigenvectors(R)
             basis_right = eigenvectors(gram_right)
+            # m = m @ W
+            exp_avg = exp_avg @ basis_right
         elif remainder(k, precondition_frequency) == 0:
             # Y = R @ W
-            Y_ = gram_right @ basis_right
+            Y = gram_right @ basis_right
             # T = descending(transpose(col_sum(W * Y)))
             basis_right_col_sum = empty_like(basis_right, "col")
-            sweep6(basis_right, Y_, basis_right_col_sum)
+            sweep5(basis_right, Y, basis_right_col_sum)
             T = descending_order(transpose(basis_right_col_sum))
-            # v = v @ transpose(T)
+            # m, v = m @ transpose(W), v @ transpose(T)
+            exp_avg = exp_avg @ transpose(basis_right)
             exp_avg_sq = permuted_columns(exp_avg_sq, T)
             # W = qr(Y @ transpose(T))
-            basis_right = qr(permuted_columns(Y_, T))
+            basis_right = qr(permuted_columns(Y, T))
+            # m = m @ W
+            exp_avg = exp_avg @ basis_right
         write_back(params, param)
         write_back(exp_avgs, exp_avg)
         write_back(exp_avg_sqs, exp_avg_sq)
@@ -391,13 +427,13 @@ def update_factored_not_rows_within_max_precond_dim_not_cols_within_max_precond_
             # g = -g
             grad = -grad
         if k > 0:
-            # m = beta1 * m + (1 - beta1) * g
-            # x, y = g, m
+            # x = g
+            # m = beta1 * m + (1 - beta1) * x
             # v = beta2 * v + (1 - beta2) * x**2
-            # u = y / (sqrt(v) + eps)
+            # u = m / (sqrt(v) + eps)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             # p = p - lr * weight_decay * p
-            sweep8(
+            sweep6(
                 exp_avg,
                 grad,
                 exp_avg_sq,
@@ -454,13 +490,13 @@ def update_not_factored_not_rows_within_max_precond_dim_not_cols_within_max_prec
             # g = -g
             grad = -grad
         if k > 0:
-            # m = beta1 * m + (1 - beta1) * g
-            # x, y = g, m
+            # x = g
+            # m = beta1 * m + (1 - beta1) * x
             # v = beta2 * v + (1 - beta2) * x**2
-            # u = y / (sqrt(v) + eps)
+            # u = m / (sqrt(v) + eps)
             # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
             # p = p - lr * weight_decay * p
-            sweep8(
+            sweep6(
                 exp_avg,
                 grad,
                 exp_avg_sq,

@@ -47,7 +47,7 @@ def test_a_state_that_is_read_and_written_goes_through_memory_once() -> None:
         if stmt.target.name.startswith("sweep") and "exp_avg_sq" in names_read(stmt)
     )
     assert isinstance(call, Call)
-    assert len(call.args) == 7  # four lists and three numbers
+    assert len(call.args) == 9  # four lists and five numbers
 
 
 def names_read(stmt: Assign) -> set[str]:

@@ -13,7 +13,7 @@ _update = Elementwise(
     Rule(
         name="sweep1",
         states=(),
-        hypers=("beta1", "one_minus_beta1"),
+        hypers=(),
         step=None,
         tensor_hypers=(),
     ),
@@ -22,11 +22,8 @@ _update = Elementwise(
 
 
 def sweep1(
-    exp_avgs: Sequence[Tensor],
+    xs: Sequence[Tensor],
     grads: Sequence[Tensor],
-    *,
-    beta1: float = 0.0,
-    one_minus_beta1: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of SOAP, which outlined.py calls."""
-    _update(exp_avgs, grads, beta1=beta1, one_minus_beta1=one_minus_beta1)
+    _update(xs, grads)

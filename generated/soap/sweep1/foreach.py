@@ -7,19 +7,14 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.parts import chunks
-from optgen.runtime.eager.rounding import scale_
 
 
 def update(
-    exp_avgs: list[Tensor],
+    xs: list[Tensor],
     grads: list[Tensor],
-    *,
-    beta1: float,
-    one_minus_beta1: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(exp_avgs, grads):
-        exp_avgs, grads = chunk
-        # m = beta1 * m + (1 - beta1) * g
-        scale_(exp_avgs, beta1)
-        torch._foreach_add_(exp_avgs, grads, alpha=one_minus_beta1)
+    for chunk in chunks(xs, grads):
+        xs, grads = chunk
+        # x = g
+        torch._foreach_copy_(xs, grads)

@@ -9,13 +9,10 @@ from optgen.runtime.eager.parts import zip_slices
 
 
 def update(
-    exp_avgs: list[Tensor],
+    xs: list[Tensor],
     grads: list[Tensor],
-    *,
-    beta1: float,
-    one_minus_beta1: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for exp_avg, grad in zip_slices(exp_avgs, grads):
-        # m = beta1 * m + (1 - beta1) * g
-        exp_avg.mul_(beta1).add_(grad, alpha=one_minus_beta1)
+    for x, grad in zip_slices(xs, grads):
+        # x = g
+        x.copy_(grad)

@@ -9,13 +9,12 @@ namespace {
 // Elementwise part of a step of SOAP, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { EXP_AVG, GRAD, STREAMS };
+    enum { X, GRAD, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
     struct Hypers {
-        double beta1, one_minus_beta1;
     };
 
     static bool applies(const Sizes&) { return true; }
@@ -32,27 +31,24 @@ struct Rule : RuleDefaults {
     // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
-    NOINLINE static void sweep(
-        const Hypers& hypers, i64 n, Stream<S> exp_avgs, Stream<const S> grads) {
+    NOINLINE static void sweep(i64 n, Stream<S> xs, Stream<const S> grads) {
         using C = ComputeType<S>;
-        const C beta1 = C(hypers.beta1);
-        const C one_minus_beta1 = C(hypers.one_minus_beta1);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C exp_avg = load(exp_avgs + i, ahead);
+            C x = load(xs + i, ahead);
             C grad = load(grads + i, ahead);
 
-            // m = beta1 * m + (1 - beta1) * g
-            exp_avg = beta1 * exp_avg + one_minus_beta1 * grad;
+            // x = g
+            x = grad;
 
-            store(exp_avgs + i, exp_avg);
+            store(xs + i, x);
         }
     }
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
-        return sweep<S>(inputs.hypers, n, streams[EXP_AVG], streams[GRAD]);
+        return sweep<S>(n, streams[X], streams[GRAD]);
     }
 };
 

@@ -12,8 +12,8 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep2",
-        states=(State("y"), State("exp_avg", written=False)),
-        hypers=(),
+        states=(State("exp_avg_sq"), State("u")),
+        hypers=("beta1", "one_minus_beta1", "beta2", "one_minus_beta2", "eps"),
         step=None,
         tensor_hypers=(),
     ),
@@ -22,10 +22,26 @@ _update = Elementwise(
 
 
 def sweep2(
-    xs: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    ys: Sequence[Tensor],
     exp_avgs: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    exp_avg_sqs: Sequence[Tensor],
+    us: Sequence[Tensor],
+    *,
+    beta1: float = 0.0,
+    one_minus_beta1: float = 0.0,
+    beta2: float = 0.0,
+    one_minus_beta2: float = 0.0,
+    eps: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of SOAP, which outlined.py calls."""
-    _update(xs, grads, ys, exp_avgs)
+    _update(
+        exp_avgs,
+        xs,
+        exp_avg_sqs,
+        us,
+        beta1=beta1,
+        one_minus_beta1=one_minus_beta1,
+        beta2=beta2,
+        one_minus_beta2=one_minus_beta2,
+        eps=eps,
+    )

@@ -7,17 +7,32 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.parts import chunks
+from optgen.runtime.eager.rounding import scale_
 
 
 def update(
-    xs: list[Tensor],
-    grads: list[Tensor],
-    ys: list[Tensor],
     exp_avgs: list[Tensor],
+    xs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    us: list[Tensor],
+    *,
+    beta1: float,
+    one_minus_beta1: float,
+    beta2: float,
+    one_minus_beta2: float,
+    eps: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(xs, grads, ys, exp_avgs):
-        xs, grads, ys, exp_avgs = chunk
-        # x, y = g, m
-        torch._foreach_copy_(xs, grads)
-        torch._foreach_copy_(ys, exp_avgs)
+    for chunk in chunks(exp_avgs, xs, exp_avg_sqs, us):
+        exp_avgs, xs, exp_avg_sqs, us = chunk
+        # m = beta1 * m + (1 - beta1) * x
+        scale_(exp_avgs, beta1)
+        torch._foreach_add_(exp_avgs, xs, alpha=one_minus_beta1)
+        # v = beta2 * v + (1 - beta2) * x**2
+        scale_(exp_avg_sqs, beta2)
+        torch._foreach_addcmul_(exp_avg_sqs, xs, xs, one_minus_beta2)
+        # u = m / (sqrt(v) + eps)
+        denoms = torch._foreach_sqrt(exp_avg_sqs)
+        torch._foreach_add_(denoms, eps)
+        updates = torch._foreach_div(exp_avgs, denoms)
+        torch._foreach_copy_(us, updates)

@@ -9,13 +9,24 @@ from optgen.runtime.eager.parts import zip_slices
 
 
 def update(
-    xs: list[Tensor],
-    grads: list[Tensor],
-    ys: list[Tensor],
     exp_avgs: list[Tensor],
+    xs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    us: list[Tensor],
+    *,
+    beta1: float,
+    one_minus_beta1: float,
+    beta2: float,
+    one_minus_beta2: float,
+    eps: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for x, grad, y, exp_avg in zip_slices(xs, grads, ys, exp_avgs):
-        # x, y = g, m
-        x.copy_(grad)
-        y.copy_(exp_avg)
+    for exp_avg, x, exp_avg_sq, u in zip_slices(exp_avgs, xs, exp_avg_sqs, us):
+        # m = beta1 * m + (1 - beta1) * x
+        exp_avg.mul_(beta1).add_(x, alpha=one_minus_beta1)
+        # v = beta2 * v + (1 - beta2) * x**2
+        exp_avg_sq.mul_(beta2).addcmul_(x, x, value=one_minus_beta2)
+        # u = m / (sqrt(v) + eps)
+        denom = exp_avg_sq.sqrt().add_(eps)
+        update = exp_avg.div(denom)
+        u.copy_(update)

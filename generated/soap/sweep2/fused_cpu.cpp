@@ -9,13 +9,13 @@ namespace {
 // Elementwise part of a step of SOAP, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { X, GRAD, Y, EXP_AVG, STREAMS };
-    static constexpr u32 READ_ONLY = 1 << GRAD | 1 << EXP_AVG;
+    enum { EXP_AVG, X, EXP_AVG_SQ, U, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
     struct Hypers {
+        double beta1, one_minus_beta1, beta2, one_minus_beta2, eps;
     };
 
     static bool applies(const Sizes&) { return true; }
@@ -33,28 +33,40 @@ struct Rule : RuleDefaults {
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
     NOINLINE static void sweep(
-        i64 n, Stream<S> xs, Stream<const S> grads, Stream<S> ys, Stream<const S> exp_avgs) {
+        const Hypers& hypers, i64 n, Stream<S> exp_avgs, Stream<const S> xs, Stream<S> exp_avg_sqs,
+        Stream<S> us) {
         using C = ComputeType<S>;
+        const C beta1 = C(hypers.beta1);
+        const C one_minus_beta1 = C(hypers.one_minus_beta1);
+        const C beta2 = C(hypers.beta2);
+        const C one_minus_beta2 = C(hypers.one_minus_beta2);
+        const C eps = C(hypers.eps);
         const i64 ahead = prefetch_distance<S>(n);
+        struct { DelayedStore<S> exp_avg, exp_avg_sq, u; } delayed;
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C x = load(xs + i, ahead);
-            C grad = load(grads + i, ahead);
-            C y = load(ys + i, ahead);
             C exp_avg = load(exp_avgs + i, ahead);
+            C x = load(xs + i, ahead);
+            C exp_avg_sq = load(exp_avg_sqs + i, ahead);
+            C u = load(us + i, ahead);
 
-            // x, y = g, m
-            x = grad;
-            y = exp_avg;
+            // m = beta1 * m + (1 - beta1) * x
+            exp_avg = beta1 * exp_avg + one_minus_beta1 * x;
+            // v = beta2 * v + (1 - beta2) * x**2
+            exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * x * x;
+            // u = m / (sqrt(v) + eps)
+            u = exp_avg / (sqrt(exp_avg_sq) + eps);
 
-            store(xs + i, x);
-            store(ys + i, y);
+            delayed.exp_avg.store(exp_avgs + i, exp_avg);
+            delayed.exp_avg_sq.store(exp_avg_sqs + i, exp_avg_sq);
+            delayed.u.store(us + i, u);
         }
     }
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
-        return sweep<S>(n, streams[X], streams[GRAD], streams[Y], streams[EXP_AVG]);
+        return sweep<S>(
+            inputs.hypers, n, streams[EXP_AVG], streams[X], streams[EXP_AVG_SQ], streams[U]);
     }
 };
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from optgen.runtime.elementwise import Elementwise
-from optgen.runtime.rule import Rule, State
+from optgen.runtime.rule import Rule
 
 _update = Elementwise(
     Rule(
         name="sweep3",
-        states=(State("u"), State("y", written=False)),
-        hypers=("beta2", "one_minus_beta2", "eps"),
+        states=(),
+        hypers=("step_size", "decay_factor"),
         step=None,
         tensor_hypers=(),
     ),
@@ -22,14 +22,11 @@ _update = Elementwise(
 
 
 def sweep3(
-    exp_avg_sqs: Sequence[Tensor],
-    xs: Sequence[Tensor],
+    params: Sequence[Tensor],
     us: Sequence[Tensor],
-    ys: Sequence[Tensor],
     *,
-    beta2: float = 0.0,
-    one_minus_beta2: float = 0.0,
-    eps: float = 0.0,
+    step_size: float = 0.0,
+    decay_factor: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of SOAP, which outlined.py calls."""
-    _update(exp_avg_sqs, xs, us, ys, beta2=beta2, one_minus_beta2=one_minus_beta2, eps=eps)
+    _update(params, us, step_size=step_size, decay_factor=decay_factor)

@@ -11,23 +11,16 @@ from optgen.runtime.eager.rounding import scale_
 
 
 def update(
-    exp_avg_sqs: list[Tensor],
-    xs: list[Tensor],
+    params: list[Tensor],
     us: list[Tensor],
-    ys: list[Tensor],
     *,
-    beta2: float,
-    one_minus_beta2: float,
-    eps: float,
+    step_size: float,
+    decay_factor: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(exp_avg_sqs, xs, us, ys):
-        exp_avg_sqs, xs, us, ys = chunk
-        # v = beta2 * v + (1 - beta2) * x**2
-        scale_(exp_avg_sqs, beta2)
-        torch._foreach_addcmul_(exp_avg_sqs, xs, xs, one_minus_beta2)
-        # u = y / (sqrt(v) + eps)
-        denoms = torch._foreach_sqrt(exp_avg_sqs)
-        torch._foreach_add_(denoms, eps)
-        updates = torch._foreach_div(ys, denoms)
-        torch._foreach_copy_(us, updates)
+    for chunk in chunks(params, us):
+        params, us = chunk
+        # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+        torch._foreach_add_(params, us, alpha=-step_size)
+        # p = p - lr * weight_decay * p
+        scale_(params, decay_factor)

@@ -9,20 +9,15 @@ from optgen.runtime.eager.parts import zip_slices
 
 
 def update(
-    exp_avg_sqs: list[Tensor],
-    xs: list[Tensor],
+    params: list[Tensor],
     us: list[Tensor],
-    ys: list[Tensor],
     *,
-    beta2: float,
-    one_minus_beta2: float,
-    eps: float,
+    step_size: float,
+    decay_factor: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for exp_avg_sq, x, u, y in zip_slices(exp_avg_sqs, xs, us, ys):
-        # v = beta2 * v + (1 - beta2) * x**2
-        exp_avg_sq.mul_(beta2).addcmul_(x, x, value=one_minus_beta2)
-        # u = y / (sqrt(v) + eps)
-        denom = exp_avg_sq.sqrt().add_(eps)
-        update = y.div(denom)
-        u.copy_(update)
+    for param, u in zip_slices(params, us):
+        # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+        param.add_(u, alpha=-step_size)
+        # p = p - lr * weight_decay * p
+        param.mul_(decay_factor)

@@ -9,14 +9,13 @@ namespace {
 // Elementwise part of a step of SOAP, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { EXP_AVG_SQ, X, U, Y, STREAMS };
-    static constexpr u32 READ_ONLY = 1 << X | 1 << Y;
+    enum { PARAM, U, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
     struct Hypers {
-        double beta2, one_minus_beta2, eps;
+        double step_size, decay_factor;
     };
 
     static bool applies(const Sizes&) { return true; }
@@ -33,35 +32,28 @@ struct Rule : RuleDefaults {
     // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
-    NOINLINE static void sweep(
-        const Hypers& hypers, i64 n, Stream<S> exp_avg_sqs, Stream<const S> xs, Stream<S> us,
-        Stream<const S> ys) {
+    NOINLINE static void sweep(const Hypers& hypers, i64 n, Stream<S> params, Stream<const S> us) {
         using C = ComputeType<S>;
-        const C beta2 = C(hypers.beta2);
-        const C one_minus_beta2 = C(hypers.one_minus_beta2);
-        const C eps = C(hypers.eps);
+        const C step_size = C(hypers.step_size);
+        const C decay_factor = C(hypers.decay_factor);
         const i64 ahead = prefetch_distance<S>(n);
-        struct { DelayedStore<S> exp_avg_sq, u; } delayed;
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C exp_avg_sq = load(exp_avg_sqs + i, ahead);
-            C x = load(xs + i, ahead);
+            C param = load(params + i, ahead);
             C u = load(us + i, ahead);
-            C y = load(ys + i, ahead);
 
-            // v = beta2 * v + (1 - beta2) * x**2
-            exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * x * x;
-            // u = y / (sqrt(v) + eps)
-            u = y / (sqrt(exp_avg_sq) + eps);
+            // p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+            param = param - step_size * u;
+            // p = p - lr * weight_decay * p
+            param = decay_factor * param;
 
-            delayed.exp_avg_sq.store(exp_avg_sqs + i, exp_avg_sq);
-            delayed.u.store(us + i, u);
+            store(params + i, param);
         }
     }
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
-        return sweep<S>(inputs.hypers, n, streams[EXP_AVG_SQ], streams[X], streams[U], streams[Y]);
+        return sweep<S>(inputs.hypers, n, streams[PARAM], streams[U]);
     }
 };
 

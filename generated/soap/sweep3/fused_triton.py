@@ -13,12 +13,10 @@ from optgen.runtime.fused_triton.device_functions import (
     PARAM_GROUP,
     STREAMS,
     at,
-    div,
-    sqrt,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(3)
+SCALARS = tl.constexpr(2)
 WORKSPACE = WorkspaceSpec(scalars=SCALARS.value)
 
 
@@ -26,35 +24,29 @@ WORKSPACE = WorkspaceSpec(scalars=SCALARS.value)
 def sweep3_scalars(table, hypers, scalars, num_tensors):
     """Store the hyperparameters of one tensor's group as its scalars."""
     entry = table + tl.program_id(0)
-    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 3
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 2
     scalars += tl.program_id(0) * SCALARS
-    beta2 = tl.load(hyper)
-    one_minus_beta2 = tl.load(hyper + 1)
-    eps = tl.load(hyper + 2)
+    step_size = tl.load(hyper)
+    decay_factor = tl.load(hyper + 1)
 
-    tl.store(scalars, beta2)
-    tl.store(scalars + 1, one_minus_beta2)
-    tl.store(scalars + 2, eps)
+    tl.store(scalars, step_size)
+    tl.store(scalars + 1, decay_factor)
 
 
 @triton.jit
-def sweep3_step_on_elements(exp_avg_sqs, xs, us, ys, lanes, mask, scalars, dtype: tl.constexpr):
+def sweep3_step_on_elements(params, us, lanes, mask, scalars, dtype: tl.constexpr):
     """Update the elements `lanes` of one tensor in place."""
-    exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)
-    x = tl.load(xs + lanes, mask).to(dtype)
+    param = tl.load(params + lanes, mask).to(dtype)
     u = tl.load(us + lanes, mask).to(dtype)
-    y = tl.load(ys + lanes, mask).to(dtype)
-    beta2 = tl.load(scalars)
-    one_minus_beta2 = tl.load(scalars + 1)
-    eps = tl.load(scalars + 2)
+    step_size = tl.load(scalars)
+    decay_factor = tl.load(scalars + 1)
 
-    # v = beta2 * v + (1 - beta2) * x**2
-    exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * x * x
-    # u = y / (sqrt(v) + eps)
-    u = div(y, sqrt(exp_avg_sq) + eps)
+    # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+    param = param - step_size * u
+    # p = p - lr * weight_decay * p
+    param = decay_factor * param
 
-    tl.store(exp_avg_sqs + lanes, exp_avg_sq.to(exp_avg_sqs.dtype.element_ty), mask)
-    tl.store(us + lanes, u.to(us.dtype.element_ty), mask)
+    tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -64,10 +56,8 @@ def sweep3_step(
     scalars,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    EXP_AVG_SQ_T: tl.constexpr,
-    X_T: tl.constexpr,
+    PARAM_T: tl.constexpr,
     U_T: tl.constexpr,
-    Y_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -78,16 +68,12 @@ def sweep3_step(
     scalars += tensor * SCALARS
     start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    exp_avg_sqs = tl.load(entry + STREAMS * num_tensors)
-    xs = tl.load(entry + (STREAMS + 1) * num_tensors)
-    us = tl.load(entry + (STREAMS + 2) * num_tensors)
-    ys = tl.load(entry + (STREAMS + 3) * num_tensors)
-    if (count == BLOCK) & ((exp_avg_sqs | xs | us | ys) & 15 == 0):
+    params = tl.load(entry + STREAMS * num_tensors)
+    us = tl.load(entry + (STREAMS + 1) * num_tensors)
+    if (count == BLOCK) & ((params | us) & 15 == 0):
         sweep3_step_on_elements(
-            at(exp_avg_sqs, start, EXP_AVG_SQ_T, VECTOR),
-            at(xs, start, X_T, VECTOR),
+            at(params, start, PARAM_T, VECTOR),
             at(us, start, U_T, VECTOR),
-            at(ys, start, Y_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -97,10 +83,8 @@ def sweep3_step(
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             sweep3_step_on_elements(
-                at(exp_avg_sqs, start, EXP_AVG_SQ_T, 1),
-                at(xs, start, X_T, 1),
+                at(params, start, PARAM_T, 1),
                 at(us, start, U_T, 1),
-                at(ys, start, Y_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

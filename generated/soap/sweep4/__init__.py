@@ -13,7 +13,7 @@ _update = Elementwise(
     Rule(
         name="sweep4",
         states=(),
-        hypers=("step_size", "decay_factor"),
+        hypers=("one_minus_decay",),
         step=None,
         tensor_hypers=(),
     ),
@@ -22,11 +22,10 @@ _update = Elementwise(
 
 
 def sweep4(
-    params: Sequence[Tensor],
-    us: Sequence[Tensor],
+    gram_lefts: Sequence[Tensor],
+    grad_row_grams: Sequence[Tensor],
     *,
-    step_size: float = 0.0,
-    decay_factor: float = 0.0,
+    one_minus_decay: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of SOAP, which outlined.py calls."""
-    _update(params, us, step_size=step_size, decay_factor=decay_factor)
+    _update(gram_lefts, grad_row_grams, one_minus_decay=one_minus_decay)

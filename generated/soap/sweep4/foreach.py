@@ -7,20 +7,16 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.parts import chunks
-from optgen.runtime.eager.rounding import scale_
 
 
 def update(
-    params: list[Tensor],
-    us: list[Tensor],
+    gram_lefts: list[Tensor],
+    grad_row_grams: list[Tensor],
     *,
-    step_size: float,
-    decay_factor: float,
+    one_minus_decay: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(params, us):
-        params, us = chunk
-        # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-        torch._foreach_add_(params, us, alpha=-step_size)
-        # p = p - lr * weight_decay * p
-        scale_(params, decay_factor)
+    for chunk in chunks(gram_lefts, grad_row_grams):
+        gram_lefts, grad_row_grams = chunk
+        # L = lerp(L, g @ transpose(g), 1 - decay)
+        torch._foreach_lerp_(gram_lefts, grad_row_grams, one_minus_decay)

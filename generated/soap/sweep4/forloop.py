@@ -9,15 +9,12 @@ from optgen.runtime.eager.parts import zip_slices
 
 
 def update(
-    params: list[Tensor],
-    us: list[Tensor],
+    gram_lefts: list[Tensor],
+    grad_row_grams: list[Tensor],
     *,
-    step_size: float,
-    decay_factor: float,
+    one_minus_decay: float,
 ) -> None:
     """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for param, u in zip_slices(params, us):
-        # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-        param.add_(u, alpha=-step_size)
-        # p = p - lr * weight_decay * p
-        param.mul_(decay_factor)
+    for gram_left, grad_row_gram in zip_slices(gram_lefts, grad_row_grams):
+        # L = lerp(L, g @ transpose(g), 1 - decay)
+        gram_left.lerp_(grad_row_gram, one_minus_decay)

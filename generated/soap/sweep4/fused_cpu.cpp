@@ -9,13 +9,13 @@ namespace {
 // Elementwise part of a step of SOAP, which outlined.py calls.
 struct Rule : RuleDefaults {
     // Tensors and scalar cells (step count, scalar states) in the table. The last name counts them.
-    enum { PARAM, U, STREAMS };
+    enum { GRAM_LEFT, GRAD_ROW_GRAM, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
     // Hyperparameters of a group.
     struct Hypers {
-        double step_size, decay_factor;
+        double one_minus_decay;
     };
 
     static bool applies(const Sizes&) { return true; }
@@ -32,28 +32,26 @@ struct Rule : RuleDefaults {
     // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
     template <class S>
-    NOINLINE static void sweep(const Hypers& hypers, i64 n, Stream<S> params, Stream<const S> us) {
+    NOINLINE static void sweep(
+        const Hypers& hypers, i64 n, Stream<S> gram_lefts, Stream<const S> grad_row_grams) {
         using C = ComputeType<S>;
-        const C step_size = C(hypers.step_size);
-        const C decay_factor = C(hypers.decay_factor);
+        const C one_minus_decay = C(hypers.one_minus_decay);
         const i64 ahead = prefetch_distance<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C param = load(params + i, ahead);
-            C u = load(us + i, ahead);
+            C gram_left = load(gram_lefts + i, ahead);
+            C grad_row_gram = load(grad_row_grams + i, ahead);
 
-            // p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-            param = param - step_size * u;
-            // p = p - lr * weight_decay * p
-            param = decay_factor * param;
+            // L = lerp(L, g @ transpose(g), 1 - decay)
+            gram_left = lerp(gram_left, grad_row_gram, one_minus_decay);
 
-            store(params + i, param);
+            store(gram_lefts + i, gram_left);
         }
     }
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
-        return sweep<S>(inputs.hypers, n, streams[PARAM], streams[U]);
+        return sweep<S>(inputs.hypers, n, streams[GRAM_LEFT], streams[GRAD_ROW_GRAM]);
     }
 };
 

@@ -13,10 +13,11 @@ from optgen.runtime.fused_triton.device_functions import (
     PARAM_GROUP,
     STREAMS,
     at,
+    lerp,
 )
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
-SCALARS = tl.constexpr(2)
+SCALARS = tl.constexpr(1)
 WORKSPACE = WorkspaceSpec(scalars=SCALARS.value)
 
 
@@ -24,29 +25,24 @@ WORKSPACE = WorkspaceSpec(scalars=SCALARS.value)
 def sweep4_scalars(table, hypers, scalars, num_tensors):
     """Store the hyperparameters of one tensor's group as its scalars."""
     entry = table + tl.program_id(0)
-    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 2
+    hyper = hypers + tl.load(entry + PARAM_GROUP * num_tensors) * 1
     scalars += tl.program_id(0) * SCALARS
-    step_size = tl.load(hyper)
-    decay_factor = tl.load(hyper + 1)
+    one_minus_decay = tl.load(hyper)
 
-    tl.store(scalars, step_size)
-    tl.store(scalars + 1, decay_factor)
+    tl.store(scalars, one_minus_decay)
 
 
 @triton.jit
-def sweep4_step_on_elements(params, us, lanes, mask, scalars, dtype: tl.constexpr):
+def sweep4_step_on_elements(gram_lefts, grad_row_grams, lanes, mask, scalars, dtype: tl.constexpr):
     """Update the elements `lanes` of one tensor in place."""
-    param = tl.load(params + lanes, mask).to(dtype)
-    u = tl.load(us + lanes, mask).to(dtype)
-    step_size = tl.load(scalars)
-    decay_factor = tl.load(scalars + 1)
+    gram_left = tl.load(gram_lefts + lanes, mask).to(dtype)
+    grad_row_gram = tl.load(grad_row_grams + lanes, mask).to(dtype)
+    one_minus_decay = tl.load(scalars)
 
-    # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
-    param = param - step_size * u
-    # p = p - lr * weight_decay * p
-    param = decay_factor * param
+    # L = lerp(L, g @ transpose(g), 1 - decay)
+    gram_left = lerp(gram_left, grad_row_gram, one_minus_decay)
 
-    tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
+    tl.store(gram_lefts + lanes, gram_left.to(gram_lefts.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -56,8 +52,8 @@ def sweep4_step(
     scalars,
     num_tensors,
     COMPUTE_T: tl.constexpr,
-    PARAM_T: tl.constexpr,
-    U_T: tl.constexpr,
+    GRAM_LEFT_T: tl.constexpr,
+    GRAD_ROW_GRAM_T: tl.constexpr,
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TAIL: tl.constexpr,
@@ -68,12 +64,12 @@ def sweep4_step(
     scalars += tensor * SCALARS
     start = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)) * BLOCK
     count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
-    params = tl.load(entry + STREAMS * num_tensors)
-    us = tl.load(entry + (STREAMS + 1) * num_tensors)
-    if (count == BLOCK) & ((params | us) & 15 == 0):
+    gram_lefts = tl.load(entry + STREAMS * num_tensors)
+    grad_row_grams = tl.load(entry + (STREAMS + 1) * num_tensors)
+    if (count == BLOCK) & ((gram_lefts | grad_row_grams) & 15 == 0):
         sweep4_step_on_elements(
-            at(params, start, PARAM_T, VECTOR),
-            at(us, start, U_T, VECTOR),
+            at(gram_lefts, start, GRAM_LEFT_T, VECTOR),
+            at(grad_row_grams, start, GRAD_ROW_GRAM_T, VECTOR),
             tl.arange(0, BLOCK),
             None,
             scalars,
@@ -83,8 +79,8 @@ def sweep4_step(
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
             sweep4_step_on_elements(
-                at(params, start, PARAM_T, 1),
-                at(us, start, U_T, 1),
+                at(gram_lefts, start, GRAM_LEFT_T, 1),
+                at(grad_row_grams, start, GRAD_ROW_GRAM_T, 1),
                 lanes,
                 lanes < count,
                 scalars,

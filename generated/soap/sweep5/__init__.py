@@ -7,25 +7,26 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from optgen.runtime.elementwise import Elementwise
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import Rule, State
 
 _update = Elementwise(
     Rule(
         name="sweep5",
-        states=(),
-        hypers=("one_minus_decay",),
+        states=(State("basis_left_col_sum", shape="col"),),
+        hypers=(),
         step=None,
         tensor_hypers=(),
+        elementwise=False,
+        by_matrix=True,
     ),
     lowerings=__name__,
 )
 
 
 def sweep5(
-    gram_lefts: Sequence[Tensor],
-    grad_row_grams: Sequence[Tensor],
-    *,
-    one_minus_decay: float = 0.0,
+    basis_lefts: Sequence[Tensor],
+    X_s: Sequence[Tensor],
+    basis_left_col_sums: Sequence[Tensor],
 ) -> None:
     r"""Elementwise part of a step of SOAP, which outlined.py calls."""
-    _update(gram_lefts, grad_row_grams, one_minus_decay=one_minus_decay)
+    _update(basis_lefts, X_s, basis_left_col_sums)

@@ -6,17 +6,28 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.parts import chunks
+from optgen.runtime.eager.parts import list_blocks, sublists
+from optgen.runtime.eager.reductions import col_sum, write, zero_col_sum
 
 
 def update(
-    gram_lefts: list[Tensor],
-    grad_row_grams: list[Tensor],
-    *,
-    one_minus_decay: float,
+    basis_lefts: list[Tensor],
+    X_s: list[Tensor],
+    basis_left_col_sums: list[Tensor],
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for chunk in chunks(gram_lefts, grad_row_grams):
-        gram_lefts, grad_row_grams = chunk
-        # L = lerp(L, g @ transpose(g), 1 - decay)
-        torch._foreach_lerp_(gram_lefts, grad_row_grams, one_minus_decay)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for sublist in sublists(basis_lefts, X_s, basis_left_col_sums):
+        basis_lefts, X_s, basis_left_col_sums = sublist
+        basis_left_col_sum = torch.stack(basis_left_col_sums)
+        basis_left_col_sum_2 = zero_col_sum(basis_lefts[0], len(basis_lefts))
+        for basis_left_blocks, X__blocks, basis_left_col_sum_2_blocks in list_blocks(
+            basis_lefts, X_s, basis_left_col_sum_2.unbind()
+        ):
+            # S = descending(transpose(col_sum(U * X)))
+            operands = torch._foreach_mul(basis_left_blocks, X__blocks)
+            torch._foreach_add_(
+                basis_left_col_sum_2_blocks, [col_sum(operand) for operand in operands]
+            )
+        # S = descending(transpose(col_sum(U * X)))
+        basis_left_col_sum = basis_left_col_sum_2
+        write(basis_left_col_sums, basis_left_col_sum)

@@ -5,16 +5,25 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.parts import zip_slices
+from optgen.runtime.eager.parts import blocks
+from optgen.runtime.eager.reductions import col_sum, zero_col_sum
 
 
 def update(
-    gram_lefts: list[Tensor],
-    grad_row_grams: list[Tensor],
-    *,
-    one_minus_decay: float,
+    basis_lefts: list[Tensor],
+    X_s: list[Tensor],
+    basis_left_col_sums: list[Tensor],
 ) -> None:
-    """Update a bucket in place. Its tensors share the results of the scalar program."""
-    for gram_left, grad_row_gram in zip_slices(gram_lefts, grad_row_grams):
-        # L = lerp(L, g @ transpose(g), 1 - decay)
-        gram_left.lerp_(grad_row_gram, one_minus_decay)
+    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
+    for index in range(len(basis_lefts)):
+        basis_left_col_sum = basis_left_col_sums[index]
+        basis_left_col_sum_2 = zero_col_sum(basis_lefts[index])
+        for basis_left_block, X__block, basis_left_col_sum_2_block in blocks(
+            basis_lefts[index], X_s[index], basis_left_col_sum_2
+        ):
+            # S = descending(transpose(col_sum(U * X)))
+            operand = basis_left_block.mul(X__block)
+            basis_left_col_sum_2_block.add_(col_sum(operand))
+        # S = descending(transpose(col_sum(U * X)))
+        basis_left_col_sum = basis_left_col_sum_2
+        basis_left_col_sums[index].copy_(basis_left_col_sum)

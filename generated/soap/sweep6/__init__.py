@@ -12,21 +12,48 @@ from optgen.runtime.rule import Rule, State
 _update = Elementwise(
     Rule(
         name="sweep6",
-        states=(State("basis_left_col_sum", shape="col"),),
-        hypers=(),
+        states=(State("exp_avg_sq"), State("param")),
+        hypers=(
+            "beta1",
+            "one_minus_beta1",
+            "beta2",
+            "one_minus_beta2",
+            "step_size",
+            "eps",
+            "decay_factor",
+        ),
         step=None,
         tensor_hypers=(),
-        elementwise=False,
-        by_matrix=True,
     ),
     lowerings=__name__,
 )
 
 
 def sweep6(
-    basis_lefts: Sequence[Tensor],
-    X_s: Sequence[Tensor],
-    basis_left_col_sums: Sequence[Tensor],
+    exp_avgs: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    exp_avg_sqs: Sequence[Tensor],
+    params: Sequence[Tensor],
+    *,
+    beta1: float = 0.0,
+    one_minus_beta1: float = 0.0,
+    beta2: float = 0.0,
+    one_minus_beta2: float = 0.0,
+    step_size: float = 0.0,
+    eps: float = 0.0,
+    decay_factor: float = 0.0,
 ) -> None:
     r"""Elementwise part of a step of SOAP, which outlined.py calls."""
-    _update(basis_lefts, X_s, basis_left_col_sums)
+    _update(
+        exp_avgs,
+        grads,
+        exp_avg_sqs,
+        params,
+        beta1=beta1,
+        one_minus_beta1=one_minus_beta1,
+        beta2=beta2,
+        one_minus_beta2=one_minus_beta2,
+        step_size=step_size,
+        eps=eps,
+        decay_factor=decay_factor,
+    )

@@ -6,28 +6,38 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.parts import list_blocks, sublists
-from optgen.runtime.eager.reductions import col_sum, write, zero_col_sum
+from optgen.runtime.eager.parts import chunks
+from optgen.runtime.eager.rounding import scale_
 
 
 def update(
-    basis_lefts: list[Tensor],
-    X_s: list[Tensor],
-    basis_left_col_sums: list[Tensor],
+    exp_avgs: list[Tensor],
+    grads: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    params: list[Tensor],
+    *,
+    beta1: float,
+    one_minus_beta1: float,
+    beta2: float,
+    one_minus_beta2: float,
+    step_size: float,
+    eps: float,
+    decay_factor: float,
 ) -> None:
-    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
-    for sublist in sublists(basis_lefts, X_s, basis_left_col_sums):
-        basis_lefts, X_s, basis_left_col_sums = sublist
-        basis_left_col_sum = torch.stack(basis_left_col_sums)
-        basis_left_col_sum_2 = zero_col_sum(basis_lefts[0], len(basis_lefts))
-        for basis_left_blocks, X__blocks, basis_left_col_sum_2_blocks in list_blocks(
-            basis_lefts, X_s, basis_left_col_sum_2.unbind()
-        ):
-            # S = descending(transpose(col_sum(U * X)))
-            operands = torch._foreach_mul(basis_left_blocks, X__blocks)
-            torch._foreach_add_(
-                basis_left_col_sum_2_blocks, [col_sum(operand) for operand in operands]
-            )
-        # S = descending(transpose(col_sum(U * X)))
-        basis_left_col_sum = basis_left_col_sum_2
-        write(basis_left_col_sums, basis_left_col_sum)
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
+    for chunk in chunks(exp_avgs, grads, exp_avg_sqs, params):
+        exp_avgs, grads, exp_avg_sqs, params = chunk
+        # x = g
+        # m = beta1 * m + (1 - beta1) * x
+        scale_(exp_avgs, beta1)
+        torch._foreach_add_(exp_avgs, grads, alpha=one_minus_beta1)
+        # v = beta2 * v + (1 - beta2) * x**2
+        scale_(exp_avg_sqs, beta2)
+        torch._foreach_addcmul_(exp_avg_sqs, grads, grads, one_minus_beta2)
+        # u = m / (sqrt(v) + eps)
+        # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+        denoms = torch._foreach_sqrt(exp_avg_sqs)
+        torch._foreach_add_(denoms, eps)
+        torch._foreach_addcdiv_(params, exp_avgs, denoms, -step_size)
+        # p = p - lr * weight_decay * p
+        scale_(params, decay_factor)

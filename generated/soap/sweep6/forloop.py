@@ -5,25 +5,33 @@
 
 from torch import Tensor
 
-from optgen.runtime.eager.parts import blocks
-from optgen.runtime.eager.reductions import col_sum, zero_col_sum
+from optgen.runtime.eager.parts import zip_slices
 
 
 def update(
-    basis_lefts: list[Tensor],
-    X_s: list[Tensor],
-    basis_left_col_sums: list[Tensor],
+    exp_avgs: list[Tensor],
+    grads: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    params: list[Tensor],
+    *,
+    beta1: float,
+    one_minus_beta1: float,
+    beta2: float,
+    one_minus_beta2: float,
+    step_size: float,
+    eps: float,
+    decay_factor: float,
 ) -> None:
-    """Update a bucket in place. Its tensors share a shape and the results of the scalar program."""
-    for index in range(len(basis_lefts)):
-        basis_left_col_sum = basis_left_col_sums[index]
-        basis_left_col_sum_2 = zero_col_sum(basis_lefts[index])
-        for basis_left_block, X__block, basis_left_col_sum_2_block in blocks(
-            basis_lefts[index], X_s[index], basis_left_col_sum_2
-        ):
-            # S = descending(transpose(col_sum(U * X)))
-            operand = basis_left_block.mul(X__block)
-            basis_left_col_sum_2_block.add_(col_sum(operand))
-        # S = descending(transpose(col_sum(U * X)))
-        basis_left_col_sum = basis_left_col_sum_2
-        basis_left_col_sums[index].copy_(basis_left_col_sum)
+    """Update a bucket in place. Its tensors share the results of the scalar program."""
+    for exp_avg, grad, exp_avg_sq, param in zip_slices(exp_avgs, grads, exp_avg_sqs, params):
+        # x = g
+        # m = beta1 * m + (1 - beta1) * x
+        exp_avg.mul_(beta1).add_(grad, alpha=one_minus_beta1)
+        # v = beta2 * v + (1 - beta2) * x**2
+        exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=one_minus_beta2)
+        # u = m / (sqrt(v) + eps)
+        # p = p - lr * sqrt(1 - beta2**k) / (1 - beta1**k) * u
+        denom = exp_avg_sq.sqrt().add_(eps)
+        param.addcdiv_(exp_avg, denom, value=-step_size)
+        # p = p - lr * weight_decay * p
+        param.mul_(decay_factor)
