@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from ctypes import c_int, c_void_p
 from functools import cache
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
@@ -301,13 +302,17 @@ def _of_count(count: int) -> Threads:
 def _functions() -> tuple[c_void_p, ...]:
     """Return the functions of torch's libgomp; another copy of libgomp would have another pool.
 
-    Return an empty tuple if this torch has no libgomp.
+    Names are looked up where torch's own calls find them: first among the libraries that are open
+    to the whole process, then among those of torch. torch's wheel for ARM opens libgomp to torch
+    alone. Return an empty tuple if this torch has no libgomp.
     """
-    process = ctypes.CDLL(None)
-    if not all(hasattr(process, symbol) for symbol in _SYMBOLS.values()):
-        return ()
-    functions = (getattr(process, symbol) for symbol in _SYMBOLS.values())
-    return tuple(ctypes.cast(function, c_void_p) for function in functions)
+    torchs = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    libraries = [None, str(torchs)] if torchs.exists() else [None]
+    for names in map(ctypes.CDLL, libraries):
+        if all(hasattr(names, symbol) for symbol in _SYMBOLS.values()):
+            functions = (getattr(names, symbol) for symbol in _SYMBOLS.values())
+            return tuple(ctypes.cast(function, c_void_p) for function in functions)
+    return ()
 
 
 if hasattr(os, "register_at_fork"):

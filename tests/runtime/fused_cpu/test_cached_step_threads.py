@@ -1,5 +1,6 @@
 """Test fused C++ steps while other threads replace tensors, or another process compiles."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -93,7 +94,7 @@ assert torch._C._storage_Use_Count(storage._cdata) == owner_count - 1
 WAITING_COMPILER = """#!/bin/sh
 touch {folder}/started.$$
 for try in $(seq 100); do
-    [ $(ls {folder} | grep -c started) -ge 2 ] && exec g++ "$@"
+    [ $(ls {folder} | grep -c started) -ge 2 ] && exec {compiler} "$@"
     sleep 0.1
 done
 exit 1
@@ -104,7 +105,8 @@ def test_the_kernel_and_the_reader_are_built_at_the_same_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiler = tmp_path / "waiting"
-    compiler.write_text(WAITING_COMPILER.format(folder=tmp_path))
+    real = os.environ.get("CXX", "g++")
+    compiler.write_text(WAITING_COMPILER.format(folder=tmp_path, compiler=real))
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path / "cache"))
