@@ -140,7 +140,8 @@ def test_a_cached_step_keeps_no_state_alive() -> None:
     steps(optimizer, params, 3)
     reference = weakref.ref(optimizer.state[params[0]]["exp_avg"])
     expected = optimizer._context.cached_step._codes
-    assert reference() is not None and id(reference()) in expected.addresses
+    assert reference() is not None
+    assert id(reference()) in expected.addresses
     address = id(reference())
     optimizer.state.clear()
     gc.collect()
