@@ -134,13 +134,15 @@ class FusedCpuBackend:
 
         Return None if the next step must gather its tensors.
         """
-        if any(batch.view_copies or batch.has_codes for batch in batches) or has_pieces(optimizer):
+        if any(batch.view_copies for batch in batches) or has_pieces(optimizer):
             return None
         kernel, group_ids = _unsharded_kernel(optimizer), updated_group_ids(optimizer, batches)
         if kernel.suspends and single_chunk(kernel, batches).needs_copies:
             return None
         if not any(batch.dispatch_key.sparse_grad for batch in batches):
-            return CachedDenseStep.of(kernel, optimizer, group_ids)
+            cached = CachedDenseStep.of(kernel, optimizer, group_ids)
+            has_codes = any(batch.has_codes for batch in batches)
+            return None if cached and has_codes and not cached.expect_codes(optimizer) else cached
         rows_function = sparse_gradients.kernel_function(kernel)
         groups = optimizer.param_groups
         all_sparse = all(batch.dispatch_key.sparse_grad for batch in batches)

@@ -12,10 +12,12 @@ from itertools import accumulate, pairwise
 from operator import attrgetter, is_
 from threading import Lock
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor
 
+from optgen.contract.quantization import CODE_MAPS
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.step_context import OptimizerWithContext, current_forced_lowering
 from optgen.runtime.fused_cpu.kernel import (
@@ -27,9 +29,10 @@ from optgen.runtime.fused_cpu.kernel import (
 from optgen.runtime.reader.step_reader import StepReader, can_read, first_dtensor, specs_of
 from optgen.runtime.reader.streams import shifted_to_stream
 from optgen.runtime.reader.tensor_reader import Answer, Reader, reader
-from optgen.runtime.rule import Group, OptimizerLike
+from optgen.runtime.rule import Group, OptimizerLike, State
 from optgen.runtime.state.create import CreatedState
 from optgen.runtime.tensors.layout import fits_storage
+from optgen.runtime.tensors.quantized import QuantizedTensor, is_quantized
 from optgen.runtime.toolchain.dtype_variants import DTYPE_CODES
 from optgen.runtime.torch_private import is_inference, thread_pool
 
@@ -116,6 +119,16 @@ class CachedDenseStep(CachedKernelStep):
         if dtensor is not None:
             cached._expect_specs(specs_of(optimizer, kernel.keys))
         return cached
+
+    def expect_codes(self, optimizer: OptimizerLike) -> bool:
+        """Have the reader accept the quantized states that the optimizer has now, and no others.
+
+        Return False if the reader cannot accept one of them.
+        """
+        self._codes = ExpectedCodes(self._kernel, optimizer)
+        self._step.request.expected_codes = self._codes.addresses.buffer_info()[0]
+        self._step.request.code_formats = self._codes.formats.buffer_info()[0]
+        return self._codes.are_complete
 
     def _expect_specs(self, specs: list[list[Any]]) -> None:
         """Have the reader accept tensors with these sharding specs only, stream by stream.
@@ -252,6 +265,58 @@ class CachedCall:
             self._table.hypers[0] = self._kernel.pack_hypers(hypers)
             self._table.set_hypers()
             self._last_hypers = hypers
+
+
+class ExpectedCodes:
+    """The quantized states of a step, which the C++ reader knows by their addresses.
+
+    A state that is freed is expected no longer, because a new tensor could have its address.
+
+    Attributes:
+        addresses: The Python object of each state, by stream and parameter; 0 if it has no codes.
+        formats: The elements of a block and the bits of a code, by stream.
+        are_complete: Whether every quantized state is one that the reader can accept.
+    """
+
+    def __init__(self, kernel: KernelSignature, optimizer: OptimizerLike) -> None:
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        self.addresses = array("q", bytes(8 * len(kernel.keys) * len(params)))
+        self.formats = array("q", bytes(16 * kernel.stream_count))
+        self.are_complete = True
+        self._references = list[ref[QuantizedTensor]]()
+        for stream, state in enumerate(kernel.shaped_states, 2):
+            if not state.is_quantized:
+                continue
+            self.formats[2 * stream : 2 * stream + 2] = array(
+                "q", [state.block, CODE_MAPS[state.map].bits]
+            )
+            for place, param in enumerate(params, stream * len(params)):
+                tensor = optimizer.state.get(param, {}).get(state.key)
+                if _can_be_read(tensor, state):
+                    self._expect(tensor, place)
+                else:
+                    self.are_complete &= not is_quantized(tensor)
+
+    def _expect(self, tensor: QuantizedTensor, place: int) -> None:
+        addresses = self.addresses
+        addresses[place] = id(tensor)
+
+        def forget(_: ref[QuantizedTensor]) -> None:
+            addresses[place] = 0
+
+        self._references.append(ref(tensor, forget))
+
+
+def _can_be_read(tensor: Any, state: State) -> bool:
+    """Tell whether a tensor has the codes that a state declares, in an order that torch can tell.
+
+    Codes that share bytes have no strides in torch, so they must lie row by row.
+    """
+    return (
+        type(tensor) is QuantizedTensor
+        and (tensor.block, tensor.map) == (state.block, state.map)
+        and (CODE_MAPS[tensor.map].bits == 8 or tensor.is_contiguous())
+    )
 
 
 class GroupCells:

@@ -69,6 +69,19 @@ Object type_of(Object object) { return at<Object>(object, sizeof(i64)); }
 
 constexpr u64 DTYPE_MASK = 0xffff; // of the traits
 
+constexpr int INT8 = 1; // torch's number of the dtype of a quantized state
+
+// Format of a quantized state: how many elements share a scale, and the bits of a code. The scales
+// are float32 numbers behind the codes, at a multiple of 64 bytes.
+struct CodeFormat {
+    i64 block, bits;
+
+    i64 bytes(i64 elements) const {
+        const i64 code_bytes = (elements * bits + 7) / 8;
+        return (code_bytes + 63) / 64 * 64 + (elements + block - 1) / block * i64(sizeof(float));
+    }
+};
+
 // Returns the bytes of one element, by torch's number of its dtype (7: float64, 6: float32, else 16
 // bits); 0 for an absent stream.
 inline i64 itemsize(u64 dtype) { return dtype == 7 ? 8 : dtype == 6 ? 4 : dtype ? 2 : 0; }
@@ -84,9 +97,13 @@ bool read_shape(const Layout& layout, const char* implementation, Tensor& tensor
     return tensor.contiguous || !layout.strides(tensor.handle, &tensor.strides);
 }
 
+// More elements than any memory has, and few enough that their bytes can be computed.
+constexpr i64 TOO_MANY_ELEMENTS = i64(1) << 56;
+
 // Reads the address. Returns false if torch refuses it, or if the storage has no room for as many
-// elements from there on: somebody has shrunk the storage.
-bool read_address(const Layout& layout, const char* implementation, Tensor& tensor) {
+// elements from there on: somebody has shrunk the storage. `codes` is null if the tensor has none.
+bool read_address(
+    const Layout& layout, const char* implementation, Tensor& tensor, const CodeFormat* codes) {
     if (layout.address(tensor.handle, &tensor.address)) return false;
     if (!tensor.elements) return true;
     const char* const storage = at<const char*>(implementation, layout.storage);
@@ -94,12 +111,15 @@ bool read_address(const Layout& layout, const char* implementation, Tensor& tens
     const char* const begin = at<const char*>(storage, layout.storage_begin);
     const i64 offset = static_cast<char*>(tensor.address) - begin;
     const i64 room = at<i64>(storage, layout.storage_bytes) - offset;
-    return offset >= 0 && tensor.elements <= room
-        && tensor.elements * itemsize(u64(tensor.dtype)) <= room;
+    if (offset < 0 || tensor.elements >= TOO_MANY_ELEMENTS) return false;
+    return room >= (codes ? codes->bytes(tensor.elements)
+                          : tensor.elements * itemsize(u64(tensor.dtype)));
 }
 
 // Reads a tensor of one of these dtypes; returns false for any other tensor.
-bool read(const Layout& layout, const void* handle, Tensor& tensor, u64 dtypes) {
+bool read(
+    const Layout& layout, const void* handle, Tensor& tensor, u64 dtypes,
+    const CodeFormat* codes = nullptr) {
     const char* const implementation = at<const char*>(handle, 0);
     if (at<u64>(implementation, layout.dispatch_keys) != layout.plain_keys) return false;
     const u64 traits = at<u64>(implementation, layout.traits);
@@ -109,7 +129,7 @@ bool read(const Layout& layout, const void* handle, Tensor& tensor, u64 dtypes) 
     tensor.contiguous = (traits & layout.contiguity_mask) == layout.contiguous_bits;
     tensor.elements = at<i64>(implementation, layout.element_count);
     return read_shape(layout, implementation, tensor)
-        && read_address(layout, implementation, tensor);
+        && read_address(layout, implementation, tensor, codes);
 }
 
 bool read(const Layout& layout, const void* handle, Tensor& tensor) {

@@ -96,6 +96,9 @@ struct Reader : Streams {
     // Tells whether a state has the shape that its stream's axes ask for, with matching strides.
     bool fits_parameter(i64 stream, i64 t, const Tensor& state, const Tensor& param) const {
         if (stream >= request.stream_count) return state.elements == 1;
+        // Codes that share bytes have no strides in torch. Python has checked their order.
+        if (state.dtype == INT8 && request.code_formats[stream].bits < 8)
+            return param.contiguous && same_sizes(state, param);
         const unsigned char axes = request.axes[stream];
         if (axes == LIKE) return same_strides(state, param);
         const i64 reduced_axis = axes == ROW ? 1 : 2; // from the end
@@ -120,6 +123,7 @@ struct Reader : Streams {
         i64 tensor[MAX_STREAMS * BLOCK];
         i64 stream[MAX_STREAMS * BLOCK];
         Object object[MAX_STREAMS * BLOCK];
+        const CodeFormat* codes[MAX_STREAMS * BLOCK]; // null for a state that is not quantized
     };
 
     // Adds the objects of a parameter's needed states to `found`; does not read them yet.
@@ -139,7 +143,9 @@ struct Reader : Streams {
 
     bool read_found_states(FoundStates& found) const {
         for (i64 i = 0; i < found.count; ++i) {
-            found.object[i] = local_tensor(found.object[i], found.stream[i], found.tensor[i]);
+            found.codes[i] = codes_of(found.object[i], found.stream[i], found.tensor[i]);
+            if (!found.codes[i])
+                found.object[i] = local_tensor(found.object[i], found.stream[i], found.tensor[i]);
             if (!found.object[i]) return false;
             prefetch_implementation(found.object[i] + layout.implementation);
         }
@@ -150,10 +156,11 @@ struct Reader : Streams {
             const i64 t = found.tensor[i], stream = found.stream[i];
             if (t != last_read && !read(layout, request.handles[last_read = t], param))
                 return false;
-            const u64 dtypes =
-                stream < request.stream_count ? layout.stream_dtypes : layout.scalar_dtypes;
+            const CodeFormat* const codes = found.codes[i];
+            const u64 dtypes = codes ? 1 << INT8
+                : stream < request.stream_count ? layout.stream_dtypes : layout.scalar_dtypes;
             const Object handle = found.object[i] + layout.implementation;
-            if (!read(layout, handle, tensor, dtypes)) return false;
+            if (!read(layout, handle, tensor, dtypes, codes)) return false;
             if (!fits_parameter(stream, t, tensor, param)) return false;
             put(stream, t, tensor);
             if (stream >= request.stream_count && !request.planned) prefetch(tensor.address);

@@ -60,6 +60,8 @@ class Request(ctypes.Structure):
         ("zeroes_gradients", c_int64),
         ("tensor_count", c_int64),
         ("expected_specs", c_void_p),
+        ("expected_codes", c_void_p),
+        ("code_formats", c_void_p),
         ("group_cells", c_uint64),
         ("params", c_void_p),
         ("handles", c_void_p),

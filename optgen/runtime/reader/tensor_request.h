@@ -43,6 +43,9 @@ struct Request {
     i64 tensor_count;
     const Object* expected_specs; // [stream][tensor]: sharding spec, or null; the whole list is
                           // null if no tensor is sharded
+    const Object* expected_codes; // [stream][tensor]: quantized state, or null. Python has checked
+                          // its format. The whole list is null if no state is quantized
+    const CodeFormat* code_formats; // [stream]; null if no state is quantized
     u64 group_cells;      // dtype codes, as in `dtypes`, of the cells that hold states of groups:
                           // they follow the scalar cells, and have their addresses already
     Object* params;       // [tensor]: parameters of the last step, without repeats; for a function,
@@ -120,6 +123,13 @@ struct Streams {
     bool is_tensor(Object object) const {
         const Object type = type_of(object);
         return type == layout.tensor_type || type == layout.parameter_type;
+    }
+
+    // Returns the format of a quantized state; null if the object is not the expected one.
+    const CodeFormat* codes_of(Object object, i64 stream, i64 t) const {
+        if (!request.expected_codes || stream >= request.stream_count) return nullptr;
+        const bool is_expected = object == request.expected_codes[stream * request.tensor_count + t];
+        return is_expected ? request.code_formats + stream : nullptr;
     }
 
     // Returns a plain tensor itself, and the local shard of a DTensor. Returns null if the tensor's

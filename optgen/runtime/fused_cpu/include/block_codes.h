@@ -2,7 +2,7 @@
 // elements. The scales stand behind the codes, at a multiple of 64 bytes. A code stands for a share:
 // an element divided by its block's scale. The format is that of runtime/tensors/quantized.py, to
 // the bit.
-#include "optgen/runtime/fused_cpu/include/dtypes.h"
+#include "optgen/runtime/fused_cpu/include/simd.h"
 
 namespace optgen {
 
@@ -114,12 +114,43 @@ INLINE void decode_block(
     for (i64 i = 0; i < n; ++i) to[i] = C(decoded_share<MAP>(codes[i]) * scale);
 }
 
-template <class C>
-INLINE void decode_pairs(const signed char* pairs, float scale, i64 n, C* __restrict to) {
+// Decodes pairs by a table, if its 16 numbers fill one vector. Returns how many codes it decoded.
+template <CodeMap MAP, class C>
+INLINE i64 decode_by_table(const signed char*, float, i64, C*) { return 0; }
+#if VECTOR_BYTES == 64 && !defined(__clang__)
+template <CodeMap MAP>
+INLINE i64 decode_by_table(const signed char* pairs, float scale, i64 n, float* __restrict to) {
+    typedef unsigned char Pairs __attribute__((vector_size(VECTOR_LANES)));
+    float numbers[VECTOR_LANES];
+    for (int code = 0; code < VECTOR_LANES; ++code) numbers[code] = decoded_share<MAP>(code) * scale;
+    Vector table;
+    __builtin_memcpy(&table, numbers, sizeof table);
+    const i64 count = n / (2 * VECTOR_LANES) * (2 * VECTOR_LANES);
+    for (i64 i = 0; i < count; i += 2 * VECTOR_LANES) {
+        Pairs bytes;
+        __builtin_memcpy(&bytes, pairs + i / 2, sizeof bytes);
+        VectorMask codes;
+        // g++ would convert one byte at a time.
+        __asm__("vpmovzxbd %1, %0" : "=v"(codes) : "v"(bytes));
+        // An index counts modulo 16.
+        const Vector first = __builtin_shuffle(table, codes >> 4);
+        const Vector second = __builtin_shuffle(table, codes);
+        const Vector lower = shuffled<&LaneOrders::lower>(first, second);
+        const Vector upper = shuffled<&LaneOrders::upper>(first, second);
+        __builtin_memcpy(to + i, &lower, sizeof lower);
+        __builtin_memcpy(to + i + VECTOR_LANES, &upper, sizeof upper);
+    }
+    return count;
+}
+#endif
+
+template <CodeMap MAP, class C>
+INLINE void decode_pairs(const signed char* pairs, float scale, i64 n, C* to) {
+    const i64 decoded = decode_by_table<MAP>(pairs, scale, n, to);
+    if (decoded == n) return;
     signed char codes[MAX_BLOCK];
-    unpack(pairs, n, codes);
-    if (scale < 0) decode_block<UNSIGNED4>(codes, -scale, n, to);
-    else decode_block<DYNAMIC4>(codes, scale, n, to);
+    unpack(pairs + decoded / 2, n - decoded, codes);
+    decode_block<MAP>(codes, scale, n - decoded, to + decoded);
 }
 
 template <CodeMap MAP, class C>
@@ -179,8 +210,10 @@ NOINLINE void read_codes(const void* stream, i64 elements, i64 block, i64 first,
     const float* scale = scale_at<MAP>(codes, elements, first, block);
     for (i64 i = 0; i < n; i += block, ++scale) {
         const signed char* const at = codes + code_bytes(MAP, first + i);
-        if constexpr (MAP == DYNAMIC4) decode_pairs(at, *scale, min(n - i, block), to + i);
-        else decode_block<MAP>(at, *scale, min(n - i, block), to + i);
+        const i64 count = min(n - i, block);
+        if constexpr (MAP != DYNAMIC4) decode_block<MAP>(at, *scale, count, to + i);
+        else if (*scale < 0) decode_pairs<UNSIGNED4>(at, -*scale, count, to + i);
+        else decode_pairs<DYNAMIC4>(at, *scale, count, to + i);
     }
 }
 

@@ -43,9 +43,9 @@
 //
 // Headers, in the order in which they include one another
 //   dtypes.h               storage dtypes, and their conversion
-//   block_codes.h          streams of codes, and scales of blocks
 //   elementwise_ops.h      builtins of the language, for one number
 //   simd.h                 VectorPair: float32 lanes, with the same builtins
+//   block_codes.h          streams of codes, and scales of blocks
 //   loads_and_stores.h     between memory and registers: 16 bits, several dtypes, prefetching
 //   storage_rounding.h     rounding to the dtype that a parameter is stored in
 //   random_numbers.h       random numbers from counters
