@@ -28,6 +28,7 @@ from examples.track3.step_options import (
     look_ahead_40,
     shares,
     shares_and_pull,
+    spectral_power,
     trust,
 )
 from optgen import compose, load, modifiers
@@ -84,6 +85,24 @@ def trustlight() -> Result:
     log = "20260506_trustlight/fake_log_from_seed0.txt"
     others = other_groups(schedule)
     return Result(16, "Contra-Muon, gated SOAP", log, 3175, factory, matrices, others)
+
+
+def contra_aurora() -> Result:
+    """Return result 17: Contra-Muon of an orthogonal matrix whose lines have equal norms."""
+    factory = partial(compose, spec_path("contra_aurora"), modifiers.update_floor(0.35))
+    log = "20260505_aurora/298f02bc-dbb4-4661-9ad8-f6429d532873.txt"
+    schedule = cooldown(3200, 0.7)
+    matrices = matrix_groups(0.0375, schedule)
+    return Result(17, "Contra-Muon, Aurora", log, 3175, factory, matrices, other_groups(schedule))
+
+
+def dynmuon() -> Result:
+    """Return result 28: Muon with a power of the momentum's singular values."""
+    schedule = cooldown(3200, 0.7)
+    matrices = {"": Group(0.02, schedule, {"weight_decay": 0.025}, spectral_power)}
+    log = "20260519_dynmuon/50172610-d038-4f90-9a12-b9a0853f035d.txt"
+    factory = partial(load, spec_path("dynmuon"))
+    return Result(28, "DynMuon", log, 3175, factory, matrices, other_groups(schedule))
 
 
 def kl_soap_powers() -> Result:
@@ -227,6 +246,7 @@ RESULTS: dict[str, Result] = {
         "mlp.",
     ),
     "trustlight": trustlight(),
+    "contra_aurora": contra_aurora(),
     "kl_soap_h": sphere_result(
         number=19,
         title="KL-SOAP-H",
@@ -265,6 +285,7 @@ RESULTS: dict[str, Result] = {
     "contra_split": contra_split(),
     "kl_soap_powers": kl_soap_powers(),
     "soap_h": soap_h(),
+    "dynmuon": dynmuon(),
     "radial_brake": soft_muon_result(
         number=29,
         title="Soft-Muon, radial brake",

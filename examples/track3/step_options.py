@@ -21,6 +21,12 @@ def trust(step: float) -> Options:
     return {"trust": (lower, 0.85) if step < 1625 else (0.0, 1.0)}
 
 
+def spectral_power(step: float) -> Options:
+    """Return result 28's power of singular values, which falls from 1/4 to -1/4 around step 128."""
+    progress = (step / 3200 - 0.04) / 0.04
+    return {"spectral_power": -0.25 + 0.5 / (1 + math.exp(progress))}
+
+
 def shares(step: float) -> Options:
     """Return result 20's shares: `contra`, that of the momentum, falls; `soft` grows."""
     soft = min(0.8, max(0.0, (step - 2500) / (3010 - 2500)))

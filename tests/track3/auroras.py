@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from track3.muons import Values, nesterov, newton_schulz, step_with_floor, tall_factor
+from track3.muons import (
+    Values,
+    contra,
+    nesterov,
+    newton_schulz,
+    orthogonalize,
+    step_with_floor,
+    tall_factor,
+)
 from track3.soaps import schatten, soap_direction, soft_direction, update_bases
 
 
@@ -22,6 +30,22 @@ def aurora(u: Tensor) -> Tensor:
             sizes = update.square().sum(1, keepdim=True).clamp(min=1e-14)
             scale = scale * (rows.size(1) / rows.size(0) / sizes) ** 0.25
     return update.T
+
+
+def leveled(u: Tensor) -> Tensor:
+    """Return an orthogonal matrix whose lines of the long side have about equal norms."""
+    if u.size(0) == u.size(1):
+        return orthogonalize(u)
+    tall = u if u.size(0) > u.size(1) else u.T
+    scale = 1.0 / tall.norm(dim=1, keepdim=True).clamp(min=1e-7)
+    sizes = orthogonalize(scale * tall).square().sum(1, keepdim=True).clamp(min=1e-14)
+    update = orthogonalize(scale * (tall.size(1) / tall.size(0) / sizes) ** 0.5 * tall)
+    return update if u.size(0) > u.size(1) else update.T
+
+
+def contra_aurora(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
+    u = nesterov(g, memory, 0.95)
+    return step_with_floor(p, tall_factor(p) * contra(u, leveled(u)), options["lr"])
 
 
 def braked_step(p: Tensor, u: Tensor, lr: float) -> Tensor:

@@ -128,6 +128,22 @@ def contra_muon(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor
     return step_with_floor(p, equalize_and_keep_norm(u, memory), options["lr"])
 
 
+def dynmuon(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
+    mean = g / (8 * 64 * 1024)
+    memory["m"] = 0.95 * memory.get("m", 0) + mean
+    u = 0.95 * memory["m"] + mean
+    x = u.T if u.size(0) > u.size(1) else u
+    scale = x.norm() + 1e-7
+    x = x / scale
+    eye, delta = torch.eye(len(x), dtype=x.dtype), 0.5 * options["spectral_power"]
+    difference = x @ x.T - eye
+    series = eye + delta * difference
+    series = series + 0.5 * delta * (delta - 1.0) * difference @ difference
+    update = series @ orthogonalize(x) * scale ** options["spectral_power"]
+    update = tall_factor(p) * (update.T if u.size(0) > u.size(1) else update)
+    return p * (1 - options["lr"] * options["weight_decay"]) - options["lr"] * update
+
+
 def outer_nesterov(
     p: Tensor, memory: Values, step: int, lr: float, momentum: float, interval: int
 ) -> Tensor:

@@ -207,6 +207,16 @@ def result_40() -> Script:
     return replace(inner, options_at=options_at, after_step=after_step, test_steps=24)
 
 
+def result_28() -> Script:
+    def options_at(step: int) -> Values:
+        anneal = 1.0 / (1.0 + math.exp((step / 3200 - 0.04) / 0.04))
+        return {"spectral_power": -0.25 + (0.25 + 0.25) * anneal}
+
+    decay = {"weight_decay": 0.025}
+    return Script(3175, muons.dynmuon, 0.02, *SCHEDULES_3200, options=decay, options_at=options_at)
+
+
+SCHEDULES_3200 = cooldown(3200, 0.7), (cooldown(3200, 0.7),)
 SOAP, GATED_SOAP = {"soap": True}, {"soap": True, "gated": True}
 SOAP_MLPS: NamedOptions = (("mlp.fc", SOAP), ("mlp.proj", SOAP))
 SCHEDULES_24 = cooldown(3175, 0.8), (cooldown(3175, 0.4),)
@@ -232,6 +242,7 @@ SCRIPTS: dict[int, Script] = {
     16: script_with_floor(
         3175, soaps.trustlight, (*SOAP_MLPS, ("attn.proj", GATED_SOAP)), trust_options
     ),
+    17: Script(3175, auroras.contra_aurora, 0.0375, *SCHEDULES_3200),
     19: script_on_sphere(3125, soaps.klsoaph, decomposes=True),
     20: script_with_softening(3040, soaps.soft_muon),
     21: script_with_decay(4150, soaps.shampoo, 0.0015, 0.2),
@@ -239,6 +250,7 @@ SCRIPTS: dict[int, Script] = {
     24: Script(3175, muons.contra_muon, 0.0375, *SCHEDULES_24),
     25: Script(3040, soaps.klsoaph, 0.018, *SCHEDULES_25, decomposes=True),
     27: Script(3125, soaps.soaph, 0.018, *SCHEDULES_27, decomposes=True),
+    28: result_28(),
     29: script_with_softening(3020, auroras.braked_muon),
     30: aurora_script(3020, 3050),
     32: script_with_softening(3040, soaps.anchored_muon, blend_and_pull_options),
