@@ -63,7 +63,8 @@ def force_way(way: str | None) -> Iterator[None]:
 
     Args:
         way: one of `WAYS`, or "symmetric"; None lets the cost model choose. Without the compiled
-            function, its ways are those by torch. A way that a device does not know is "batched".
+            function, its ways are those by torch. On a GPU, ways of the CPU are "batched"; on a
+            CPU, "symmetric" is an error of Triton's.
 
     Raises:
         ValueError: there is no such way.

@@ -5,6 +5,7 @@ programs of tiles above the diagonal end at once. Operands are bfloat16 or float
 This module imports Triton, so `newton_schulz` imports it only where a step is to take it.
 """
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -34,7 +35,9 @@ def symmetric_product(
     matrices, rows, columns = x.shape
     out = x.new_empty(matrices, rows, rows)
     tiles = triton.cdiv(rows, OPTIONS["TILE"])
-    if out.numel():
+    if not out.numel():
+        return out
+    with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # Triton uses the current one
         compute_tile[(tiles * tiles * matrices,)](
             x,
             out if source is None else source,

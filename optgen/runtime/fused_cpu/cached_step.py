@@ -270,7 +270,8 @@ class CachedCall:
 class ExpectedCodes:
     """The quantized states of a step, which the C++ reader knows by their addresses.
 
-    A state that is freed is expected no longer, because a new tensor could have its address.
+    A state that is freed is expected no longer, because a new tensor could have its address. The
+    references that tell it also make `torch.utils.swap_tensors` refuse a state.
 
     Attributes:
         addresses: The Python object of each state, by stream and parameter; 0 if it has no codes.

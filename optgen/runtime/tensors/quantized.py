@@ -86,8 +86,7 @@ class QuantizedTensor(Tensor):
     numbers, and `clone`, `cpu` and `cuda` keep the codes. The dtype is int8, that of the memory.
     """
 
-    block: int  # the elements that share a scale
-    map: str  # from codes to shares of their scale: a key of `CODE_MAPS`
+    _format: tuple[int, str]  # `block` and `map`, which never change: kernels rely on it
     _memory: Tensor  # the codes, then the scales
     _layout: Tensor  # without memory; its strides are those of the elements
 
@@ -99,7 +98,7 @@ class QuantizedTensor(Tensor):
         is_packed = CODE_MAPS[code_map].bits < 8  # then memory has no byte for each element
         memory_stride = [0] * len(size) if is_packed else stride
         tensor = Tensor._make_subclass(cls, memory.as_strided(size, memory_stride))
-        tensor._memory, tensor.block, tensor.map = memory, block, code_map
+        tensor._memory, tensor._format = memory, (block, code_map)
         tensor._layout = torch.empty_strided(size, stride, dtype=torch.int8, device="meta")
         return tensor
 
@@ -110,6 +109,16 @@ class QuantizedTensor(Tensor):
         memory = torch.zeros(num_bytes, dtype=torch.int8, device=like.device)
         stride = torch.empty_like(like, device="meta").stride()
         return cls._over(memory, like.shape, stride, block, code_map)
+
+    @property
+    def block(self) -> int:
+        """The elements that share a scale."""
+        return self._format[0]
+
+    @property
+    def map(self) -> str:
+        """The map from codes to shares of their scale: a key of `CODE_MAPS`."""
+        return self._format[1]
 
     @property
     def nbytes(self) -> int:  # type: ignore[override]

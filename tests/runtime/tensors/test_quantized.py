@@ -198,3 +198,11 @@ def test_codes_take_a_quarter_of_float32s_memory() -> None:
         packed = quantize(random_values(100_001), block, "dynamic4")
         assert packed.nbytes == packed.untyped_storage().nbytes()
         assert packed.nbytes <= (0.5 + 4 / block) * 100_001 + 68
+
+
+@pytest.mark.parametrize("name", ["block", "map"])
+def test_the_format_never_changes(name: str) -> None:
+    """A repeated step reads codes as they were when it first saw their tensor."""
+    tensor = QuantizedTensor.zeros_like(torch.zeros(64), 64, "dynamic")
+    with pytest.raises(AttributeError):
+        setattr(tensor, name, getattr(tensor, name))
