@@ -95,7 +95,9 @@ struct Product {
                     rows.pack(i, k, depth, block + (i - top) * DEPTH);
                 wait();
                 const i64 last = is_symmetric ? end : columns.count;
-                for (i64 j = id * LANES; j < last; j += thread_count * LANES) {
+                for (i64 turn = 0;; ++turn) {
+                    const i64 j = unit_of_turn(turn, id, thread_count) * LANES;
+                    if (j >= last) break;
                     const bool is_packed = is_symmetric && j >= top;
                     const float* const group = is_packed ? block + (j - top) * DEPTH : panel;
                     if (!is_packed) columns.pack(j, k, depth, panel);

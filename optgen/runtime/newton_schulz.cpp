@@ -173,7 +173,7 @@ double sum_of_squares(const T* x, i64 n) {
 
 inline i64 smaller(i64 a, i64 b) { return a < b ? a : b; }
 
-// Threads that compute one matrix. Work is divided in turns: the first panels are the longest.
+// Threads that compute one matrix.
 struct Team {
     int id, count;
     void (*barrier)();
@@ -297,7 +297,9 @@ struct Iteration {
 
     // Computes left left', which is symmetric, to `out`.
     void multiply_by_transpose(const Matrix& left, const Finish& finish, const Matrix& out) const {
-        for (i64 j = team.id * WIDTH; j < left.rows; j += team.count * WIDTH) {
+        for (i64 turn = 0;; ++turn) {
+            const i64 j = unit_of_turn(turn, team.id, team.count) * WIDTH;
+            if (j >= left.rows) break;
             pack_rows(left, j, panel);
             multiply(left, j, panel, left.pitch / 2, j, finish, out);
             mirror(out, j);

@@ -74,6 +74,12 @@ void run_on_threads(Work& work, const Threads& threads, i64 traffic) {
     else work.run_thread(0, 1);
 }
 
+// Returns the unit of work that a thread takes in its k-th turn. Threads take turns to and fro, so
+// that units of which each is smaller than the one before are shared evenly.
+inline i64 unit_of_turn(i64 turn, int id, int count) {
+    return turn * count + (turn % 2 ? count - 1 - id : id);
+}
+
 // Array on the heap. If there is no memory for the array, the process ends.
 template <class T>
 struct HeapArray {
