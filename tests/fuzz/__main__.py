@@ -22,6 +22,10 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", type=Path, help="where findings are written (tests/fuzz/found)")
     parser.add_argument("--lowerings", default="", help="names, with commas between them")
+    features = ("matrices", "groups", "programs", "not elementwise")
+    parser.add_argument(
+        "--feature", default="", choices=features, help="run only rules that have it"
+    )
     parser.add_argument(
         "--no-shrink", action="store_true", help="write failing rules without shrinking"
     )

@@ -70,8 +70,12 @@ def hunt(
     store_rule: Callable[[str], None] = lambda text: None,
     lowerings: Sequence[str] = LOWERINGS,
     draw: Draw = draw,
+    feature: str = "",
 ) -> tuple[Tally, list[Finding]]:
-    """Draw a rule for every seed, and run all; `store_rule` gets each rule before optgen does."""
+    """Draw a rule for every seed, and run all; `store_rule` gets each rule before optgen does.
+
+    Rules without a feature of `features_of` are not run, if one is given.
+    """
     tally, findings = Tally(), list[Finding]()
     rules: list[tuple[str, build.BuiltRule, list[Setting]]] = []
     for seed in seeds:
@@ -86,7 +90,7 @@ def hunt(
             store_rule(text)
             rule = build_or_none(text, settings[0], tally, findings)
         tally.seconds["read"] += time.process_time() - started  # type: ignore[assignment]
-        if rule:
+        if rule and (not feature or feature in features_of(rule)):
             rule.dtype_bits = build.dtype_bits_of(rule.algorithm, [s.dtype for s in settings])
             rules.append((seed, rule, settings))
     started = _compilers_seconds()

@@ -106,7 +106,11 @@ class Run:
 
     def start_job(self) -> None:
         """Fork a job for the next rules."""
-        count = 2 * RULES_PER_JOB if self.cases else RULES_PER_JOB  # compositions are quick to run
+        count = RULES_PER_JOB
+        if self.cases:
+            count *= 2  # compositions are quick to run
+        elif self.options.feature:
+            count *= 4  # most are not run
         count = min(count, self.options.max_rules - self.drawn_count)
         seeds = [f"{self.options.seed}/{self.drawn_count + i}" for i in range(count)]
         seeds = list(self.cases[self.drawn_count : self.drawn_count + count]) or seeds
@@ -141,7 +145,9 @@ class Run:
 
     def send_findings(self, seeds: list[str], pipe: Connection, folder: Path) -> None:
         """Run rules, send the counts, and send new findings with shortened rules."""
-        tally, findings = hunt(seeds, (folder / "rule.txt").write_text, self.lowerings, self.draw)
+        store_rule = (folder / "rule.txt").write_text
+        feature = self.options.feature
+        tally, findings = hunt(seeds, store_rule, self.lowerings, self.draw, feature)
         pipe.send(tally)
         for finding in sorted(findings, key=lambda each: KINDS.index(each.kind)):
             limit = _FINDINGS_PER_SIGNATURE.get(finding.kind, 1)
