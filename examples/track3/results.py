@@ -105,6 +105,18 @@ def dynmuon() -> Result:
     return Result(28, "DynMuon", log, 3175, factory, matrices, other_groups(schedule))
 
 
+def muown() -> Result:
+    """Return result 23: Muon for the directions of rows, and Adam for their norms."""
+    schedule = cooldown(3165, 0.7, 0.9)
+    norms = {"mlp.proj.": 2.496 * 3.33333333333, "": 2.496}
+    matrices = {
+        kind: Group(0.00325, schedule, {"last_norm": last_norm}) for kind, last_norm in norms.items()
+    }
+    others = other_groups(schedule, rates=(0.6, 0.009375, 0.03))
+    log = "20260508_muown/a26c8aa2-993d-443f-b931-845724d07015.txt"
+    return Result(23, "Muown", log, 3090, partial(load, spec_path("muown")), matrices, others)
+
+
 def kl_soap_powers() -> Result:
     """Return result 25: KL-SOAP-H whose rates fall to a floor as powers of the remaining steps."""
     log = "20260511_klsoap_h_lr_power_decay/01906576-8b3d-4bd2-a73f-23997f602ec1.txt"
@@ -247,6 +259,15 @@ RESULTS: dict[str, Result] = {
     ),
     "trustlight": trustlight(),
     "contra_aurora": contra_aurora(),
+    "pmuon": weight_decay_result(
+        number=18,
+        title="PMuon",
+        log="20260507_pmuon/54fc0541-7a62-4772-a8f8-d3a46ad10dba.txt",
+        steps=3250,
+        factory=partial(load, spec_path("pmuon")),
+        lr=0.035,
+        decay=0.025,
+    ),
     "kl_soap_h": sphere_result(
         number=19,
         title="KL-SOAP-H",
@@ -282,8 +303,18 @@ RESULTS: dict[str, Result] = {
         decay=0.015,
         momentum=0.0,
     ),
+    "muown": muown(),
     "contra_split": contra_split(),
     "kl_soap_powers": kl_soap_powers(),
+    "sinksoap": weight_decay_result(
+        number=26,
+        title="SinkSOAP",
+        log="20260514_sinksoap/d0155dd0-f77d-48a9-8eb4-453f894b9476.txt",
+        steps=3125,
+        factory=partial(load, spec_path("sinksoap")),
+        lr=0.04,
+        decay=0.025,
+    ),
     "soap_h": soap_h(),
     "dynmuon": dynmuon(),
     "radial_brake": soft_muon_result(

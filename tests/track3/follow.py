@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -80,7 +81,10 @@ def largest_differences(
 
     expected = {name: p * (shapes[name] != ZERO_SHAPE) for name, p in random_tensors().items()}
     trainings = [ResultTraining(result, lowering, expected) for lowering in lowerings]
+    matrices = [name for name, shape in shapes.items() if "blocks." in name and len(shape) > 1]
     memory: dict[str, Values] = {name: {"start": p} for name, p in expected.items()}
+    for index, name in enumerate(matrices):
+        memory[name]["index"] = index
     largest = [0.0] * len(trainings)
     for index in range(script.test_steps):
         logged_step, grads = index * script.steps // script.test_steps, random_tensors()
@@ -106,9 +110,11 @@ def gradient(p: Tensor, noise: Tensor) -> Tensor:
 
 def iterate_in_own_dtype(tensors: Sequence[Tensor], iterations: Iterations) -> list[Tensor]:
     """Make matrices orthogonal in the dtype that they have."""
-    coefficients, steps, eps, *_ = iterations
-    assert (*coefficients, steps, eps) == (2.0, -1.5, 0.5, 12, 1)
-    return [newton_schulz(x / x.norm().clamp(min=eps)) for x in tensors]
+    assert (iterations.steps, iterations.divisor) in ((12, "norm"), (12, "none"))
+    least = {"norm": iterations.eps, "none": math.inf}[iterations.divisor]
+    sizes = [1.0 if least == math.inf else x.norm().clamp(min=least) for x in tensors]
+    triples = iterations.triples()
+    return [newton_schulz(x / size, triples) for x, size in zip(tensors, sizes, strict=True)]
 
 
 @contextmanager

@@ -216,6 +216,21 @@ def result_28() -> Script:
     return Script(3175, muons.dynmuon, 0.02, *SCHEDULES_3200, options=decay, options_at=options_at)
 
 
+def result_23() -> Script:
+    eta = cooldown(3165, 0.7, 0.9)
+    kinds = (("mlp.proj.weight", {"last_norm": 2.496 * 3.33333333333}),)
+    return Script(
+        3090,
+        muons.muown,
+        0.00325,
+        eta,
+        (eta,),
+        kinds,
+        options={"last_norm": 2.496},
+        adamw_lrs=(0.6, 0.009375, 0.03),
+    )
+
+
 SCHEDULES_3200 = cooldown(3200, 0.7), (cooldown(3200, 0.7),)
 SOAP, GATED_SOAP = {"soap": True}, {"soap": True, "gated": True}
 SOAP_MLPS: NamedOptions = (("mlp.fc", SOAP), ("mlp.proj", SOAP))
@@ -243,12 +258,15 @@ SCRIPTS: dict[int, Script] = {
         3175, soaps.trustlight, (*SOAP_MLPS, ("attn.proj", GATED_SOAP)), trust_options
     ),
     17: Script(3175, auroras.contra_aurora, 0.0375, *SCHEDULES_3200),
+    18: replace(script_with_decay(3250, soaps.pmuon, 0.035, 0.025), decomposes=True),
     19: script_on_sphere(3125, soaps.klsoaph, decomposes=True),
     20: script_with_softening(3040, soaps.soft_muon),
     21: script_with_decay(4150, soaps.shampoo, 0.0015, 0.2),
     22: script_with_decay(8500, muons.spectral_descent, 0.03, 0.015),
+    23: result_23(),
     24: Script(3175, muons.contra_muon, 0.0375, *SCHEDULES_24),
     25: Script(3040, soaps.klsoaph, 0.018, *SCHEDULES_25, decomposes=True),
+    26: replace(script_with_decay(3125, soaps.sinksoap, 0.04, 0.025), decomposes=True),
     27: Script(3125, soaps.soaph, 0.018, *SCHEDULES_27, decomposes=True),
     28: result_28(),
     29: script_with_softening(3020, auroras.braked_muon),

@@ -16,6 +16,8 @@ from track3.muons import (
     tall_factor,
 )
 
+from optgen.ir.random_numbers import gaussian
+
 
 def rows_and_columns(g: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradient and its transpose; the rows of the transpose are the columns."""
@@ -196,6 +198,59 @@ def shampoo(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
         direction = memory["roots"][0] @ mean @ memory["roots"][1]
         u = direction * (u.norm() / (direction.norm() + 1e-16))
     return p - options["lr"] * u - options["lr"] * options["weight_decay"] * p
+
+
+def balance(x: Tensor) -> Tensor:
+    """Scale rows and columns until the squares have equal sums, by ten Sinkhorn iterations."""
+    squares, (m, n) = x.square() + 1e-8, x.shape
+    c = torch.ones(n, dtype=x.dtype)
+    for _ in range(10):
+        r = (1.0 / m) / (squares @ c + 1e-8)
+        c = (1.0 / n) / (squares.T @ r + 1e-8)
+    return r.sqrt()[:, None] * x * c.sqrt()[None, :]
+
+
+def sinksoap(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
+    u = nesterov(g, memory, 0.95)
+    grams = memory.get("grams", [0.0, 0.0])
+    memory["grams"] = grams = [
+        mix(old, x @ x.T, 0.95) for old, x in zip(grams, rows_and_columns(g), strict=True)
+    ]
+    bases = [basis((x + x.T) / 2 + 1e-8 * torch.eye(len(x), dtype=x.dtype)) for x in grams]
+    u = from_bases(balance(to_bases(u, bases)), bases)
+    u = u * (min(p.shape) ** 0.5 * tall_factor(p) / u.norm().clamp(min=1e-8))
+    if p.size(0) != p.size(1):
+        axis = 1 if p.size(0) > p.size(1) else 0
+        memory["even"] = mix(memory.get("even", 0), (u * u).mean(axis, keepdim=True), 0.95)
+        even = u * (1.0 / memory["even"].sqrt().clamp(min=1e-10))
+        u = even * (u.norm().clamp(min=1e-10) / even.norm().clamp(min=1e-10))
+    return p * (1 - options["lr"] * options["weight_decay"]) - options["lr"] * u
+
+
+def streaming_power(gram: Tensor, key: str, call: int, memory: Values) -> Tensor:
+    """Return a negative power of a covariance, by one power iteration of a basis."""
+    size = len(gram)
+    if key not in memory:
+        draw = gaussian(gram, *(torch.tensor(float(n)) for n in (0, memory["index"], 1, call)))
+        memory[key] = torch.linalg.qr(draw)[0]
+    memory[key] = q = torch.linalg.qr(gram @ memory[key])[0]
+    d = (q * (gram @ q)).sum(0).clamp(min=1e-6) ** -0.3
+    return q @ d.diag() @ q.T * (size**0.5 / (d.norm() + 1e-6))
+
+
+def pmuon(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
+    """Take a step. The first bases are those that optgen draws for the matrix of this index."""
+    u = nesterov(g, memory, 0.95)
+    now = [x @ x.T for x in rows_and_columns(u)]
+    grams = memory.get("grams", [0.0, 0.0])
+    memory["grams"] = grams = [0.95 * old + x for old, x in zip(grams, now, strict=True)]
+    left, right = (
+        x + 0.95 * old + 1e-6 * torch.eye(len(x), dtype=x.dtype)
+        for x, old in zip(now, grams, strict=True)
+    )
+    u = streaming_power(left, "left", 0, memory) @ u @ streaming_power(right, "right", 1, memory)
+    update = tall_factor(p) * orthogonalize(u)
+    return p * (1 - options["lr"] * options["weight_decay"]) - options["lr"] * update
 
 
 def schatten(x: Tensor, least: float = 1e-10) -> Tensor:
