@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 from track3.muons import Values, newton_schulz
 from track3.scripts import SCRIPTS
+from track3.soaps import schatten
 
 from examples.track3.result import Result, set_options
 from optgen import use_lowering
@@ -110,11 +110,14 @@ def gradient(p: Tensor, noise: Tensor) -> Tensor:
 
 def iterate_in_own_dtype(tensors: Sequence[Tensor], iterations: Iterations) -> list[Tensor]:
     """Make matrices orthogonal in the dtype that they have."""
-    assert (iterations.steps, iterations.divisor) in ((12, "norm"), (12, "none"))
-    least = {"norm": iterations.eps, "none": math.inf}[iterations.divisor]
-    sizes = [1.0 if least == math.inf else x.norm().clamp(min=least) for x in tensors]
-    triples = iterations.triples()
-    return [newton_schulz(x / size, triples) for x, size in zip(tensors, sizes, strict=True)]
+    assert iterations.steps == 12
+    divisors = {
+        "norm": lambda x: x.norm().clamp(min=iterations.eps),
+        "spectral": lambda x: schatten(x, iterations.eps),
+        "none": lambda x: 1.0,
+    }
+    divisor, triples = divisors[iterations.divisor], iterations.triples()
+    return [newton_schulz(x / divisor(x), triples) for x in tensors]
 
 
 @contextmanager

@@ -54,6 +54,13 @@ def spectral_descent(p: Tensor, g: Tensor, memory: Values, options: Values) -> T
     return p * (1 - options["lr"] * options["weight_decay"]) - options["lr"] * tall_factor(p) * u
 
 
+def uncorrected_adam(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
+    beta1, beta2 = options["betas"]
+    memory["m"] = beta1 * memory.get("m", 0) + (1 - beta1) * g
+    memory["v"] = beta2 * memory.get("v", 0) + (1 - beta2) * g * g
+    return p - options["lr"] * memory["m"] / (memory["v"].sqrt() + 1e-10)
+
+
 def hyperball(p: Tensor, u: Tensor, lr: float) -> Tensor:
     """Step by `lr` times the norm of a matrix, and restore this norm."""
     moved = p - lr * p.norm() * u / u.norm().clamp(min=1e-10)

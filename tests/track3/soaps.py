@@ -117,8 +117,8 @@ def precondition(u: Tensor, memory: Values, eps: float, ratio: float = 0.0) -> T
     return y * u.norm() / y.norm().clamp(min=1e-8)
 
 
-def update_bases(g: Tensor, memory: Values) -> None:
-    """Advance the covariances; in every tenth step sort and turn the bases."""
+def update_bases(g: Tensor, memory: Values, interval: int = 10) -> None:
+    """Advance the covariances; every `interval` steps sort and turn the bases."""
     first = "bases" not in memory
     memory["k"] = memory.get("k", -1) + 1
     grams = memory.get("grams", [0.0, 0.0])
@@ -127,7 +127,7 @@ def update_bases(g: Tensor, memory: Values) -> None:
     ]
     if first:
         memory["bases"] = [basis(gram) for gram in memory["grams"]]
-    elif memory["k"] % 10 == 0:
+    elif memory["k"] % interval == 0:
         for side, gram in enumerate(memory["grams"]):
             old = memory["bases"][side]
             order = (old * (gram @ old)).sum(0).argsort(descending=True)
@@ -150,11 +150,16 @@ def cosine(x: Tensor, y: Tensor) -> float:
     return ((x * y).sum() / (x.norm() * y.norm()).clamp(min=1e-8)).item()
 
 
-def blend_by_trust(momentum: Tensor, soap: Tensor, g: Tensor, trust: tuple[float, float]) -> Tensor:
-    """Return a weighted mean of a momentum and its SOAP direction, with the momentum's norm."""
+def trusted_share(momentum: Tensor, soap: Tensor, g: Tensor, trust: tuple[float, float]) -> float:
+    """Return the share of a SOAP direction in its mean with a momentum."""
     agreement = min(max((cosine(soap, momentum) - 0.2) / (1 - 0.2), 0.0), 1.0)
     gain = min(max(cosine(soap, g) / max(cosine(momentum, g), 1e-8), 0.0), 1.0)
-    share = min(max(agreement * gain, trust[0]), trust[1])
+    return min(max(agreement * gain, trust[0]), trust[1])
+
+
+def blend_by_trust(momentum: Tensor, soap: Tensor, g: Tensor, trust: tuple[float, float]) -> Tensor:
+    """Return a weighted mean of a momentum and its SOAP direction, with the momentum's norm."""
+    share = trusted_share(momentum, soap, g, trust)
     mean = (1 - share) * momentum + share * soap
     return mean * momentum.norm().clamp(min=1e-8) / mean.norm().clamp(min=1e-8)
 
