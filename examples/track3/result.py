@@ -60,7 +60,8 @@ class Result:
         matrix_factory: returns the class that steps the matrices of the blocks.
         matrix_groups: the param groups of these matrices, by parts of names. The first key that
             is a part of a matrix's name chooses its group.
-        other_groups: the groups `embed`, `head` and `vectors`. Gains and biases are the vectors.
+        other_groups: the groups `embed`, `head` and `vectors`. Gains and biases are the vectors;
+            other keys are parts of the names of some of them.
         other_factory: returns the class that steps `other_groups`.
         scaled: whether the blocks' projections begin at scaled weights instead of zeros.
     """
@@ -80,7 +81,8 @@ class Result:
         if name in ("embed.weight", "proj.weight"):
             return self.other_groups["embed" if name == "embed.weight" else "head"]
         if param.ndim < 2:
-            return self.other_groups["vectors"]
+            others = self.other_groups
+            return next((others[part] for part in others if part in name), others["vectors"])
         return next(group for part, group in self.matrix_groups.items() if part in name)
 
     def optimizers(

@@ -6,12 +6,20 @@ from dataclasses import replace
 from functools import partial
 
 from examples.track3.families import (
+    soap_muon_result,
     soft_muon_result,
     sphere_result,
     update_floor_result,
     weight_decay_result,
 )
-from examples.track3.modifiers import anchor, outer_nesterov, radial_brake, radial_step_norm
+from examples.track3.modifiers import (
+    anchor,
+    ema_nesterov_tail,
+    outer_nesterov,
+    radial_brake,
+    radial_step_and_decay,
+    radial_step_norm,
+)
 from examples.track3.result import (
     ClassFactory,
     Group,
@@ -29,6 +37,7 @@ from examples.track3.step_options import (
     shares,
     shares_and_pull,
     spectral_power,
+    tail_share,
     trust,
 )
 from optgen import compose, load, modifiers
@@ -41,7 +50,9 @@ KL_SOAP_H: ClassFactory = partial(compose, spec_path("klsoap"), modifiers.hyperb
 CONTRA_MUON: ClassFactory = partial(compose, spec_path("contra_muon"), modifiers.update_floor(0.35))
 MULOCO = outer_nesterov(outer_lr=0.7, outer_mu=0.5, sync_interval=30)
 EMA_NESTEROV = modifiers.ema_nesterov(move_decay=0.99)
+TAIL = ema_nesterov_tail(move_decay=0.99)
 FLOOR = modifiers.update_floor(0.3825)
+ROW_FLOOR = modifiers.update_floor(0.3825, by_row=True)
 BRAKE = radial_brake(0.5)
 
 
@@ -103,6 +114,19 @@ def dynmuon() -> Result:
     log = "20260519_dynmuon/50172610-d038-4f90-9a12-b9a0853f035d.txt"
     factory = partial(load, spec_path("dynmuon"))
     return Result(28, "DynMuon", log, 3175, factory, matrices, other_groups(schedule))
+
+
+def muown() -> Result:
+    """Return result 23: Muon for the directions of rows, and Adam for their norms."""
+    schedule = cooldown(3165, 0.7, 0.9)
+    norms = {"mlp.proj.": 2.496 * 3.33333333333, "": 2.496}
+    matrices = {
+        kind: Group(0.00325, schedule, {"last_norm": last_norm})
+        for kind, last_norm in norms.items()
+    }
+    others = other_groups(schedule, rates=(0.6, 0.009375, 0.03))
+    log = "20260508_muown/a26c8aa2-993d-443f-b931-845724d07015.txt"
+    return Result(23, "Muown", log, 3090, partial(load, spec_path("muown")), matrices, others)
 
 
 def kl_soap_powers() -> Result:
@@ -247,6 +271,15 @@ RESULTS: dict[str, Result] = {
     ),
     "trustlight": trustlight(),
     "contra_aurora": contra_aurora(),
+    "pmuon": weight_decay_result(
+        number=18,
+        title="PMuon",
+        log="20260507_pmuon/54fc0541-7a62-4772-a8f8-d3a46ad10dba.txt",
+        steps=3250,
+        factory=partial(load, spec_path("pmuon")),
+        lr=0.035,
+        decay=0.025,
+    ),
     "kl_soap_h": sphere_result(
         number=19,
         title="KL-SOAP-H",
@@ -282,8 +315,18 @@ RESULTS: dict[str, Result] = {
         decay=0.015,
         momentum=0.0,
     ),
+    "muown": muown(),
     "contra_split": contra_split(),
     "kl_soap_powers": kl_soap_powers(),
+    "sinksoap": weight_decay_result(
+        number=26,
+        title="SinkSOAP",
+        log="20260514_sinksoap/d0155dd0-f77d-48a9-8eb4-453f894b9476.txt",
+        steps=3125,
+        factory=partial(load, spec_path("sinksoap")),
+        lr=0.04,
+        decay=0.025,
+    ),
     "soap_h": soap_h(),
     "dynmuon": dynmuon(),
     "radial_brake": soft_muon_result(
@@ -316,5 +359,24 @@ RESULTS: dict[str, Result] = {
     "muon_h_tuned": muon_h_tuned(),
     "ema_nesterov": ema_nesterov(),
     "aurora_ahead": aurora_ahead(),
+    "soap_muon": soap_muon_result(
+        number=44,
+        title="SOAP-Muon",
+        log="20260609_soap_f1_auxb2_clean/H100_ff29b392-e7b7-453e-b9d5-a7dfe0605dd0.txt",
+        factory=partial(
+            compose, spec_path("soap_muon"), BRAKE, FLOOR, radial_step_norm, EMA_NESTEROV
+        ),
+        average=EMA_NESTEROV,
+    ),
+    "row_floor": soap_muon_result(
+        number=46,
+        title="SOAP-Muon, floor of rows",
+        log="20260619_cwd_rowfloor_tailema/A40_seed0_5c87fa44-7ca7-4d54-971d-d952f9b15792.txt",
+        factory=partial(
+            compose, spec_path("soap_muon"), BRAKE, ROW_FLOOR, radial_step_and_decay, TAIL
+        ),
+        average=TAIL,
+        average_options=tail_share,
+    ),
 }
 """The results by the names that the command takes."""

@@ -39,20 +39,40 @@ def shares_and_pull(step: float) -> Options:
     return {**shares(step), "pull": 0.5 * (1 + math.cos(math.pi * progress))}
 
 
-def aurora_options(steps: int) -> Callable[[float], Options]:
-    """Return the function from a step to Aurora's options.
+def momentum(step: float, steps: int, last: int) -> float:
+    """Return a momentum that grows in the first 300 steps and falls in the `last` ones."""
+    fall = min(1.0, max(1 - step / 300, (step - steps + last) / last, 0.0))
+    return 0.95 - 0.1 * fall
 
-    `momentum` grows in the first 300 steps and falls in the last 100; `contra` falls.
-    """
+
+def aurora_options(steps: int) -> Callable[[float], Options]:
+    """Return the function from a step to Aurora's options: `momentum`, and `contra`, that falls."""
 
     def options(step: float) -> Options:
-        fall = min(1.0, max(1 - step / 300, (step - steps + 100) / 100, 0.0))
-        return {"momentum": 0.95 - 0.1 * fall, "contra": 0.2 * (1 - min(1.0, step / 2500))}
+        return {"momentum": momentum(step, steps, 100), "contra": 0.2 * (1 - min(1.0, step / 2500))}
 
     return options
 
 
-def look_ahead_40(step: float) -> Options:
-    """Return `look_ahead` of result 40, which is proportional to the embedding's rate."""
-    rate = power_cooldown(2980, 4.976805410800738e-05 / 0.3)(step)
-    return {"look_ahead": 0.3 * rate if 300 <= step + 1 < 1950 else 0.0}
+def look_ahead_until(end: int) -> Callable[[float], Options]:
+    """Return the function from a step to `look_ahead`, proportional to the embedding's rate."""
+
+    def options(step: float) -> Options:
+        rate = power_cooldown(end, 4.976805410800738e-05 / 0.3)(step)
+        return {"look_ahead": 0.3 * rate if 300 <= step + 1 < 1950 else 0.0}
+
+    return options
+
+
+look_ahead_40, look_ahead_44 = look_ahead_until(2980), look_ahead_until(2900)
+
+
+def soap_muon_options(step: float) -> Options:
+    """Return the options that results 44 and 46 set for matrices: `momentum` and `trust`."""
+    return {"momentum": momentum(step, 2900, 200), **trust(step)}
+
+
+def tail_share(step: float) -> Options:
+    """Return the share of result 46's new weights in the mean of the last ones."""
+    share = 1.0 if step + 1 <= 2400 else 1 / 150
+    return {"tail_share": share if step + 1 < 2900 else 0.0}

@@ -13,7 +13,7 @@ from track3.muons import (
     step_with_floor,
     tall_factor,
 )
-from track3.soaps import schatten, soap_direction, soft_direction, update_bases
+from track3.soaps import schatten, soap_direction, soft_direction, trusted_share, update_bases
 
 
 def aurora(u: Tensor) -> Tensor:
@@ -48,11 +48,19 @@ def contra_aurora(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tens
     return step_with_floor(p, tall_factor(p) * contra(u, leveled(u)), options["lr"])
 
 
+def braked(p: Tensor, u: Tensor) -> Tensor:
+    """Halve the outward part of an update."""
+    along = (u * p).sum() / (p * p).sum().clamp(min=1e-12)
+    return u - along * p + (0.5 if along < 0 else 1.0) * along * p
+
+
 def braked_step(p: Tensor, u: Tensor, lr: float) -> Tensor:
     """Halve the outward part of the update, take the step, and correct the norm of the matrix."""
-    along = (u * p).sum() / (p * p).sum().clamp(min=1e-12)
-    u = u - along * p + (0.5 if along < 0 else 1.0) * along * p
-    moved = step_with_floor(p, u, lr, 0.3825)
+    return with_radial_norm(p, step_with_floor(p, braked(p, u), lr, 0.3825))
+
+
+def with_radial_norm(p: Tensor, moved: Tensor) -> Tensor:
+    """Scale a matrix after a step to the norm that the radial part of the step alone gives it."""
     before = p.norm().clamp(min=1e-8)
     target = (before + ((moved - p) * p).sum() / before).clamp(min=1e-8)
     return moved * target / moved.norm().clamp(min=1e-8)
@@ -75,3 +83,28 @@ def aurora_muon(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor
     if options["soap"]:
         update_bases(g, memory)
     return braked_step(p, update, options["lr"])
+
+
+def soap_muon_update(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
+    """Return the update of result 44 before the brake and the floor."""
+    momentum = nesterov(g, memory, options["momentum"])
+    u = soap_direction(momentum, memory, value=False)
+    if options["gated"] and "bases" in memory:
+        share = trusted_share(momentum, u, g, options["trust"])
+        mean = momentum + (u - momentum) * share
+        u = mean * (schatten(momentum, 1e-8) / schatten(mean, 1e-8))
+    update = tall_factor(p) * newton_schulz(u / schatten(u, 1e-7))
+    update_bases(g, memory, interval=1)
+    return update
+
+
+def soap_muon(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
+    return braked_step(p, soap_muon_update(p, g, memory, options), options["lr"])
+
+
+def soap_muon_with_row_floor(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
+    u = braked(p, soap_muon_update(p, g, memory, options))
+    sizes, goals = (x.norm(dim=1, keepdim=True).clamp(min=1e-8) for x in (u, p))
+    u = u * (0.3825 * goals / sizes).clamp(min=1.0)
+    moved = with_radial_norm(p, p - options["lr"] * u)
+    return torch.where(u * p > 0, moved * (1.0 - options["lr"] * 0.025), moved)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from track3.muons import Values, newton_schulz
 from track3.scripts import SCRIPTS
+from track3.soaps import schatten
 
 from examples.track3.result import Result, set_options
 from optgen import use_lowering
@@ -80,7 +81,10 @@ def largest_differences(
 
     expected = {name: p * (shapes[name] != ZERO_SHAPE) for name, p in random_tensors().items()}
     trainings = [ResultTraining(result, lowering, expected) for lowering in lowerings]
+    matrices = [name for name, shape in shapes.items() if "blocks." in name and len(shape) > 1]
     memory: dict[str, Values] = {name: {"start": p} for name, p in expected.items()}
+    for index, name in enumerate(matrices):
+        memory[name]["index"] = index
     largest = [0.0] * len(trainings)
     for index in range(script.test_steps):
         logged_step, grads = index * script.steps // script.test_steps, random_tensors()
@@ -106,9 +110,14 @@ def gradient(p: Tensor, noise: Tensor) -> Tensor:
 
 def iterate_in_own_dtype(tensors: Sequence[Tensor], iterations: Iterations) -> list[Tensor]:
     """Make matrices orthogonal in the dtype that they have."""
-    coefficients, steps, eps, *_ = iterations
-    assert (*coefficients, steps, eps) == (2.0, -1.5, 0.5, 12, 1)
-    return [newton_schulz(x / x.norm().clamp(min=eps)) for x in tensors]
+    assert iterations.steps == 12
+    divisors = {
+        "norm": lambda x: x.norm().clamp(min=iterations.eps),
+        "spectral": lambda x: schatten(x, iterations.eps),
+        "none": lambda x: 1.0,
+    }
+    divisor, triples = divisors[iterations.divisor], iterations.triples()
+    return [newton_schulz(x / divisor(x), triples) for x in tensors]
 
 
 @contextmanager

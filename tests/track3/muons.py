@@ -7,6 +7,7 @@ It returns the new matrix. The scripts orthogonalize in bfloat16; the functions 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,10 +17,14 @@ Values = dict[str, Any]
 """Values by name: those that a step keeps for the next one, or options."""
 
 
-def newton_schulz(x: Tensor) -> Tensor:
+TRIPLES = ((2.0, -1.5, 0.5),) * 12
+"""The coefficients of the scripts' Newton-Schulz iterations."""
+
+
+def newton_schulz(x: Tensor, triples: Sequence[Sequence[float]] = TRIPLES) -> Tensor:
     """Drive singular values of at most 1 to 1 by twelve Newton-Schulz iterations."""
-    for _ in range(12):
-        x = 2 * x - 1.5 * x @ (x.T @ x) + 0.5 * x @ (x.T @ x) @ (x.T @ x)
+    for a, b, c in triples:
+        x = a * x + b * x @ (x.T @ x) + c * x @ (x.T @ x) @ (x.T @ x)
     return x
 
 
@@ -47,6 +52,13 @@ def muon(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
 def spectral_descent(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
     u = orthogonalize(g)
     return p * (1 - options["lr"] * options["weight_decay"]) - options["lr"] * tall_factor(p) * u
+
+
+def uncorrected_adam(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
+    beta1, beta2 = options["betas"]
+    memory["m"] = beta1 * memory.get("m", 0) + (1 - beta1) * g
+    memory["v"] = beta2 * memory.get("v", 0) + (1 - beta2) * g * g
+    return p - options["lr"] * memory["m"] / (memory["v"].sqrt() + 1e-10)
 
 
 def hyperball(p: Tensor, u: Tensor, lr: float) -> Tensor:
@@ -142,6 +154,42 @@ def dynmuon(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
     update = series @ orthogonalize(x) * scale ** options["spectral_power"]
     update = tall_factor(p) * (update.T if u.size(0) > u.size(1) else update)
     return p * (1 - options["lr"] * options["weight_decay"]) - options["lr"] * update
+
+
+POLAR_EXPRESS = (
+    (8.2051, -22.9019, 16.4607),
+    (4.0664, -2.8612, 0.5184),
+    (3.9096, -2.8234, 0.5250),
+    (3.2856, -2.4153, 0.4853),
+    (2.2779, -1.6198, 0.3985),
+    (1.8726, -1.2307, 0.3585),
+    (1.8564, -1.2132, 0.3568),
+    *((1.8750, -1.2500, 0.3750),) * 5,
+)
+
+
+def muown(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
+    if "size" not in memory:
+        norms = p.norm(dim=1, keepdim=True)
+        memory["size"] = torch.where(norms <= 1e-12, torch.full_like(norms, 0.33**0.5), norms)
+        memory |= {"first": memory["size"], "v_norm": memory["size"]}
+        memory |= {"m": 0, "m_size": 0, "v_size": 0, "t": 0}
+    memory["t"] = t = memory["t"] + 1
+    size, lr = memory["size"], options["lr"]
+    unit = p / size
+    slope = (g * unit).sum(1, keepdim=True)
+    gradient = size / memory["v_norm"] * (g - unit * slope)
+    memory["m"] = 0.95 * memory["m"] + gradient
+    u = gradient + 0.95 * memory["m"]
+    update = newton_schulz(u / (u.norm() + 1e-7), POLAR_EXPRESS)
+    v = unit * memory["v_norm"] - lr * 0.2 * max(p.shape) ** 0.5 * update
+    memory["m_size"] = 0.9 * memory["m_size"] + (1 - 0.9) * slope
+    memory["v_size"] = 0.95 * memory["v_size"] + (1 - 0.95) * slope**2
+    root = (memory["v_size"] / (1 - 0.95**t)).sqrt() + 1e-8
+    memory["size"] = size - lr * (memory["m_size"] / (1 - 0.9**t)) / root
+    progress = min((t - 1) / (3165 - 1), 1.0) ** 1.2
+    memory["v_norm"] = memory["first"] + progress * (options["last_norm"] - memory["first"])
+    return memory["size"] * v / v.norm(dim=1, keepdim=True).clamp(min=1e-12)
 
 
 def outer_nesterov(

@@ -37,6 +37,8 @@ class Script:
         adamw_lrs: AdamW's learning rates of embedding, head and vectors.
         adamw_weight_decay: AdamW's weight decay.
         adamw_beta2: the second of AdamW's betas.
+        vector_step: the step of vectors.
+        vector_beta2s: their second betas instead of AdamW's, by parts of their names.
         after_step: a function that changes each parameter after its step.
         test_steps: how many steps a test takes.
         decomposes: whether the script computes eigenvectors.
@@ -53,6 +55,8 @@ class Script:
     adamw_lrs: tuple[float, float, float] = (0.3, 1 / 320, 0.01)
     adamw_weight_decay: float = 0.0
     adamw_beta2: float = 0.95
+    vector_step: Step | None = None
+    vector_beta2s: tuple[tuple[str, float], ...] = ()
     after_step: Callable[[Tensor, Values, int], Tensor] | None = None
     test_steps: int = 12
     decomposes: bool = False
@@ -77,12 +81,14 @@ class Script:
         index = {"embed.weight": 0, "proj.weight": 1}.get(name, 2)
         schedules = self.adamw_schedules
         lr, schedule = self.adamw_lrs[index], schedules[index if len(schedules) > 1 else 0]
+        beta2s = (beta2 for part, beta2 in self.vector_beta2s if index == 2 and part in name)
         fixed_options = {
-            "betas": (0.8, self.adamw_beta2),
+            "betas": (0.8, next(beta2s, self.adamw_beta2)),
             "eps": 1e-10,
             "weight_decay": self.adamw_weight_decay,
         }
-        return adamw, lambda t: {**fixed_options, "lr": lr * schedule(t)}
+        step = self.vector_step if index == 2 and self.vector_step else adamw
+        return step, lambda t: {**fixed_options, "lr": lr * schedule(t)}
 
 
 def adamw(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:

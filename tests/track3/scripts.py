@@ -190,6 +190,37 @@ def result_39() -> Script:
     return replace(muon, options_at=look_ahead_of_result_39, after_step=after_step, test_steps=24)
 
 
+def soap_muon_script(step: Step, tail: bool = False) -> Script:
+    """Return result 44's script, or 46's, which also keeps a mean of the last weights."""
+    inner = script_with_softening(2900, step, end=2900)
+
+    def all_options(step: int) -> Values:
+        mu = 0.95
+        if step < 300:
+            mu = 0.85 + step / 300 * (0.95 - 0.85)
+        elif step > 2700:
+            mu = 0.95 - (step - 2700) / 200 * (0.95 - 0.85)
+        looks_ahead = step + 2 > 300 and step + 1 < 2900 - 950
+        ahead = 0.3 * inner.adamw_schedules[0](step) if looks_ahead else 0.0
+        share = 1.0 if step + 1 <= 2400 else 1 / 150 if step + 1 < 2900 else 0.0
+        options = {"momentum": mu, "look_ahead": ahead, **trust_options(step)}
+        return {**options, "tail_share": share} if tail else options
+
+    def after_step(p: Tensor, memory: Values, step: int) -> Tensor:
+        return muons.extrapolate(p, memory, all_options(step)["look_ahead"])
+
+    return replace(
+        inner,
+        named_options=(("attn.proj", {"gated": True}),),
+        options_at=all_options,
+        adamw_beta2=0.99,
+        vector_step=muons.uncorrected_adam,
+        vector_beta2s=((".gains", 0.99), ("attn.proj.bias", 0.9965), ("", 0.997)),
+        after_step=after_step,
+        test_steps=24,
+    )
+
+
 def result_40() -> Script:
     inner = aurora_script(2900, 2980)
 
@@ -214,6 +245,21 @@ def result_28() -> Script:
 
     decay = {"weight_decay": 0.025}
     return Script(3175, muons.dynmuon, 0.02, *SCHEDULES_3200, options=decay, options_at=options_at)
+
+
+def result_23() -> Script:
+    eta = cooldown(3165, 0.7, 0.9)
+    kinds = (("mlp.proj.weight", {"last_norm": 2.496 * 3.33333333333}),)
+    return Script(
+        3090,
+        muons.muown,
+        0.00325,
+        eta,
+        (eta,),
+        kinds,
+        options={"last_norm": 2.496},
+        adamw_lrs=(0.6, 0.009375, 0.03),
+    )
 
 
 SCHEDULES_3200 = cooldown(3200, 0.7), (cooldown(3200, 0.7),)
@@ -243,12 +289,15 @@ SCRIPTS: dict[int, Script] = {
         3175, soaps.trustlight, (*SOAP_MLPS, ("attn.proj", GATED_SOAP)), trust_options
     ),
     17: Script(3175, auroras.contra_aurora, 0.0375, *SCHEDULES_3200),
+    18: replace(script_with_decay(3250, soaps.pmuon, 0.035, 0.025), decomposes=True),
     19: script_on_sphere(3125, soaps.klsoaph, decomposes=True),
     20: script_with_softening(3040, soaps.soft_muon),
     21: script_with_decay(4150, soaps.shampoo, 0.0015, 0.2),
     22: script_with_decay(8500, muons.spectral_descent, 0.03, 0.015),
+    23: result_23(),
     24: Script(3175, muons.contra_muon, 0.0375, *SCHEDULES_24),
     25: Script(3040, soaps.klsoaph, 0.018, *SCHEDULES_25, decomposes=True),
+    26: replace(script_with_decay(3125, soaps.sinksoap, 0.04, 0.025), decomposes=True),
     27: Script(3125, soaps.soaph, 0.018, *SCHEDULES_27, decomposes=True),
     28: result_28(),
     29: script_with_softening(3020, auroras.braked_muon),
@@ -258,5 +307,7 @@ SCRIPTS: dict[int, Script] = {
     37: result_37(),
     39: result_39(),
     40: result_40(),
+    44: soap_muon_script(auroras.soap_muon),
+    46: soap_muon_script(auroras.soap_muon_with_row_floor, tail=True),
 }
 """The scripts, by the numbers of their results in the table of KellerJordan/modded-nanogpt."""

@@ -16,6 +16,8 @@ from track3.muons import (
     tall_factor,
 )
 
+from optgen.ir.random_numbers import gaussian
+
 
 def rows_and_columns(g: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradient and its transpose; the rows of the transpose are the columns."""
@@ -115,8 +117,8 @@ def precondition(u: Tensor, memory: Values, eps: float, ratio: float = 0.0) -> T
     return y * u.norm() / y.norm().clamp(min=1e-8)
 
 
-def update_bases(g: Tensor, memory: Values) -> None:
-    """Advance the covariances; in every tenth step sort and turn the bases."""
+def update_bases(g: Tensor, memory: Values, interval: int = 10) -> None:
+    """Advance the covariances; every `interval` steps sort and turn the bases."""
     first = "bases" not in memory
     memory["k"] = memory.get("k", -1) + 1
     grams = memory.get("grams", [0.0, 0.0])
@@ -125,7 +127,7 @@ def update_bases(g: Tensor, memory: Values) -> None:
     ]
     if first:
         memory["bases"] = [basis(gram) for gram in memory["grams"]]
-    elif memory["k"] % 10 == 0:
+    elif memory["k"] % interval == 0:
         for side, gram in enumerate(memory["grams"]):
             old = memory["bases"][side]
             order = (old * (gram @ old)).sum(0).argsort(descending=True)
@@ -148,11 +150,16 @@ def cosine(x: Tensor, y: Tensor) -> float:
     return ((x * y).sum() / (x.norm() * y.norm()).clamp(min=1e-8)).item()
 
 
-def blend_by_trust(momentum: Tensor, soap: Tensor, g: Tensor, trust: tuple[float, float]) -> Tensor:
-    """Return a weighted mean of a momentum and its SOAP direction, with the momentum's norm."""
+def trusted_share(momentum: Tensor, soap: Tensor, g: Tensor, trust: tuple[float, float]) -> float:
+    """Return the share of a SOAP direction in its mean with a momentum."""
     agreement = min(max((cosine(soap, momentum) - 0.2) / (1 - 0.2), 0.0), 1.0)
     gain = min(max(cosine(soap, g) / max(cosine(momentum, g), 1e-8), 0.0), 1.0)
-    share = min(max(agreement * gain, trust[0]), trust[1])
+    return min(max(agreement * gain, trust[0]), trust[1])
+
+
+def blend_by_trust(momentum: Tensor, soap: Tensor, g: Tensor, trust: tuple[float, float]) -> Tensor:
+    """Return a weighted mean of a momentum and its SOAP direction, with the momentum's norm."""
+    share = trusted_share(momentum, soap, g, trust)
     mean = (1 - share) * momentum + share * soap
     return mean * momentum.norm().clamp(min=1e-8) / mean.norm().clamp(min=1e-8)
 
@@ -196,6 +203,59 @@ def shampoo(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
         direction = memory["roots"][0] @ mean @ memory["roots"][1]
         u = direction * (u.norm() / (direction.norm() + 1e-16))
     return p - options["lr"] * u - options["lr"] * options["weight_decay"] * p
+
+
+def balance(x: Tensor) -> Tensor:
+    """Scale rows and columns until the squares have equal sums, by ten Sinkhorn iterations."""
+    squares, (m, n) = x.square() + 1e-8, x.shape
+    c = torch.ones(n, dtype=x.dtype)
+    for _ in range(10):
+        r = (1.0 / m) / (squares @ c + 1e-8)
+        c = (1.0 / n) / (squares.T @ r + 1e-8)
+    return r.sqrt()[:, None] * x * c.sqrt()[None, :]
+
+
+def sinksoap(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
+    u = nesterov(g, memory, 0.95)
+    grams = memory.get("grams", [0.0, 0.0])
+    memory["grams"] = grams = [
+        mix(old, x @ x.T, 0.95) for old, x in zip(grams, rows_and_columns(g), strict=True)
+    ]
+    bases = [basis((x + x.T) / 2 + 1e-8 * torch.eye(len(x), dtype=x.dtype)) for x in grams]
+    u = from_bases(balance(to_bases(u, bases)), bases)
+    u = u * (min(p.shape) ** 0.5 * tall_factor(p) / u.norm().clamp(min=1e-8))
+    if p.size(0) != p.size(1):
+        axis = 1 if p.size(0) > p.size(1) else 0
+        memory["even"] = mix(memory.get("even", 0), (u * u).mean(axis, keepdim=True), 0.95)
+        even = u * (1.0 / memory["even"].sqrt().clamp(min=1e-10))
+        u = even * (u.norm().clamp(min=1e-10) / even.norm().clamp(min=1e-10))
+    return p * (1 - options["lr"] * options["weight_decay"]) - options["lr"] * u
+
+
+def streaming_power(gram: Tensor, key: str, call: int, memory: Values) -> Tensor:
+    """Return a negative power of a covariance, by one power iteration of a basis."""
+    size = len(gram)
+    if key not in memory:
+        draw = gaussian(gram, *(torch.tensor(float(n)) for n in (0, memory["index"], 1, call)))
+        memory[key] = torch.linalg.qr(draw)[0]
+    memory[key] = q = torch.linalg.qr(gram @ memory[key])[0]
+    d = (q * (gram @ q)).sum(0).clamp(min=1e-6) ** -0.3
+    return q @ d.diag() @ q.T * (size**0.5 / (d.norm() + 1e-6))
+
+
+def pmuon(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
+    """Take a step. The first bases are those that optgen draws for the matrix of this index."""
+    u = nesterov(g, memory, 0.95)
+    now = [x @ x.T for x in rows_and_columns(u)]
+    grams = memory.get("grams", [0.0, 0.0])
+    memory["grams"] = grams = [0.95 * old + x for old, x in zip(grams, now, strict=True)]
+    left, right = (
+        x + 0.95 * old + 1e-6 * torch.eye(len(x), dtype=x.dtype)
+        for x, old in zip(now, grams, strict=True)
+    )
+    u = streaming_power(left, "left", 0, memory) @ u @ streaming_power(right, "right", 1, memory)
+    update = tall_factor(p) * orthogonalize(u)
+    return p * (1 - options["lr"] * options["weight_decay"]) - options["lr"] * update
 
 
 def schatten(x: Tensor, least: float = 1e-10) -> Tensor:

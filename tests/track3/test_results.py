@@ -113,6 +113,32 @@ def test_eval_returns_to_the_weights_and_train_looks_ahead() -> None:
         torch.testing.assert_close(ahead, weights + 0.6 * state["mean_move"])
 
 
+@pytest.mark.one_case_in(2)
+@outside_interpreter
+@pytest.mark.parametrize(("step", "share"), [(2399, 1), (2400, 1 / 150), (2899, 0)])
+def test_result_46_is_evaluated_between_the_weights_and_a_mean_of_the_last(
+    step: int, share: float
+) -> None:
+    """The mean begins with the weights after step 2400; new weights have the share 1/150 then."""
+    names = ("blocks.0.attn.q.weight", "proj.bias", "embed.weight")
+    start = {name: torch.eye(3) for name in names}
+    training = ResultTraining(RESULTS["row_floor"], "forloop", start)
+    weights = []
+    for logged_step in (2399, step):
+        training.step(logged_step, {name: torch.ones_like(p) for name, p in start.items()})
+        weights.append({name: p.detach().clone() for name, p in training.params.items()})
+    first, last = weights
+    for optimizer in training.optimizers:
+        optimizer.eval()
+    for name, param in training.params.items():
+        mean = first[name].lerp(last[name], 1.0 if name == "embed.weight" else share)
+        torch.testing.assert_close(param.detach(), last[name].lerp(mean, 0.6))
+    for optimizer in training.optimizers:
+        optimizer.train()
+    for name, param in training.params.items():
+        assert torch.equal(param, last[name]), name
+
+
 @inside_interpreter
 def test_kernels_equal_the_script() -> None:
     """Result 4 has a rule with reductions. Other tests cover the kernels of other rules."""
