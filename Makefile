@@ -91,10 +91,13 @@ test-compiler: $(VENV)/installed ## a sample of the kernels' tests with another 
 	CXX="$(CXX)" $(BIN)/python -m pytest -q -p no:cacheprovider --numprocesses auto --dist worksteal $(KERNEL_TESTS)
 
 # Needs debootstrap, aarch64-linux-gnu-g++ and QEMU, version 10: in version 7.2, importing torch ends in a fault.
-# An import of torch takes half a minute, so only tests that start no Python run: CASES=adamw, ARM_MARCH=armv9-a+bf16.
-ARM_VENV = $(ENVIRONMENTS)/aarch64-torch-2.13.0
-ARM = OPTGEN_ARM=$(ARM_VENV) CXX=$(CURDIR)/tests/arm/g++ PYTHONPATH=$(CURDIR) \
-	OPTGEN_CACHE_DIR=$(CURDIR)/build/cache-arm-$(or $(ARM_MARCH),armv8.2-a)
+# An import of torch takes half a minute, so only tests that start no Python run: CASES=adamw, ARM_MARCH=armv9-a+bf16,
+# ARM_CXX=clang++ ARM_CLANG=clang++-19, ARM_DEBIAN=trixie (with Python 3.13) TORCH=2.15.0.
+ARM_CXX ?= g++
+ARM_DEBIAN ?= bookworm
+ARM_VENV = $(ENVIRONMENTS)/aarch64-torch-$(TORCH)-$(ARM_DEBIAN)
+ARM = OPTGEN_ARM=$(ARM_VENV) CXX=$(CURDIR)/tests/arm/$(ARM_CXX) PYTHONPATH=$(CURDIR) \
+	OPTGEN_CACHE_DIR=$(CURDIR)/build/cache-arm-$(ARM_CXX)-$(or $(ARM_MARCH),armv8.2-a)
 test-arm: $(VENV)/installed $(ARM_VENV)/installed ## steps on an emulated ARM processor, compared with this one's
 	@mkdir -p build
 	$(BIN)/python tests/arm/steps.py build/steps.pt
@@ -205,7 +208,8 @@ build/docs/node_modules/installed: docs/website/package.json
 	@npm install --prefix build/docs --no-package-lock --no-audit --no-fund --loglevel=error
 	@touch $@
 
-# A separate venv of 2.5 GB, because only these tests need frameworks. DeepSpeed's C++ is not built.
+# A separate venv of 2.5 GB, because only these tests need frameworks. DeepSpeed's C++ is not built. axolotl would bring
+# sixty packages in versions of its own, so it comes alone: the tests import two modules of it.
 $(FRAMEWORKS)/installed: pyproject.toml setup.py constraints.txt tests/frameworks/constraints.txt
 	@echo "making $(FRAMEWORKS): torch and the frameworks, a few minutes …"
 	@$(PYTHON) -m venv $(FRAMEWORKS)
@@ -213,6 +217,7 @@ $(FRAMEWORKS)/installed: pyproject.toml setup.py constraints.txt tests/framework
 		|| $(FRAMEWORKS)/bin/python $(INSTALL) torch
 	@DS_BUILD_OPS=0 $(FRAMEWORKS)/bin/python $(INSTALL) \
 		--constraint tests/frameworks/constraints.txt --editable .[frameworks]
+	@$(FRAMEWORKS)/bin/python $(INSTALL) --no-deps axolotl==0.19.0
 	@touch $@
 
 $(RELEASE)/installed: constraints.txt
@@ -240,7 +245,7 @@ $(CUDA_HOST)/libcudart.so.13: $(wildcard tests/cuda_host/runtime/*) | $(CUDA_VEN
 
 $(ARM_VENV)/installed: tests/arm/make_environment.sh tests/arm/no_cuda.py constraints.txt
 	@echo "making $(ARM_VENV): Python and torch for aarch64, some minutes …"
-	@sh tests/arm/make_environment.sh $(ARM_VENV) $(PYTHON)
+	@sh tests/arm/make_environment.sh $(ARM_VENV) $(PYTHON) $(TORCH) $(ARM_DEBIAN)
 	@touch $@
 
 # A venv for each version of torch and of Python, outside the checkout: most bring gigabytes of CUDA.

@@ -56,9 +56,14 @@ class OptgenArguments:
 
 
 class _FromModel:
-    """A factory in Trainer's sense: Trainer makes it, and calls it with the model."""
+    """A factory in Trainer's sense: Trainer makes it, and calls it with the model.
 
-    def __call__(self, model: nn.Module, **arguments: Any) -> Optimizer:
+    axolotl also gives it Trainer's arguments, which `cls_and_kwargs` has read already.
+    """
+
+    def __call__(
+        self, model: nn.Module, _args: TrainingArguments | None = None, /, **arguments: Any
+    ) -> Optimizer:
         optimizer: Optimizer = create_optimizer(model, **arguments)
         return optimizer
 

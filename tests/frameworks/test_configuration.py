@@ -356,6 +356,7 @@ def test_every_section_is_run() -> None:
     assert titles == [
         "Hugging Face Trainer",
         "trl",
+        "axolotl",
         "LightningCLI",
         "timm",
         "torchtitan",

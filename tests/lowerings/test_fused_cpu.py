@@ -158,6 +158,20 @@ def test_published_rules_compile_without_a_warning_and_vectorize(
             assert not SCALAR_ARITHMETIC.search(sweep), sweep
 
 
+@pytest.mark.parametrize("name", ["adam", "came"])
+def test_no_compiler_fuses_a_product_and_a_sum(name: str, tmp_path: Path) -> None:
+    """The only fused multiply-adds are those of simd.h, in loops over 16-bit numbers."""
+    algorithm = next(each for each in read_specs([spec_file(name)]) if each.base is None)
+    source = emit.render(algorithm, FUSED_CPU, None)
+
+    compiler_output(source, tmp_path, "-save-temps=obj")
+
+    assembly = next(tmp_path.glob("*kernel.s")).read_text()
+    written_by_hand = re.compile(r"^\s*(?:#|//)\s?APP$.*?^\s*(?:#|//)\s?NO_APP$", re.M | re.S)
+    fused = re.compile(r"^\s*(?:vfn?m(?:add|sub)\w*|fn?m(?:la|ls|ad|sb|add|sub))\s", re.M)
+    assert fused.findall(written_by_hand.sub("", assembly)) == []
+
+
 def sweep_assembly(assembly: str, stored: str) -> list[str]:
     """Return the assembly of each sweep of a rule over tensors stored in a dtype."""
     name = rf"_ZN\w+5sweepINS_{len(stored)}{stored}E\w+"

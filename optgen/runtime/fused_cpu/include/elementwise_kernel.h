@@ -64,9 +64,11 @@
 //   suspending_kernel.h    entry: sharded parameters, and rules that reduce over several parameters
 
 // Sparse gradients touch rows that lie anywhere in memory. Optimizations beyond -O1 take more than
-// half of the build time and have no measurable effect on these kernels.
+// half of the build time and have no measurable effect on these kernels. sweep_interface.h says why
+// the last two are named.
 #if defined(OPTGEN_SPARSE) && !defined(__clang__)
-#pragma GCC optimize("O1", "tree-vectorize", "vect-cost-model=dynamic")
+#pragma GCC optimize( \
+    "O1", "tree-vectorize", "vect-cost-model=dynamic", "no-trapping-math", "no-math-errno")
 #endif
 
 #include "optgen/runtime/fused_cpu/include/block_codes.h"

@@ -3,9 +3,12 @@
 // the same time.
 
 // Vectorization is the only optimization of -O2 and -O3 that is kept. The others double the build
-// time, and speed up only the loops of broadcast_reduce.h over few rows or columns.
+// time, and speed up only the loops of broadcast_reduce.h over few rows or columns. g++ 11 forgets
+// -fno-trapping-math and -fno-math-errno at this line unless they are named, and then leaves loops
+// of Adafactor and CAME without vectors.
 #ifndef __clang__
-#pragma GCC optimize("O1", "tree-vectorize", "vect-cost-model=dynamic")
+#pragma GCC optimize( \
+    "O1", "tree-vectorize", "vect-cost-model=dynamic", "no-trapping-math", "no-math-errno")
 #endif
 #include "optgen/runtime/fused_cpu/include/tensor_passes.h"
 
