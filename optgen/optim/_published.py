@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from optgen.generated.adopt import ADOPT as ADOPT
     from optgen.generated.aggmo import AggMo as AggMo
     from optgen.generated.aida import Aida as Aida
+    from optgen.generated.amos import Amos as Amos
     from optgen.generated.amuse import AMUSE as AMUSE
     from optgen.generated.ano import Ano as Ano
     from optgen.generated.apollo import APOLLO as APOLLO
@@ -94,6 +95,7 @@ if TYPE_CHECKING:
     from optgen.generated.qhm import QHM as QHM
     from optgen.generated.racs import RACS as RACS
     from optgen.generated.rmsprop_tf import RMSpropTF as RMSpropTF
+    from optgen.generated.rose import Rose as Rose
     from optgen.generated.schedule_free_adamw import ScheduleFreeAdamW as ScheduleFreeAdamW
     from optgen.generated.schedule_free_radam import ScheduleFreeRAdam as ScheduleFreeRAdam
     from optgen.generated.schedule_free_sgd import ScheduleFreeSGD as ScheduleFreeSGD
@@ -110,6 +112,7 @@ if TYPE_CHECKING:
     from optgen.generated.splus import SPlus as SPlus
     from optgen.generated.srmm import SRMM as SRMM
     from optgen.generated.stable_adamw import StableAdamW as StableAdamW
+    from optgen.generated.stable_spam import StableSPAM as StableSPAM
     from optgen.generated.stosignsgd import StoSignSGD as StoSignSGD
     from optgen.generated.tam import TAM as TAM
     from optgen.generated.tiger import Tiger as Tiger
@@ -145,6 +148,7 @@ PUBLISHED = {
     "adopt": "ADOPT",
     "aggmo": "AggMo",
     "aida": "Aida",
+    "amos": "Amos",
     "amuse": "AMUSE",
     "ano": "Ano",
     "apollo": "APOLLO",
@@ -203,6 +207,7 @@ PUBLISHED = {
     "qhm": "QHM",
     "racs": "RACS",
     "rmsprop_tf": "RMSpropTF",
+    "rose": "Rose",
     "schedule_free_adamw": "ScheduleFreeAdamW",
     "schedule_free_radam": "ScheduleFreeRAdam",
     "schedule_free_sgd": "ScheduleFreeSGD",
@@ -219,6 +224,7 @@ PUBLISHED = {
     "splus": "SPlus",
     "srmm": "SRMM",
     "stable_adamw": "StableAdamW",
+    "stable_spam": "StableSPAM",
     "stosignsgd": "StoSignSGD",
     "tam": "TAM",
     "tiger": "Tiger",

@@ -150,6 +150,7 @@ _SAME_RULES: tuple[
     ("adatam", "AdaTAM", LR_AND_DECAY, {}, _FLAT),
     ("aggmo", "AggMo", LR_AND_DECAY, {}, {}),
     ("aida", "Aida", LR_AND_DECAY, {}, {}),
+    ("amos", "Amos", ONLY_LR | {"momentum": 0.9, "extra_l2": 0.01}, {}, _FLAT),
     ("ano", "Ano", LR_AND_DECAY, {}, {}),
     ("diffgrad", "DiffGrad", LR_AND_DECAY, _COUPLED, {}),
     ("dual_adam", "DualAdam", LR_AND_DECAY | {"switch_rate": 0.1}, {}, {}),
@@ -170,8 +171,10 @@ _SAME_RULES: tuple[
     ("qhadam", "QHAdam", LR_AND_DECAY | {"nus": (0.7, 0.9)}, {}, _FLOAT32),
     ("qhm", "QHM", LR_AND_DECAY | {"momentum": 0.99, "nu": 0.7}, {}, {}),
     ("racs", "RACS", LR_AND_DECAY, {}, {"shapes": MATRICES}),
+    ("rose", "ROSE", LR_AND_DECAY, _DECOUPLED, {"shapes": MATRICES}),
     ("sgdp", "SGDP", _WITH_MOMENTUM | {"delta": 0.9}, {}, _FLAT),
     ("srmm", "SRMM", ONLY_LR | {"memory_length": 8}, {}, {}),
+    ("stable_spam", "StableSPAM", LR_AND_DECAY | {"update_proj_gap": 7}, {}, _FLAT),
     ("tam", "TAM", LR_AND_DECAY, {}, _FLAT),
     ("vsgd", "VSGD", LR_AND_DECAY, {}, {}),
 )

@@ -61,7 +61,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "CAME": {"lr": 0.01},
     "NovoGrad": {"weight_decay": 0.1},
     "Amos": {},
-    "StableSPAM": {"reset_every": 3},
+    "StableSPAM": {"update_proj_gap": 3},
     "ReducedScalars": {"swap": True},
     "SM3": {},
     "Peaks": {},
@@ -69,7 +69,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "Sized": {},
     "LocalVectors": {},
 }
-SPEC_FILES = {"ReducedScalars": "reduced_scalars"}
+SPEC_FILES = {"ReducedScalars": "reduced_scalars", "StableSPAM": "stable_spam"}
 """Names of spec files that are not their class's name in lower case."""
 MATRICES = ("Muon", "RowWiseAdagrad", "CAME")
 SHAPES_AND_AXES: tuple[tuple[tuple[int, ...], int | None], ...] = (

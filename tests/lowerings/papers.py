@@ -20,39 +20,6 @@ def novograd(p: Tensor, g: Tensor, state: State) -> Tensor:
     return p - 0.01 * state["m"]
 
 
-def stable_spam(p: Tensor, g: Tensor, state: State) -> Tensor:
-    """Take a step of Stable-SPAM as arXiv 2502.17055 has it; return the new parameter."""
-    state["t"] = t = state.get("t", 0) + 1
-    state["k"] = k = 1 if t % 7 == 0 else state.get("k", 0) + 1
-    if k == 1:
-        state["m"] = state["v"] = torch.zeros_like(p)
-    p = p * (1 - 0.01 * 0.1)
-    state["max"] = 0.999 * state.get("max", 0) + 0.001 * g.abs().max()
-    limit = state["max"] / (1 - 0.999**t)
-    g = torch.where(g.abs() > limit, g / g.abs().max() * limit, g)
-    state["norm"] = 0.7 * state.get("norm", 0) + 0.3 * g.norm()
-    state["norm_sq"] = 0.9 * state.get("norm_sq", 0) + 0.1 * g.norm() ** 2
-    scale = state["norm"] / (1 - 0.7**t) / ((state["norm_sq"] / (1 - 0.9**t)).sqrt() + 1e-8)
-    g = g / g.norm() * scale
-    state["m"] = 0.9 * state["m"] + 0.1 * g
-    state["v"] = 0.999 * state["v"] + 0.001 * g.square()
-    root = (state["v"] / (1 - 0.999**k)).sqrt() + 1e-8
-    return p - 0.01 * state["m"] / (1 - 0.9**k) / root
-
-
-def amos(p: Tensor, g: Tensor, state: State) -> Tensor:
-    """Take a step of Amos as arXiv 2210.11693 has it; return the new parameter."""
-    state["t"] = t = state.get("t", 0) + 1
-    rate = 0.01 * (math.sqrt(2 / p.size(1)) if p.dim() > 1 else 0.5)
-    mean_square, decay = g.square().mean(), state.get("d", torch.tensor(0.0))
-    state["v"] = 0.999 * state.get("v", 0) + 0.001 * mean_square
-    inverse = (1 - 0.999**t) / (state["v"] + 1e-18)
-    gamma = 0.01**2 * inverse * mean_square / (1 + 0.25 * math.sqrt(0.01) * decay).sqrt()
-    update = rate * inverse.sqrt() * g + gamma / 2 * p
-    state["d"] = decay + gamma * decay + gamma
-    return p - update / (1 + 0.25 * math.sqrt(rate) * decay)
-
-
 def madgrad(p: Tensor, g: Tensor, state: State) -> Tensor:
     """Take a step of MADGRAD as arXiv 2101.11075 has it; return the new parameter."""
     state["t"] = t = state.get("t", 0) + 1
@@ -129,10 +96,6 @@ DECAY_OPTIONS = {"lr": 0.01, "weight_decay": 0.1}
 CLIPPED_LAMB_OPTIONS = {**DECAY_OPTIONS, "betas": (0.9, 0.99), "max_grad_norm": 2.0}
 PAPERS = (
     Case("novograd", by_parameter(novograd), DECAY_OPTIONS, shapes=SHAPES),
-    Case(
-        "stablespam", by_parameter(stable_spam), {**DECAY_OPTIONS, "reset_every": 7}, shapes=SHAPES
-    ),
-    Case("amos", by_parameter(amos), {"lr": 0.01}, shapes=SHAPES),
     Case("madgrad", by_parameter(madgrad), DECAY_OPTIONS, shapes=SHAPES),
     Case("sm3", by_parameter(sm3), {"lr": 0.01}, shapes=SHAPES),
 )

@@ -41,7 +41,7 @@ def ItemOrSum(
     """A sum, or an item of a tuple hyperparameter, by a flag."""{}
     p = p - lr * m
 '''
-RULE_NAMES = ("novograd", "stablespam", "amos", "one_moment", "reduced_scalars")
+RULE_NAMES = ("novograd", "stable_spam", "amos", "one_moment", "reduced_scalars")
 
 
 @pytest.mark.parametrize("name", RULE_NAMES)
@@ -63,7 +63,7 @@ def test_no_captured_step_reads_a_scalar_state_on_the_host(name: str) -> None:
 
 def test_scalars_computed_from_reductions_are_on_the_device_of_the_parameter() -> None:
     """Scalar states that the host computes stay on the CPU."""
-    rule = optgen.load(spec_file("stablespam")).rule
+    rule = optgen.load(spec_file("stable_spam")).rule
     on_device_by_key = {
         state.key: state.on_device for state in rule.states if state.shape == "scalar"
     }

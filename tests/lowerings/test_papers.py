@@ -25,8 +25,8 @@ SHORTENED_CASES = (
 )
 SYMBOLS_BY_KEY = {
     "novograd": {"exp_avg": "m", "exp_avg_sq": "v"},
-    "stablespam": {"exp_avg": "m", "m_norm_t": "norm", "v_norm_t": "norm_sq", "m_max_t": "max"},
-    "amos": {"exp_avg_sq": "v", "decay": "d"},
+    "stable_spam": {"exp_avg": "m", "m_norm_t": "norm", "v_norm_t": "norm_sq", "m_max_t": "max"},
+    "amos": {"exp_avg_sq": "v", "decay": "d", "exp_avg": "m"},
     "adahessian": {"exp_avg": "exp_avg", "exp_hessian_diag_sq": "exp_avg_sq"},
     "adam_mini": {"m": "m", "vmean": "r", "v": "v"},
     "adam_h": {"exp_avg": "m", "exp_avg_sq": "v"},

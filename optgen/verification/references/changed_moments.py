@@ -1,4 +1,4 @@
-"""Steps of Adam's descendants that change a moment, a rate or the gradient, in plain torch."""
+"""Steps of rules that change a moment of Adam, its rate or the gradient, in plain torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from optgen.verification.case import Case, State, by_parameter, over_all_parameters
-from optgen.verification.references.moments import DECAY, LR, LR_AND_DECAY, moments
+from optgen.verification.references.moments import DECAY, LR, LR_AND_DECAY, ONLY_LR, moments
 
 FLAT_SHAPES = ((5,), (4, 3), (), (2, 7))
 """Shapes of vectors and matrices."""
@@ -130,6 +130,63 @@ def madgrad(p: Tensor, g: Tensor, state: State) -> Tensor:
     return 0.9 * p + 0.1 * (start - state["s"] / (state["v"].pow(1 / 3) + 1e-6))
 
 
+def stable_spam(p: Tensor, g: Tensor, state: State) -> Tensor:
+    """Take a step of Stable-SPAM: algorithm 1, with a reset in every seventh step."""
+    t = state["step"]
+    state["k"] = k = 1 if t % 7 == 0 else state.get("k", 0) + 1
+    if k == 1:
+        state["m"] = state["v"] = torch.zeros_like(p)
+    state["max"] = 0.999 * state.get("max", 0) + 0.001 * g.abs().max()
+    limit = state["max"] / (1 - 0.999**t)
+    g = torch.where(g.abs() > limit, g / g.abs().max() * limit, g)
+    state["norm"] = 0.7 * state.get("norm", 0) + 0.3 * g.norm()
+    state["norm_sq"] = 0.9 * state.get("norm_sq", 0) + 0.1 * g.norm() ** 2
+    scale = state["norm"] / (1 - 0.7**t) / ((state["norm_sq"] / (1 - 0.9**t)).sqrt() + 1e-8)
+    g = g / g.norm() * scale
+    state["m"] = 0.9 * state["m"] + 0.1 * g
+    state["v"] = 0.999 * state["v"] + 0.001 * g.square()
+    root = (state["v"] / (1 - 0.999**k)).sqrt() + 1e-8
+    return p * (1 - LR * DECAY) - LR * state["m"] / (1 - 0.9**k) / root
+
+
+def amos(p: Tensor, g: Tensor, state: State) -> Tensor:
+    """Take a step of Amos: algorithm 1, with the library's scales, and a momentum of 0.9."""
+    t = state["step"]
+    rate = LR * (math.sqrt(2 / p.size(1)) if p.dim() > 1 else 0.5)
+    mean_square, decay = g.square().mean(), state.get("d", torch.tensor(0.0))
+    state["v"] = 0.999 * state.get("v", 0) + 0.001 * mean_square
+    inverse = (1 - 0.999**t) / (state["v"] + 1e-18)
+    gamma = LR**2 * inverse * mean_square / (1 + 0.25 * math.sqrt(LR) * decay).sqrt()
+    update = rate * inverse.sqrt() * g + (gamma - 0.01) / 2 * p
+    state["d"] = decay + gamma * decay + gamma
+    update = update / (1 + 0.25 * math.sqrt(rate) * decay)
+    state["m"] = 0.9 * state.get("m", 0) + 0.1 * update
+    return p - state["m"]
+
+
+def rose(p: Tensor, g: Tensor, state: State, switches: tuple[bool, bool] = (True, True)) -> Tensor:
+    """Take a step of Rose, as its author's code does."""
+    centralize, stabilize = switches
+    if p.numel() == 1:
+        divisor = g.abs() + 1e-5
+    elif p.dim() < 2 or p.size(1) == 1:
+        divisor = g.max() - g.min() + 1
+    else:
+        divisor = g.amax(1, keepdim=True) - g.amin(1, keepdim=True)
+        g = g - g.mean(1, keepdim=True) if centralize else g
+        if stabilize:
+            spread, mean = torch.std_mean(divisor, correction=0)
+            divisor = mean + mean / (spread + mean) * (divisor - mean)
+    return p * (1 - LR * DECAY) - LR * g / divisor
+
+
+def plain_rose(p: Tensor, g: Tensor, state: State) -> Tensor:
+    """Take a step of Rose with ranges of rows only, and gradients as they are."""
+    return rose(p, g, state, (False, False))
+
+
+RESET = LR_AND_DECAY | {"update_proj_gap": 7}
+WITH_COLUMN = (*FLAT_SHAPES, (3, 1))
 CASES = (
     Case("adan", by_parameter(adan), LR_AND_DECAY),
     Case(
@@ -148,4 +205,19 @@ CASES = (
     Case("nadamw", by_parameter(nadamw), LR_AND_DECAY),
     Case("avagrad", over_all_parameters(avagrad), LR_AND_DECAY),
     Case("madgrad", by_parameter(madgrad), LR_AND_DECAY | {"decoupled_decay": True}),
+    Case("stable_spam", by_parameter(stable_spam), RESET, shapes=FLAT_SHAPES),
+    Case(
+        "amos",
+        by_parameter(amos),
+        ONLY_LR | {"momentum": 0.9, "extra_l2": 0.01},
+        shapes=FLAT_SHAPES,
+    ),
+    Case("rose", by_parameter(rose), LR_AND_DECAY, shapes=WITH_COLUMN),
+    Case(
+        "rose",
+        by_parameter(plain_rose),
+        LR_AND_DECAY | {"centralize": False, "stabilize": False},
+        label="without means",
+        shapes=WITH_COLUMN,
+    ),
 )

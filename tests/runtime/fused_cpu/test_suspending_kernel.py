@@ -234,7 +234,7 @@ def test_ranks_with_parts_of_vectors_wait_once(name: str) -> None:
 
 
 @pytest.mark.one_case_in(4)
-@pytest.mark.parametrize("name", ["novograd", "stablespam", "reduced_scalars"])
+@pytest.mark.parametrize("name", ["novograd", "stable_spam", "reduced_scalars"])
 @pytest.mark.parametrize(("mesh", "axes"), CUTS, ids=str)
 def test_shards_with_scalars_computed_from_reductions_step_like_whole_parameters(
     mesh: tuple[int, ...], axes: tuple[int, ...], name: str

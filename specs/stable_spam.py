@@ -16,16 +16,16 @@ def StableSPAM(
     *,
     lr=hyper(1e-3, ge=0),
     betas=hyper((0.9, 0.999), ge=0, lt=1),
-    gammas=hyper((0.7, 0.9), ge=0, lt=1),
-    theta=hyper(0.999, ge=0, lt=1),
+    gamma1=hyper(0.7, ge=0, lt=1, about="Decay of the mean norm of gradients"),
+    gamma2=hyper(0.9, ge=0, lt=1, about="Decay of the mean square of norms"),
+    theta=hyper(0.999, ge=0, lt=1, about="Decay of the mean largest element"),
+    update_proj_gap=hyper(1000, gt=0, about="Steps between two resets of the moments"),
     eps=hyper(1e-8, ge=0),
     weight_decay=hyper(0.0, ge=0),
-    reset_every=hyper(1000, gt=0),
 ):
-    """Adam on gradients whose spikes are clipped and whose norm follows its own history."""
+    """Adam on gradients with clipped spikes and normalised norms (Huang et al., 2025)."""
     beta1, beta2 = betas
-    gamma1, gamma2 = gammas
-    if t % reset_every == 0:
+    if t % update_proj_gap == 0:
         k = 1
         m = 0 * m
         v = 0 * v
