@@ -273,7 +273,7 @@ def _differs(
     elif difference.step >= SCHEDULED_AT:
         when = f", after the numbers of the groups had changed before step {SCHEDULED_AT}"
         hint = "read the numbers in the group in each step, under the arguments' names"
-    name = subject.letter(difference.key) if difference.key else "p"
+    name = subject.state_word(difference.key) if difference.key else "p"
     error = DiffersError(
         f"the rule differs from the original: {difference.what} by {difference.error:.1e} "
         f"in step {difference.step} with {_words(difference.setting)}{when}",

@@ -40,8 +40,6 @@ from optgen.importer.values import PROPERTIES, Value, apply, constant
 from optgen.ir.ops import OPS
 from optgen.spec.reserved_names import ADDED_ARGUMENTS, why_taken
 
-LETTERS = {"exp_avg": "m", "exp_avg_sq": "v", "max_exp_avg_sq": "v_max", "momentum_buffer": "m"}
-"""Letters of papers for common keys of states."""
 LETTERS_OF_STEP = {"p": "w", "g": "grad", "t": "step"}
 """The names of what training hands over. Where an argument has one of them, the other one."""
 OTHER_NAMES = ("atom", "constant", "copy", *PROPERTIES)
@@ -106,16 +104,12 @@ class Subject:
         """Return the key of a state in the imported class: no argument has it as a name."""
         return f"{key}_state" if any(a.name == key for a in self.arguments) else key
 
-    def letter(self, key: str) -> str:
+    def state_word(self, key: str) -> str:
         """Return the name of a state in the rule: a word's initial where the word is taken."""
-        name, arguments = letter(key), {each.word for each in self.arguments}
-        others = {letter(each) for each in self.state_keys if each != key}
+        name, arguments = state_word(key), {each.word for each in self.arguments}
+        others = {state_word(each) for each in self.state_keys if each != key}
         if name == f"{key}_state" and key[0] not in {*others, *arguments, "p", "g", "t"}:
             name = key[0]
-        if name in arguments or any(
-            other != key and LETTERS.get(other, other) == name for other in self.state_keys
-        ):
-            name = key
         return f"{name}_state" if name in arguments else name
 
 
@@ -211,13 +205,12 @@ def first_argument(name: str) -> str:
     return f"first_{name}"
 
 
-def letter(key: str) -> str:
-    """Return the name of a state in the rule."""
-    name = LETTERS.get(key, key)
-    if not name.isidentifier() or keyword.iskeyword(name):
+def state_word(key: str) -> str:
+    """Return the name of a state in the rule, which is its key where that can be one."""
+    if not key.isidentifier() or keyword.iskeyword(key):
         raise NotImportedError(f"a state with the key {key!r}, which is no name")
-    is_taken = why_taken(name) or name in OPS or name in ("p", "g", "t")
-    return f"{name}_state" if is_taken else name
+    is_taken = why_taken(key) or key in OPS or key in ("p", "g", "t")
+    return f"{key}_state" if is_taken else key
 
 
 @dataclass
@@ -248,7 +241,7 @@ class Run:
         self.words = {"p", "g", "t", *(a.word for a in self.subject.arguments)}
         self.words |= {kept_word(name) for name in self.subject.own}
         keys = self.subject.state_keys - self.subject.counters.keys()
-        self.words |= {self.subject.letter(key) for key in keys}
+        self.words |= {self.subject.state_word(key) for key in keys}
         generator = torch.Generator().manual_seed(1)
         self.param = torch.nn.Parameter(
             torch.randn(self.shape, dtype=torch.float64, generator=generator)

@@ -101,7 +101,7 @@ def with_first_step(
         s for s in states if s.shape == "like" and s.when in {a.word for a in subject.arguments}
     ]
     if condition == "t == 1" and flags:
-        flag, own = flags[0].when, f"fresh({subject.letter(flags[0].key)})"
+        flag, own = flags[0].when, f"fresh({subject.state_word(flags[0].key)})"
         sides = []
         for is_on in (True, False):
             a, b = (given(flag, is_on, code) for code in (first, later))
@@ -116,5 +116,5 @@ def _first_step(subject: Subject, states: Sequence[FoundState], shape: tuple[int
     own = "factored" if shape == MATRIX else "not factored"
     for each in states:
         if each.shape != "scalar" and each.when in ("", own):
-            return f"fresh({subject.letter(each.key)})"
+            return f"fresh({subject.state_word(each.key)})"
     return "t == 1"

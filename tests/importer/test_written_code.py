@@ -10,7 +10,8 @@ import torch
 from optgen.importer import layout
 from optgen.importer.source_of import paper_of, provenance
 from optgen.importer.statements import Assign, If, Item, printed
-from optgen.importer.tidy import means_of_squares, tidied
+from optgen.importer.meanings import means_of_squares
+from optgen.importer.tidy import tidied
 
 
 def written(*items: Item) -> list[str]:
