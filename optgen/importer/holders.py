@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from optgen.importer.numbers import Flag, Float, Int, plain, recorded
+from optgen.importer.places import line_that_sets
 from optgen.importer.recording import NotImportedError
 from optgen.importer.values import Value, apply, constant, is_constant
 
@@ -46,6 +47,7 @@ class Holder(dict[Any, Any]):
                 if not isinstance(x, int | float | Tensor):
                     raise NotImportedError(
                         f"the group's `{key}` is {x!r} in a step, and a number in another one",
+                        line_that_sets(self.run.subject.cls, key),
                         hint="begin with a number, and keep it in self.state[p]",
                     )
                 word = self.run.subject.state_word(key)

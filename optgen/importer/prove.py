@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from optgen.importer.places import line_that_sets
 from optgen.importer.recording import NotImportedError, failed
 from optgen.importer.rules import Rule
 from optgen.importer.run import Argument, Subject
@@ -411,7 +412,8 @@ def _compare(
             if what not in found and key in (*subject.counters, *subject.left_out):
                 continue  # a rule keeps no step count and no state that it does not read
             if what not in found:
-                raise NotImportedError(f"the original has the {what}, which the rule lacks")
+                place = line_that_sets(subject.cls, key)
+                raise NotImportedError(f"the original has the {what}, which the rule lacks", place)
             error_of_x = error_between(found[what], x)
             if not error_of_x <= largest.error:
                 largest = Difference(setting, key, what, number, error_of_x)

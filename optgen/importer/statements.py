@@ -32,6 +32,7 @@ class Choice:
     key: str = field(compare=False)
     outcome: bool
     is_tensor: bool = False
+    place: tuple[str, int] = field(default=("", 0), compare=False)
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,10 @@ def events_of(events: Sequence[Value | Branch]) -> list[Event]:
         if isinstance(event, Branch):
             _check(event.condition, holds)
             condition = event.condition
-            choice = Choice(text(condition), condition.key, event.outcome, condition.reads_tensors)
-            made.append(choice)
+            is_tensor = condition.reads_tensors
+            made.append(
+                Choice(text(condition), condition.key, event.outcome, is_tensor, event.place)
+            )
         elif event.name is not None and event.op != "atom":
             for each in event.args:
                 _check(each, holds)

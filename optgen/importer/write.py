@@ -9,14 +9,23 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from optgen.importer.layout import WIDTH, call, number
 from optgen.importer.meanings import meanings, means_of_squares
+from optgen.importer.places import line_of_argument
+from optgen.importer.recording import NotImportedError
 from optgen.importer.rules import Bound, Rule
-from optgen.importer.run import LETTERS_OF_STEP, Argument, Subject, first_argument, kept_word
+from optgen.importer.run import (
+    LETTERS_OF_STEP,
+    Argument,
+    Subject,
+    first_argument,
+    is_generated,
+    kept_word,
+)
 from optgen.importer.source_of import paper_of, provenance
 from optgen.importer.statements import Assign, If, Item, assigned, names_read, printed, renamed
 from optgen.importer.states import FoundState
 from optgen.importer.tidy import tidied
 from optgen.ir.ops import OPS
-from optgen.spec.reserved_names import why_taken
+from optgen.spec.reserved_names import why_taken, why_taken_verbatim
 
 
 def spec_text(subject: Subject, rule: Rule, *, max_axes: int | None = None) -> str:
@@ -47,11 +56,12 @@ def spec_text(subject: Subject, rule: Rule, *, max_axes: int | None = None) -> s
     paper = paper_of(subject.cls)
     options = [f'paper="{paper}"'] if paper else []
     options += ['step="int"'] if subject.step_state == "int" else []
-    taken = {a.name: LETTERS_OF_STEP[a.name] for a in arguments if a.name in LETTERS_OF_STEP}
+    taken = _taken(subject, arguments, used)
     if "g" not in taken and (gradient := _gradient(rule, used, arguments)):
         taken["g"] = gradient
-    declared = [_with_letters(line, taken) for line in ("p,", "g,", *declared)]
-    body = _with_letters(body, taken)
+    others = [a.name for a in arguments if a.word != a.name]
+    declared = [_with_letters(line, taken, others) for line in ("p,", "g,", *declared)]
+    body = _with_letters(body, taken, others)
     lines = [
         f'"""{provenance(subject.cls)}"""',
         "",
@@ -78,15 +88,41 @@ def _import_of(words: list[str]) -> list[str]:
     return ["from optgen.spec import (", *(f"    {word}," for word in words), ")"]
 
 
-def _with_letters(code: str, taken: Mapping[str, str]) -> str:
-    """Return code in which arguments have the names of what training hands over.
+def _taken(subject: Subject, arguments: Sequence[Argument], used: set[str]) -> dict[str, str]:
+    """Return the names of arguments that are others' names in the code, with new ones for these.
 
-    `taken`: these names, with those that training's tensors have instead.
+    Raises:
+        NotImportedError: no spec may have an argument of the name.
+    """
+    made: dict[str, str] = {}
+    for name in (a.name for a in arguments):
+        if why := why_taken_verbatim(name) or "is a word that the rule calls" * (
+            name in OPS and name in used
+        ):
+            raise NotImportedError(
+                f"the argument `{name}` {why}",
+                line_of_argument(subject.cls, name),
+                hint=f"give it another name, or fix it: --set {name}=…",
+            )
+        if name in LETTERS_OF_STEP or (is_generated(name) and name in used):
+            other = LETTERS_OF_STEP.get(name, f"{name}_t")
+            while other in {*used, *made.values(), *(a.name for a in arguments)}:
+                other += "_t"
+            made[name] = other
+    return made
+
+
+def _with_letters(code: str, taken: Mapping[str, str], arguments: Sequence[str]) -> str:
+    """Return code in which arguments have their own names.
+
+    Args:
+        code: some lines.
+        taken: names, with those that other values have instead.
+        arguments: the arguments that have other names in the code.
     """
     for name, other in taken.items():
         code = re.sub(rf"(?<![\"\w]){name}(?![\"\w])", other, code)
-        code = re.sub(rf"\b{name}_argument\b", name, code)
-    return code
+    return re.sub(rf"\b({'|'.join(arguments)})_argument\b", r"\1", code) if arguments else code
 
 
 def _code(subject: Subject, rule: Rule) -> tuple[list[str], list[Item], dict[str, Sequence[str]]]:
@@ -97,7 +133,7 @@ def _code(subject: Subject, rule: Rule) -> tuple[list[str], list[Item], dict[str
     unpacked: list[str] = []
     parts: dict[str, Sequence[str]] = {}
     for argument in subject.arguments:
-        names = _names_of_elements(argument, rule, items)
+        names = _names_of_elements(subject, argument, rule, items)
         for n, name in enumerate(names):
             items = renamed(items, f"{argument.word}[{n}]", name)
         if names:
@@ -166,7 +202,9 @@ def _gradient(rule: Rule, used: set[str], arguments: Sequence[Argument]) -> str:
     return name if "grad" in name and is_free else ""
 
 
-def _names_of_elements(argument: Argument, rule: Rule, items: list[Item]) -> list[str]:
+def _names_of_elements(
+    subject: Subject, argument: Argument, rule: Rule, items: list[Item]
+) -> list[str]:
     """Return names for the numbers of a tuple: the author's, or beta1, beta2 for `betas`.
 
     There are none if the code does not read all of them.
@@ -178,10 +216,11 @@ def _names_of_elements(argument: Argument, rule: Rule, items: list[Item]) -> lis
     if not all(each in body for each in elements):
         return []
     names = [rule.aliases.get(each, "") for each in elements]
-    if all(names) and len(set(names)) == len(names):
+    others = assigned(items) | names_read(items) | {a.name for a in subject.arguments}
+    if all(names) and len(set(names)) == len(names) and not set(names) & others:
         return names
     names = [f"{argument.name.removesuffix('s')}{n}" for n in range(1, len(elements) + 1)]
-    return [] if set(names) & (assigned(items) | names_read(items)) else names
+    return [] if set(names) & others else names
 
 
 def _is_used(argument: Argument, used: set[str], states: list[FoundState]) -> bool:
