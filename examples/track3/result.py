@@ -64,6 +64,8 @@ class Result:
             other keys are parts of the names of some of them.
         other_factory: returns the class that steps `other_groups`.
         scaled: whether the blocks' projections begin at scaled weights instead of zeros.
+        covariance_interval: after how many steps the class of the matrices gets the covariances
+            of the inputs of their layers, if ever.
     """
 
     number: int
@@ -75,6 +77,7 @@ class Result:
     other_groups: Mapping[str, Group]
     other_factory: ClassFactory = lambda: AdamW
     scaled: bool = False
+    covariance_interval: int | None = None
 
     def group(self, name: str, param: torch.Tensor) -> Group:
         """Return the group of a parameter."""

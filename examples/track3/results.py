@@ -98,6 +98,26 @@ def trustlight() -> Result:
     return Result(16, "Contra-Muon, gated SOAP", log, 3175, factory, matrices, others)
 
 
+def newton_muon() -> Result:
+    """Return result 15: Muon of gradients that are whitened by the inputs of their layers."""
+    schedule = cooldown(3300, 0.7)
+    rates = {"mlp.fc.": (0.03, 0.0375), "mlp.proj.": (0.03, 0.025), "attn.proj.": (0.025, 0.025)}
+    matrices = {
+        kind: Group(lr, schedule, {"weight_decay": decay})
+        for kind, (lr, decay) in {**rates, "": (0.02, 0.025)}.items()
+    }
+    return Result(
+        number=15,
+        title="Newton-Muon",
+        log="20260505_newton_muon/6fb302c7-d271-491b-906f-75cd6ec72075.txt",
+        steps=3300,
+        matrix_factory=partial(load, spec_path("newton_muon")),
+        matrix_groups=matrices,
+        other_groups=other_groups(schedule),
+        covariance_interval=64,
+    )
+
+
 def contra_aurora() -> Result:
     """Return result 17: Contra-Muon of an orthogonal matrix whose lines have equal norms."""
     factory = partial(compose, spec_path("contra_aurora"), modifiers.update_floor(0.35))
@@ -269,6 +289,7 @@ RESULTS: dict[str, Result] = {
         partial(compose, spec_path("contra_soap"), modifiers.update_floor(0.35)),
         "mlp.",
     ),
+    "newton_muon": newton_muon(),
     "trustlight": trustlight(),
     "contra_aurora": contra_aurora(),
     "pmuon": weight_decay_result(

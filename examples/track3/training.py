@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from examples.track3.input_covariances import InputCovariances
 from examples.track3.model import Transformer
 from examples.track3.result import Result, set_options
 from examples.track3.text import Text
@@ -77,6 +78,7 @@ def train(
     text, model = Text.load(), Transformer()
     model.set_initial_weights(result.scaled)
     optimizers = result.optimizers(model.named_parameters())
+    covariances = InputCovariances(model, result.covariance_interval)
     batches = torch.Generator().manual_seed(seed)
     held_out = text.validation_pieces(128, setup.length)
     start, steps, losses = time.perf_counter(), [], []
@@ -92,8 +94,11 @@ def train(
         if step < setup.steps:
             set_options(optimizers, step * result.steps / setup.steps)
             model.zero_grad()
-            model.loss(*text.batch(setup.batch, setup.length, batches)).backward()
-            for optimizer in optimizers:
+            with covariances.measure(step):
+                model.loss(*text.batch(setup.batch, setup.length, batches)).backward()
+            of_matrices, *others = optimizers
+            of_matrices.step(**covariances.arguments(of_matrices))
+            for optimizer in others:
                 optimizer.step()
     seconds = round(time.perf_counter() - start, 1)
     return Run(name, seed, lr, result.scaled, steps, losses, seconds)

@@ -29,6 +29,7 @@ from optgen.importer.recording import (
 )
 from optgen.importer.rules import Rule, find_rule
 from optgen.importer.run import Subject, find_subject
+from optgen.importer.statements import line_of
 from optgen.importer.write import spec_text
 from optgen.spec.declare import Spec
 from optgen.spec.errors import SpecError
@@ -172,24 +173,38 @@ def _compared(
     text: str, rule: Rule, subject: Subject
 ) -> tuple[str, type[LoadedOptimizer], Proof, int]:
     """Return the spec, the class and the proof. A rule may be one for matrices and vectors only."""
-    ours = _loaded(subject.cls, text)
+    ours = _loaded(subject.cls, text, rule)
     shapes = tuple(s for s in SHAPES if len(s) == 2) if subject.is_for_matrices else SHAPES
     try:
-        proof = prove(subject, rule, ours, shapes)
+        proof = _proof(subject, rule, ours, shapes)
     except DiffersError as error:
         if error.num_axes < 3:
             raise
         text = spec_text(subject, rule, max_axes=2)
-        ours = _loaded(subject.cls, text)
-        proof = prove(subject, rule, ours, tuple(s for s in shapes if len(s) < 3))
+        ours = _loaded(subject.cls, text, rule)
+        proof = _proof(subject, rule, ours, tuple(s for s in shapes if len(s) < 3))
     return text, ours, proof, rule.num_runs
 
 
-def _loaded(cls: type, text: str) -> type[LoadedOptimizer]:
+def _proof(subject: Subject, rule: Rule, ours: Any, shapes: tuple[tuple[int, ...], ...]) -> Proof:
+    """Return the proof; a refusal has the line of the last change of the parameter, or its own."""
+    try:
+        return prove(subject, rule, ours, shapes)
+    except NotImportedError as refusal:
+        if not refusal.place[0]:
+            refusal.place = line_of(rule.items, "p")
+        raise
+
+
+def _loaded(cls: type, text: str, rule: Rule) -> type[LoadedOptimizer]:
+    """Return the class of a spec; a refusal has the author's line of what the spec's line sets."""
     try:
         return jit.load(Spec(_file_name(cls), text, f"{_file_name(cls)}.py", 1))
     except SpecError as error:
-        raise NotImportedError(f"the language does not take the rule: {error}") from error
+        line = text.split("\n")[error.place.line - 1].partition(" = ")[0].strip()
+        places = [line_of(rule.items, name) for name in (line, "p")]
+        place = next((each for each in places if each[0]), ("", 0))
+        raise NotImportedError(f"the language does not take the rule: {error}", place) from error
 
 
 def _write(subject: Subject) -> tuple[str, Rule, Subject]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from optgen.importer.places import line_that_sets
 from optgen.importer.recording import NotImportedError
 
 MATRIX, VECTOR = (4, 3), (5,)
@@ -118,20 +120,20 @@ def _counted(
         for key, value in _numbers(alone).items():
             of_all[key].append(value)
         if set(alone) - set(of_all):
-            raise _alone()
+            raise _alone(cls, set(alone) - set(of_all))
         for key, value in _numbers(optimizer.param_groups[0]).items():
             in_group[key].append(value)
         for key, value in _numbers(optimizer.state[params[0]]).items():
             seen[key].append(value)
         hidden.append(_hidden(optimizer, params))
-    attributes = _own_counters(hidden)
+    attributes = _own_counters(cls, hidden)
     counters = {
         key: int(values[0]) - 1
         for key, values in (*seen.items(), *in_group.items(), *of_all.items())
         if values == [values[0] + n for n in range(NUM_COUNTED)] and values[0] in (0, 1, 2)
     }
-    if of_all.keys() - counters.keys():
-        raise _alone()
+    if others := of_all.keys() - counters.keys():
+        raise _alone(cls, others)
     changed = {
         key: first.get(key, 0.0)
         for key, values in in_group.items()
@@ -144,7 +146,7 @@ def _counted(
     return Counts(counters, changed, attributes, kind, frozenset(keys))
 
 
-def _own_counters(hidden: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+def _own_counters(cls: type, hidden: Sequence[Mapping[str, Any]]) -> frozenset[str]:
     """Return the attributes of the optimizer that count steps.
 
     `hidden`: after each step, what is kept outside of groups and states.
@@ -162,6 +164,7 @@ def _own_counters(hidden: Sequence[Mapping[str, Any]]) -> frozenset[str]:
         if owner != "self" or values != [n + 1 for n in range(NUM_COUNTED)]:
             raise NotImportedError(
                 f"steps change `{attribute}` of {owner}, which a rule has no word for",
+                line_that_sets(cls, attribute),
                 hint="keep it in the state of the parameter: `self.state[p]`",
             )
         found.add(attribute)
@@ -211,9 +214,11 @@ def _number_or_length(x: Any, depth: int = 2) -> Any:
     return len(x), [_number_or_length(each, depth - 1) for each in inside]
 
 
-def _alone() -> NotImportedError:
+def _alone(cls: type, keys: AbstractSet[Any]) -> NotImportedError:
+    key = min(map(str, keys))
     return NotImportedError(
         "states that belong to no parameter",
+        line_that_sets(cls, key),
         hint="keep them in the states of the parameters: `self.state[p]`",
     )
 

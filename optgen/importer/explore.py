@@ -73,7 +73,9 @@ class Explorer:
             if refused.record.equals_run_with(forced):
                 raise refused
         if len(self.paths) >= MAX_RUNS:
-            raise NotImportedError(f"more than {MAX_RUNS} paths", hint="--set some arguments")
+            choices = [e for e in self.paths[-1][2] if isinstance(e, Choice)]
+            place = choices[-1].place if choices else ("", 0)
+            raise NotImportedError(f"more than {MAX_RUNS} paths", place, "--set some arguments")
         record = Record(forced, self.nonnegative, totals=self.subject.totals)
         run = Run(self.subject, record, self.shape, self.owned, computed=self.computed)
         try:
@@ -101,22 +103,33 @@ class Explorer:
 
     def _events(self, path: Path) -> list[Event]:
         """Return a run's events, with names for values that are read after their own name's end."""
+        place = "", 0
         for _ in range(50):
             self._name_sites(path)
             try:
                 return events_of(path.events)
             except HazardError as error:
                 own, is_input = error.value, error.value.op == "atom"
+                place = error.later.place
                 if is_input and own.name == "g" and error.later.op != "copy":
                     own = error.later  # so `g` stays the gradient in all runs
                 elif is_input:
                     own.name = f"{own.name}_before"
                     continue
                 site = next(site for site, v in _sites(path) if v is own)
-                self.sites[site] = f"{own.name or 'x'}_{len(self.sites) + 1}"
+                self.sites[site] = self._unused_name(f"{own.name or 'x'}_{len(self.sites) + 1}")
                 self.inputs |= {site} if is_input else set()
                 self.has_new_sites = True
-        raise NotImportedError("values are overwritten before they are read")
+        raise NotImportedError("values are overwritten before they are read", place)
+
+    def _unused_name(self, name: str) -> str:
+        """Return a name that neither the author nor a rule has for something else."""
+        words = {a.word for a in self.subject.arguments}
+        words |= {self.subject.state_word(key) for key in self.subject.state_keys}
+        words |= {variable for _, path, _ in self.paths for variable in path.bindings}
+        while name in words:
+            name += "_t"
+        return name
 
     def _name_sites(self, path: Path) -> None:
         """Give the values of known sites names of their own; copies have the old names."""
@@ -205,6 +218,7 @@ class Explorer:
             raise NotImportedError(
                 f"a run comes to `{choice.condition}`, and another one with the same earlier "
                 "answers does not",
+                choice.place,
                 hint="let the step depend on arguments, states and the step count only",
             )
         return other, forced

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from optgen.importer.numbers import Flag, Float, Int, plain, recorded
+from optgen.importer.places import line_that_sets
 from optgen.importer.recording import NotImportedError
 from optgen.importer.values import Value, apply, constant, is_constant
 
@@ -46,18 +47,19 @@ class Holder(dict[Any, Any]):
                 if not isinstance(x, int | float | Tensor):
                     raise NotImportedError(
                         f"the group's `{key}` is {x!r} in a step, and a number in another one",
+                        line_that_sets(self.run.subject.cls, key),
                         hint="begin with a number, and keep it in self.state[p]",
                     )
-                word = self.run.subject.letter(key)
+                word = self.run.subject.state_word(key)
                 self.run.words.add(word)
                 self.run.inits.setdefault(key, constant(self.run.subject.group_numbers[key]))
                 super().__setitem__(key, recorded(float(plain(x)), Value("atom", name=word)))
             elif isinstance(x, Tensor):
-                word = self.run.subject.letter(key)
+                word = self.run.subject.state_word(key)
                 self.run.words.add(word)
                 self.run.recorder.declare(x, word, _state_atom(word, x))
             elif type(plain(x)) in (int, float):
-                atom = Value("atom", name=self.run.subject.letter(key))
+                atom = Value("atom", name=self.run.subject.state_word(key))
                 super().__setitem__(key, recorded(plain(x), atom))
 
     def __setitem__(self, key: Any, x: Any) -> None:
@@ -77,7 +79,7 @@ class Holder(dict[Any, Any]):
 
     def _store(self, key: Any, x: Tensor) -> None:
         """Store a tensor: the first value of a state, or its next value."""
-        run, word = self.run, self.run.subject.letter(key)
+        run, word = self.run, self.run.subject.state_word(key)
         run.words.add(word)
         memory = run.recorder.memory_of(x)
         value = memory.value if memory else run.recorder.value_of(x)
@@ -109,7 +111,7 @@ class Holder(dict[Any, Any]):
         return is_constant(value) or (value.op == "atom" and value.name in {"p", *names})
 
     def _store_number(self, key: Any, x: Any) -> Any:
-        run, word = self.run, self.run.subject.letter(key)
+        run, word = self.run, self.run.subject.state_word(key)
         run.words.add(word)
         value = x.value if isinstance(x, Float | Int | Flag) else constant(x)
         if key not in self and self._is_first_value(value):

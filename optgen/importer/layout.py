@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 WIDTH = 100
 
@@ -60,6 +60,17 @@ def assignment(indent: str, name: str, value: str) -> Iterator[str]:
         yield f"{indent})"
 
 
+def call(name: str, arguments: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of a call as an argument: in one line, or in as many as it needs."""
+    inside, width = ", ".join(arguments), WIDTH - 4
+    if len(name) + len(inside) + 3 <= width:
+        yield f"{name}({inside}),"
+        return
+    yield f"{name}("
+    yield from [f"    {inside}"] if len(inside) + 4 <= width else (f"    {a}," for a in arguments)
+    yield "),"
+
+
 def _divided(indent: str, before: str, node: ast.expr, after: str) -> Iterator[str]:
     """Yield an expression, with texts before and after it, in as many lines as it needs."""
     line = f"{indent}{before}{source(node)}{after}"
@@ -74,7 +85,7 @@ def _divided(indent: str, before: str, node: ast.expr, after: str) -> Iterator[s
             yield arguments
         else:
             for each in node.args:
-                yield from _divided(inner, "", each, ",")
+                yield from _divided(inner, "", each, "," if len(node.args) > 1 else "")
         yield f"{indent}){after}"
         return
     parts = list(_parts(node, WIDTH - len(indent)))

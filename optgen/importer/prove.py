@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from optgen.importer.places import line_that_sets
 from optgen.importer.recording import NotImportedError, failed
 from optgen.importer.rules import Rule
 from optgen.importer.run import Argument, Subject
@@ -273,7 +274,7 @@ def _differs(
     elif difference.step >= SCHEDULED_AT:
         when = f", after the numbers of the groups had changed before step {SCHEDULED_AT}"
         hint = "read the numbers in the group in each step, under the arguments' names"
-    name = subject.letter(difference.key) if difference.key else "p"
+    name = subject.state_word(difference.key) if difference.key else "p"
     error = DiffersError(
         f"the rule differs from the original: {difference.what} by {difference.error:.1e} "
         f"in step {difference.step} with {_words(difference.setting)}{when}",
@@ -411,7 +412,8 @@ def _compare(
             if what not in found and key in (*subject.counters, *subject.left_out):
                 continue  # a rule keeps no step count and no state that it does not read
             if what not in found:
-                raise NotImportedError(f"the original has the {what}, which the rule lacks")
+                place = line_that_sets(subject.cls, key)
+                raise NotImportedError(f"the original has the {what}, which the rule lacks", place)
             error_of_x = error_between(found[what], x)
             if not error_of_x <= largest.error:
                 largest = Difference(setting, key, what, number, error_of_x)

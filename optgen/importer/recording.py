@@ -43,6 +43,7 @@ class Branch:
 
     condition: Value
     outcome: bool
+    place: tuple[str, int] = ("", 0)
 
 
 @dataclass
@@ -119,7 +120,7 @@ class Record:
             self.decided[truth.key] = self.forced.get(truth.key, natural)
             self.answers.setdefault(truth.key, (self.decided[truth.key], natural))
         taken = self.decided[truth.key]
-        self.events.append(Branch(truth, taken))
+        self.events.append(Branch(truth, taken, author_line()))
         return taken != is_negated
 
     def _note_origins(self, value: Value) -> None:

@@ -88,9 +88,9 @@ def find_rule(subject: Subject) -> Rule:
     all_states = states
     items, states = _without_unread(subject, items, all_states)
     left_out = frozenset(each.key for each in all_states if each not in states)
-    live = {"p", *(subject.letter(each.key) for each in states)}
+    live = {"p", *(subject.state_word(each.key) for each in states)}
     arguments = {a.word for a in subject.arguments}
-    numbers = {"t", *arguments, *(subject.letter(s.key) for s in states if s.shape == "scalar")}
+    numbers = {"t", *arguments, *(subject.state_word(s.key) for s in states if s.shape == "scalar")}
     numbers |= {kept_word(name) for name in subject.own}
     flags = {a.word for a in subject.arguments if isinstance(a.default, bool)}
     items = with_kinds(with_totals_outside(with_joined_ifs(items), arguments), live)
@@ -144,10 +144,10 @@ def _without_unread(
 ) -> tuple[tuple[Item, ...], tuple[FoundState, ...]]:
     """Return the code and the states without dead code, and without states that no step reads."""
     while True:
-        live = {"p", *(subject.letter(each.key) for each in states)}
+        live = {"p", *(subject.state_word(each.key) for each in states)}
         items = without_dead(items, live)
         read = names_read(items)
-        kept = tuple(each for each in states if subject.letter(each.key) in read)
+        kept = tuple(each for each in states if subject.state_word(each.key) in read)
         if kept == states:
             return items, states
         states = kept

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import keyword
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from optgen.importer.numbers import (
     recording_floats,
     recording_functions,
 )
+from optgen.importer.places import line_of_argument, line_of_property, line_that_sets
 from optgen.importer.precision import precision
 from optgen.importer.recording import (
     Branch,
@@ -40,10 +42,12 @@ from optgen.importer.values import PROPERTIES, Value, apply, constant
 from optgen.ir.ops import OPS
 from optgen.spec.reserved_names import ADDED_ARGUMENTS, why_taken
 
-LETTERS = {"exp_avg": "m", "exp_avg_sq": "v", "max_exp_avg_sq": "v_max", "momentum_buffer": "m"}
-"""Letters of papers for common keys of states."""
 LETTERS_OF_STEP = {"p": "w", "g": "grad", "t": "step"}
 """The names of what training hands over. Where an argument has one of them, the other one."""
+GENERATED = re.compile(
+    r"total(_norm|_\d+)?|is_taken|(kept|first|x_of)_\w+|\w+_(then|else|before|argument|state)"
+)
+"""The names that an import may make. What the author calls so has another one in the rule."""
 OTHER_NAMES = ("atom", "constant", "copy", *PROPERTIES)
 """Values that a variable is only another name of."""
 
@@ -57,8 +61,9 @@ class Argument:
 
     @property
     def word(self) -> str:
-        """Return the rule's name for it: p, g and t are others' names there."""
-        return f"{self.name}_argument" if self.name in LETTERS_OF_STEP else self.name
+        """Return the rule's name for it: p, g, t and some more are others' names there."""
+        is_taken = self.name in LETTERS_OF_STEP or self.name in OPS or is_generated(self.name)
+        return f"{self.name}_argument" if is_taken else self.name
 
 
 @dataclass(frozen=True)
@@ -100,22 +105,20 @@ class Subject:
     def can_be_own(self, name: str) -> bool:
         """Tell if the constructor's number may have a word of its own: it is one fraction."""
         is_fraction = any(a.name == name and type(a.default) is float for a in self.arguments)
-        return is_fraction and name not in self.own
+        is_free = all(a.name not in (first_argument(name), kept_word(name)) for a in self.arguments)
+        return is_fraction and is_free and name not in self.own
 
     def key(self, key: str) -> str:
         """Return the key of a state in the imported class: no argument has it as a name."""
         return f"{key}_state" if any(a.name == key for a in self.arguments) else key
 
-    def letter(self, key: str) -> str:
+    def state_word(self, key: str) -> str:
         """Return the name of a state in the rule: a word's initial where the word is taken."""
-        name, arguments = letter(key), {each.word for each in self.arguments}
-        others = {letter(each) for each in self.state_keys if each != key}
+        arguments = {each.word for each in self.arguments}
+        name, *rest = (state_word(each, self.cls) for each in (key, *(self.state_keys - {key})))
+        others = set(rest)
         if name == f"{key}_state" and key[0] not in {*others, *arguments, "p", "g", "t"}:
             name = key[0]
-        if name in arguments or any(
-            other != key and LETTERS.get(other, other) == name for other in self.state_keys
-        ):
-            name = key
         return f"{name}_state" if name in arguments else name
 
 
@@ -154,11 +157,14 @@ def find_subject(
             continue
         if each.default is each.empty:
             raise NotImportedError(
-                f"the argument `{each.name}` has no default", hint=f"--set {each.name}=…"
+                f"the argument `{each.name}` has no default",
+                line_of_argument(cls, each.name),
+                hint=f"--set {each.name}=…",
             )
         if isinstance(each.default, list):
             raise NotImportedError(
                 f"the default of the argument `{each.name}` is a list, which steps may change",
+                line_of_argument(cls, each.name),
                 hint=f"make it a tuple, or fix it: --set {each.name}=…",
             )
         if _is_number_like(each.default):
@@ -177,6 +183,7 @@ def find_subject(
     if changed := names & set(counts.changed):
         raise NotImportedError(
             f"steps change an argument of the constructor: {', '.join(sorted(changed))}",
+            line_that_sets(cls, min(changed)),
             hint="keep the number that changes in the state of the parameter",
         )
     return Subject(
@@ -211,13 +218,21 @@ def first_argument(name: str) -> str:
     return f"first_{name}"
 
 
-def letter(key: str) -> str:
-    """Return the name of a state in the rule."""
-    name = LETTERS.get(key, key)
-    if not name.isidentifier() or keyword.iskeyword(name):
-        raise NotImportedError(f"a state with the key {key!r}, which is no name")
-    is_taken = why_taken(name) or name in OPS or name in ("p", "g", "t")
-    return f"{name}_state" if is_taken else name
+def is_generated(name: str) -> bool:
+    """Tell if an import may make a name itself."""
+    return bool(GENERATED.fullmatch(name))
+
+
+def state_word(key: str, cls: type) -> str:
+    """Return the name of a state in the rule, which is its key where that can be one."""
+    if not key.isidentifier() or keyword.iskeyword(key):
+        raise NotImportedError(
+            f"a state with the key {key!r}, which is no name",
+            line_that_sets(cls, key),
+            hint="call it by a word, as in `self.state[p]['mean']`",
+        )
+    is_taken = why_taken(key) or key in OPS or key in ("p", "g", "t") or is_generated(key)
+    return f"{key}_state" if is_taken else key
 
 
 @dataclass
@@ -248,7 +263,7 @@ class Run:
         self.words = {"p", "g", "t", *(a.word for a in self.subject.arguments)}
         self.words |= {kept_word(name) for name in self.subject.own}
         keys = self.subject.state_keys - self.subject.counters.keys()
-        self.words |= {self.subject.letter(key) for key in keys}
+        self.words |= {self.subject.state_word(key) for key in keys}
         generator = torch.Generator().manual_seed(1)
         self.param = torch.nn.Parameter(
             torch.randn(self.shape, dtype=torch.float64, generator=generator)
@@ -292,7 +307,9 @@ class Run:
             optimizer.state = States(self)
         except AttributeError:
             raise NotImportedError(
-                "`state` is a property: a wrapper of another optimizer"
+                "`state` is a property: a wrapper of another optimizer",
+                line_of_property(self.subject.cls, "state"),
+                hint="import the inner class; modifiers replace most wrappers",
             ) from None
         if created:
             with self.recorder:
@@ -396,8 +413,9 @@ class Run:
         """Return the rule's name for an author's variable."""
         if name == self.aliases.get("g") or name in ("grad", "d_p"):
             return "g"
-        if name in self.words or name in OPS or why_taken(name):
-            return f"{name}_t"
+        is_taken = name in OPS or why_taken(name) or is_generated(name)
+        while name in self.words or is_taken:
+            name, is_taken = f"{name}_t", False
         return name
 
 

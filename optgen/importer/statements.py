@@ -32,6 +32,7 @@ class Choice:
     key: str = field(compare=False)
     outcome: bool
     is_tensor: bool = False
+    place: tuple[str, int] = field(default=("", 0), compare=False)
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,10 @@ Item = Assign | If
 Event = Assign | Choice
 
 
+SHORT = 72
+"""The columns of a statement that may take in another one."""
+TOTAL = "total"
+"""The name of a sum over all parameters that has none of the author's."""
 SIDES = ("turned", "rows", "cols")
 
 
@@ -72,8 +77,10 @@ def events_of(events: Sequence[Value | Branch]) -> list[Event]:
         if isinstance(event, Branch):
             _check(event.condition, holds)
             condition = event.condition
-            choice = Choice(text(condition), condition.key, event.outcome, condition.reads_tensors)
-            made.append(choice)
+            is_tensor = condition.reads_tensors
+            made.append(
+                Choice(text(condition), condition.key, event.outcome, is_tensor, event.place)
+            )
         elif event.name is not None and event.op != "atom":
             for each in event.args:
                 _check(each, holds)
@@ -166,13 +173,15 @@ def assignments(items: Sequence[Item]) -> list[tuple[str, str]]:
     return made
 
 
+def conditions(items: Sequence[Item]) -> list[str]:
+    """Return all conditions of code."""
+    ifs = [item for item in items if isinstance(item, If)]
+    return [c for each in ifs for c in (each.condition, *conditions(each.then + each.other))]
+
+
 def asked_names(items: Sequence[Item]) -> set[str]:
     """Return the names that conditions read."""
-    names: set[str] = set()
-    for item in items:
-        if isinstance(item, If):
-            names |= names_in(item.condition) | asked_names(item.then + item.other)
-    return names
+    return set().union(*map(names_in, conditions(items)))
 
 
 def asked_counts(items: Sequence[Item]) -> set[int]:
@@ -208,10 +217,18 @@ def without_dead(items: Sequence[Item], live: set[str]) -> tuple[Item, ...]:
     return tuple(reversed(kept))
 
 
+def live_in(items: Sequence[Item], lasting: set[str]) -> set[str]:
+    """Return the names whose values before code matter. `lasting`: those that matter after it."""
+    live = set(lasting)
+    without_dead(items, live)
+    return live
+
+
 def folded(items: Sequence[Item]) -> list[Item]:
     """Return code in which two neighbouring assignments to one name are one.
 
-    `m = beta1 * m` and `m = m + (1 - beta1) * g` become `m = beta1 * m + (1 - beta1) * g`.
+    `m = beta1 * m` and `m = m + (1 - beta1) * g` become `m = beta1 * m + (1 - beta1) * g`. Two
+    steps of a parameter stay two if one line is too short for both.
     """
     made: list[Item] = []
     for item in items:
@@ -225,10 +242,18 @@ def folded(items: Sequence[Item]) -> list[Item]:
             and before.name == item.name
             and num_reads(item.source, item.name) == 1
         ):
-            made[-1] = replace(item, source=substituted(item.source, item.name, before.source))
-            continue
+            both = replace(item, source=substituted(item.source, item.name, before.source))
+            if item.name != "p" or is_short(both):
+                made[-1] = both
+                continue
         made.append(item)
     return made
+
+
+def is_short(item: Item) -> bool:
+    """Tell if a statement stands in one short line."""
+    lines = list(printed([item]))
+    return len(lines) == 1 and len(lines[0]) <= SHORT
 
 
 def without_copies(items: Sequence[Item], arguments: set[str]) -> list[Item]:
@@ -303,10 +328,10 @@ def with_wide_reductions_first(items: Sequence[Item]) -> list[Item]:
                 other = tuple(visited(item.other, is_inside=True))
                 made.append(If(item.condition, then, other, item.is_tensor))
                 continue
-            calls = _wide_calls(item.source) if is_inside else []
+            calls = wide_calls(item.source) if is_inside else []
             for call in calls:
                 if not names_in(call) & changed and names_in(call) - {"p", "g"} <= _WIDE_WORDS:
-                    name = found.setdefault(call, f"total_{len(found) + 1}" if found else "total")
+                    name = found.setdefault(call, f"{TOTAL}_{len(found) + 1}" if found else TOTAL)
                     item = replace(item, source=item.source.replace(call, name))
             changed.add(item.name)
             made.append(item)
@@ -319,7 +344,7 @@ def with_wide_reductions_first(items: Sequence[Item]) -> list[Item]:
 _WIDE_WORDS = {"sum", "mean", "norm", "max_abs"}
 
 
-def _wide_calls(source: str) -> list[str]:
+def wide_calls(source: str) -> list[str]:
     """Return the calls with `over=` in an expression."""
     return [
         ast.unparse(node)

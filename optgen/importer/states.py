@@ -10,6 +10,7 @@ import torch
 
 from optgen.importer.branches import given, merged, without_impossible
 from optgen.importer.counts import MATRIX
+from optgen.importer.places import line_that_sets
 from optgen.importer.recording import NotImportedError
 from optgen.importer.run import Path, Subject
 from optgen.importer.shapes import size_of
@@ -54,7 +55,7 @@ def _state(key: str, subject: Subject, runs: Runs) -> FoundState:
         when = "factored" if MATRIX in shapes else "not factored"
     elif not all(is_there for is_there, _ in present):
         when = _flag_of(present, key, {a.word for a in subject.arguments})
-    word = _shape_word(key, shapes)
+    word = _shape_word(key, shapes, subject.cls)
     every = itertools.chain(*runs.values())
     dtypes = {path.states[key][1] for path in every if key in path.states}
     is_default = word == "scalar" and torch.get_default_dtype() in dtypes
@@ -71,7 +72,7 @@ def _flag_of(present: Sequence[tuple[bool, dict[str, bool]]], key: str, names: s
     return ""
 
 
-def _shape_word(key: str, shapes: Mapping[tuple[int, ...], tuple[int, ...]]) -> str:
+def _shape_word(key: str, shapes: Mapping[tuple[int, ...], tuple[int, ...]], cls: type) -> str:
     if all(mine in (shape, (size_of(shape),)) for shape, mine in shapes.items()):
         return "like"
     if all(mine in ((), (1,)) for mine in shapes.values()):
@@ -79,7 +80,10 @@ def _shape_word(key: str, shapes: Mapping[tuple[int, ...], tuple[int, ...]]) -> 
     words = {(4, 1): "row", (1, 3): "col", (4,): "row", (3,): "col"}
     if (word := words.get(shapes.get(MATRIX, ()))) is not None:
         return word
-    raise NotImportedError(f"the state {key!r} has the shape {shapes.get(MATRIX)} for {MATRIX}")
+    raise NotImportedError(
+        f"the state {key!r} has the shape {shapes.get(MATRIX)} for {MATRIX}",
+        line_that_sets(cls, key),
+    )
 
 
 def with_first_step(
@@ -101,7 +105,7 @@ def with_first_step(
         s for s in states if s.shape == "like" and s.when in {a.word for a in subject.arguments}
     ]
     if condition == "t == 1" and flags:
-        flag, own = flags[0].when, f"fresh({subject.letter(flags[0].key)})"
+        flag, own = flags[0].when, f"fresh({subject.state_word(flags[0].key)})"
         sides = []
         for is_on in (True, False):
             a, b = (given(flag, is_on, code) for code in (first, later))
@@ -116,5 +120,5 @@ def _first_step(subject: Subject, states: Sequence[FoundState], shape: tuple[int
     own = "factored" if shape == MATRIX else "not factored"
     for each in states:
         if each.shape != "scalar" and each.when in ("", own):
-            return f"fresh({subject.letter(each.key)})"
+            return f"fresh({subject.state_word(each.key)})"
     return "t == 1"

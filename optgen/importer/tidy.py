@@ -6,18 +6,25 @@ Each rewriting is equal in the reals. The proof compares the written spec, so it
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
-from fractions import Fraction
 
+from optgen.importer.algebra import Order, parsed, with_number
+from optgen.importer.branches import with_joined_ifs
 from optgen.importer.layout import source
 from optgen.importer.statements import (
+    TOTAL,
+    Assign,
     If,
     Item,
     assigned,
     assignments,
+    conditions,
     folded,
+    is_short,
+    live_in,
     local_numbers,
     names_in,
     names_read,
@@ -25,13 +32,10 @@ from optgen.importer.statements import (
     num_reads,
     printed,
     substituted,
+    wide_calls,
     without_dead,
-    words_in,
 )
 from optgen.importer.values import positive
-
-SHORT = 88
-"""The columns of a statement that may take in another one."""
 
 
 def tidied(items: Sequence[Item], numbers: set[str], lasting: set[str]) -> list[Item]:
@@ -43,44 +47,224 @@ def tidied(items: Sequence[Item], numbers: set[str], lasting: set[str]) -> list[
         lasting: the names that are read later: the parameter and the states.
     """
     known = numbers | lasting | {"g"}
-    order = _Order(numbers | local_numbers(items, numbers))
-    made = _pruned(_each_source(items, order.rewritten), {}, known)
-    while (shorter := _with_one_inlined(made, lasting)) is not None:
-        made = _pruned(_each_source(folded(shorter), order.rewritten), {}, known)
-    made = _with_first_values(made, numbers - assigned(made))
+    order = Order(numbers | local_numbers(items, numbers), lasting)
+    made = _pruned(_each_source(_with_norms(items), order.rewritten), {}, known)
+    for _ in range(10):
+        before = made
+        while (shorter := _with_one_inlined(made, lasting)) is not None:
+            made = _pruned(_each_source(folded(shorter), order.rewritten), {}, known)
+        made = list(without_dead(_placed(made, order, lasting), set(lasting)))
+        made = _with_first_values(_with_named_changes(made), numbers - assigned(made))
+        made = _without_special_cases(made, order, lasting)
+        if made == before:
+            break
     return _with_joined_conditions(without_dead(made, set(lasting)))
 
 
-def _with_first_values(items: Sequence[Item], numbers: set[str]) -> list[Item]:
-    """Return code in which the first change of a variable reads the argument that it began as.
+def _with_norms(items: Sequence[Item]) -> list[Item]:
+    """Return code that has the norm of all gradients where it reads the root of their squares."""
+    made = list(items)
+    for at, item in enumerate(items):
+        if not isinstance(item, Assign):
+            continue
+        match parsed(item.source):
+            case ast.Call(
+                func=ast.Name("sum"),
+                args=[ast.BinOp(left=x, op=ast.Pow(), right=ast.Constant(2))],
+                keywords=[_] as over,
+            ):
+                root, rest = f"sqrt({item.name})", made[at + 1 :]
+                sources = [*(value for _, value in assignments(rest)), *conditions(rest)]
+                num_roots = sum(each.count(root) for each in sources)
+                norm = ast.unparse(ast.Call(ast.Name("norm"), [x], over))
+                if 0 < num_roots == sum(num_reads(each, item.name) for each in sources):
+                    name = f"{item.name}_norm" if item.name == TOTAL else item.name
+                    rest = _each_source(rest, lambda s, _, r=root, n=name: s.replace(r, n))
+                    made[at:] = [replace(item, name=name, source=norm), *rest]
+    return made
 
-    `rate = lr`, `if c: rate = 0.1 * rate` is `rate = lr`, `if c: rate = 0.1 * lr`.
+
+def _placed(items: Sequence[Item], order: Order, lasting: set[str]) -> list[Item]:
+    """Return code in which numbers stand near their use, and what one side reads alone in it.
+
+    Ifs with one condition that are neighbours then are one.
     """
+    numbers = order.numbers - lasting
     made: list[Item] = []
     for at, item in enumerate(items):
         if isinstance(item, If):
-            then, other = (
-                tuple(_with_first_values(side, numbers)) for side in (item.then, item.other)
-            )
-            made.append(replace(item, then=then, other=other))
-        elif item.source in numbers:
-            rest = _with_value_of(items[at + 1 :], item.name, item.source)
-            return [*made, item, *_with_first_values(rest, numbers)]
+            live = live_in(items[at + 1 :], lasting)
+            then, other = (tuple(_placed(each, order, live)) for each in (item.then, item.other))
+            item = replace(item, then=then, other=other)
+        made.append(item)
+    for at in reversed(range(len(made))):
+        item, names = made[at], assigned(made[at : at + 1])
+        if not names & (lasting | {"p", "g"}):
+            to = _place_of(made, at, numbers) if names <= numbers else at
+            made.insert(to, made.pop(at))
+            if isinstance(item, Assign) and to + 1 < len(made):
+                made[to : to + 2] = _inside(item, made[to + 1], live_in(made[to + 2 :], lasting))
+    return with_joined_ifs(_with_repeated(made, numbers))
+
+
+def _place_of(items: Sequence[Item], at: int, numbers: set[str]) -> int:
+    """Return the place before the next statement that a number concerns, and before its others."""
+    names, read = assigned(items[at : at + 1]), names_read(items[at : at + 1])
+    for to in range(at + 1, len(items)):
+        changed = assigned(items[to : to + 1])
+        if names & (names_read(items[to : to + 1]) | changed) or read & changed:
+            while to - 1 > at and assigned(items[to - 1 : to]) <= numbers:
+                to -= 1
+            return to - 1
+    return at
+
+
+def _inside(item: Assign, after: Item, live: set[str]) -> list[Item]:
+    """Return an assignment and the statement after it: inside the one side that reads it.
+
+    `live`: the names that are read later.
+    """
+    if not isinstance(after, If) or item.name in names_in(after.condition):
+        return [item, after]
+    if wide_calls(item.source):
+        return [item, after]  # all steps take it
+    sides = [list(after.then), list(after.other)]
+    needs = [item.name in live_in(side, live) for side in sides]
+    if sum(needs) != 1 or not (side := sides[needs.index(True)]):
+        return [item, after]
+    side.insert(0, item)
+    return [replace(after, then=tuple(sides[0]), other=tuple(sides[1]))]
+
+
+def _with_repeated(items: Sequence[Item], numbers: set[str]) -> list[Item]:
+    """Return code in which a number between two ifs with one condition stands in both sides."""
+    made: list[Item] = []
+    for item in items:
+        first, between = made[-2:] if len(made) > 1 else (item, item)
+        if (
+            isinstance(item, If)
+            and isinstance(first, If)
+            and isinstance(between, Assign)
+            and first.condition == item.condition
+            and between.name in numbers
+            and first.then
+            and first.other
+            and not names_in(item.condition) & assigned([first, between])
+        ):
+            sides = (*first.then, between, *item.then), (*first.other, between, *item.other)
+            made[-2:] = [replace(item, then=sides[0], other=sides[1])]
         else:
             made.append(item)
     return made
 
 
+def _with_named_changes(items: Sequence[Item]) -> list[Item]:
+    """Return code that names a changed gradient before what else reads the change.
+
+    `d = -g * c`, `g = g * c` is `g = g * c`, `d = -g`; so it is if the first stands in an `if`.
+    """
+    made = list(items)
+    for at, (first, later) in enumerate(itertools.pairwise(items)):
+        if not isinstance(later, Assign) or later.name != "g":
+            continue
+        inside = (first,) if isinstance(first, Assign) else first.then + first.other
+        user = inside[0]
+        if len(inside) > 1 or not isinstance(user, Assign) or user.name in names_in(later.source):
+            continue
+        changed = _reading(user.source, later.source)
+        if changed is None or (isinstance(first, If) and "g" in names_in(first.condition)):
+            continue
+        user = replace(user, source=changed)
+        if isinstance(first, If):
+            sides = ((user,), ()) if first.then else ((), (user,))
+            made[at : at + 2] = [later, replace(first, then=sides[0], other=sides[1])]
+        else:
+            made[at : at + 2] = [later, user]
+    return made
+
+
+def _reading(value: str, change: str) -> str | None:
+    """Return `g` or `-g` for a value that is a change of the gradient, or its negative."""
+    node = parsed(value)
+    if ast.dump(node) == ast.dump(parsed(change)):
+        return "g"
+    other = positive(node)
+    return "-g" if other is not None and ast.dump(other) == ast.dump(parsed(change)) else None
+
+
+def _without_special_cases(items: Sequence[Item], order: Order, lasting: set[str]) -> list[Item]:
+    """Return code without an `if x == 1` whose side the other side is too where x is 1.
+
+    `if nu != 1: m = nu * m + (1 - nu) * g` is `m = nu * m + (1 - nu) * g`.
+    """
+    made: list[Item] = []
+    for at, item in enumerate(items):
+        if isinstance(item, Assign):
+            made.append(item)
+            continue
+        live = live_in(items[at + 1 :], lasting)
+        then, other = (
+            tuple(_without_special_cases(side, order, live)) for side in (item.then, item.other)
+        )
+        item = replace(item, then=then, other=other)
+        match parsed(item.condition):
+            case ast.Compare(
+                left=ast.Name(name), ops=[op], comparators=[ast.Constant(value=int() as number)]
+            ) if number and isinstance(op, ast.Eq | ast.NotEq):
+                values = [_values(side, live, name, number, order) for side in (then, other)]
+                if values[0] is not None and values[0] == values[1]:
+                    made += other if isinstance(op, ast.Eq) else then
+                    continue
+        made.append(item)
+    return made
+
+
+def _values(
+    items: Sequence[Item], live: set[str], name: str, number: int, order: Order
+) -> dict[str, str] | None:
+    """Return the values that code gives to live names where `name` is a number; None with ifs."""
+    found: dict[str, str] = {}
+    for item in items:
+        if isinstance(item, If):
+            return None
+        value = item.source
+        for each, source_of_it in found.items():
+            value = substituted(value, each, source_of_it)
+        found[item.name] = value
+    values = {
+        each: order.rewritten(with_number(value, name, number), each)
+        for each, value in found.items()
+        if each in live
+    }
+    return {each: value for each, value in values.items() if value != each}
+
+
+def _with_first_values(items: Sequence[Item], numbers: set[str]) -> list[Item]:
+    """Return code that reads an argument and not a variable that is another name of it.
+
+    `rate = lr`, `if c: rate = 0.1 * rate` is `rate = lr`, `if c: rate = 0.1 * lr`.
+    """
+    made = list(items)
+    for at, item in enumerate(items):
+        if isinstance(item, If):
+            then, other = (_with_first_values(side, numbers) for side in (item.then, item.other))
+            made[at] = replace(item, then=tuple(then), other=tuple(other))
+        elif item.source in numbers:
+            rest = _with_value_of(made[at + 1 :], item.name, item.source)
+            return [*made[: at + 1], *_with_first_values(rest, numbers)]
+    return made
+
+
 def _with_value_of(items: Sequence[Item], name: str, value: str) -> list[Item]:
-    """Return code in which the first assignments to a variable read its value, and not itself."""
+    """Return code that reads a variable's value, and not itself, up to its next assignments."""
     made = list(items)
     for at, item in enumerate(items):
         if isinstance(item, If):
             then, other = (
                 tuple(_with_value_of(side, name, value)) for side in (item.then, item.other)
             )
-            made[at] = replace(item, then=then, other=other)
-        elif item.name == name:
+            made[at] = If(substituted(item.condition, name, value), then, other, item.is_tensor)
+        else:
             made[at] = replace(item, source=substituted(item.source, name, value))
         if name in assigned([item]):
             break
@@ -166,24 +350,6 @@ def _with_common_ends_outside(item: If) -> list[Item]:
     return [*before, *middle, *after]
 
 
-def means_of_squares(items: Sequence[Item]) -> set[str]:
-    """Return the names that code computes as `decay * v + (1 - decay) * g**2`."""
-    found: set[str] = set()
-    for name, value in assignments(items):
-        match _parsed(value):
-            case ast.BinOp(
-                left=ast.BinOp(left=decay, op=ast.Mult(), right=ast.Name(kept)),
-                op=ast.Add(),
-                right=ast.BinOp(
-                    left=ast.BinOp(left=ast.Constant(1), op=ast.Sub(), right=other),
-                    op=ast.Mult(),
-                    right=ast.BinOp(op=ast.Pow(), right=ast.Constant(2)),
-                ),
-            ) if kept == name and ast.dump(decay) == ast.dump(other):
-                found.add(name)
-    return found
-
-
 def _with_joined_conditions(items: Sequence[Item]) -> list[Item]:
     """Return code with `if a and b` for an `if b` that is all of an `if a`."""
     made: list[Item] = []
@@ -193,9 +359,7 @@ def _with_joined_conditions(items: Sequence[Item]) -> list[Item]:
             if len(outer.then) == 1 and isinstance(inner := outer.then[0], If) and not outer.other:
                 inner = _positive(inner)
                 if not inner.other:
-                    both = ast.BoolOp(
-                        ast.And(), [*map(_parsed, (outer.condition, inner.condition))]
-                    )
+                    both = ast.BoolOp(ast.And(), [*map(parsed, (outer.condition, inner.condition))])
                     outer = replace(inner, condition=source(both))
             then, other = map(_with_joined_conditions, (outer.then, outer.other))
             made.append(replace(outer, then=tuple(then), other=tuple(other)))
@@ -211,10 +375,6 @@ def _positive(item: If) -> If:
     return replace(item, condition=negated(item.condition), then=item.other, other=())
 
 
-def _parsed(value: str) -> ast.expr:
-    return ast.parse(value, mode="eval").body
-
-
 def _each_source(items: Sequence[Item], change: Callable[[str, str], str]) -> list[Item]:
     """Return code whose expressions are changed. `change` gets an expression and its name."""
     made: list[Item] = []
@@ -228,162 +388,20 @@ def _each_source(items: Sequence[Item], change: Callable[[str, str], str]) -> li
     return made
 
 
-class _Order(ast.NodeTransformer):
-    """Writes numbers before tensors, and folds what a paper writes shorter."""
-
-    def __init__(self, numbers: set[str]) -> None:
-        self.numbers = numbers
-
-    def rewritten(self, value: str, name: str) -> str:
-        """Return an expression in order. `name` is the variable that gets it; "" of a condition."""
-        if value == "t - 1" and not name:
-            return "t > 1"  # the first step's count is 1
-        node = self.visit(ast.parse(value, mode="eval").body)
-        return source(_shrunk(node) if name == "p" else node)
-
-    def visit_Constant(self, node: ast.Constant) -> ast.expr:
-        x = node.value
-        if not isinstance(x, float):
-            return node
-        if x.is_integer() and abs(x) < 1e6:
-            return ast.Constant(int(x))
-        top, bottom = Fraction(x).limit_denominator(12).as_integer_ratio()
-        is_share = bottom > 1 and top / bottom == x
-        if len(repr(x)) > 12 and is_share:  # 1 / 3 and not 0.3333333333333333
-            return ast.BinOp(ast.Constant(top), ast.Div(), ast.Constant(bottom))
-        return node
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        node.args = [self.visit(each) for each in node.args]
-        match node:
-            case ast.Call(
-                func=ast.Name("where"),
-                args=[a, ast.Call(func=ast.Name("where"), args=[b, x, inner]), outer],
-            ) if ast.dump(inner) == ast.dump(outer):
-                both = ast.BoolOp(ast.And(), [*_conjuncts(a), *_conjuncts(b)])
-                return ast.Call(node.func, [both, x, outer], [])
-            case ast.Call(
-                func=ast.Name("lerp"),
-                args=[a, b, ast.BinOp(left=ast.Constant(1), op=ast.Sub(), right=kept) as new],
-            ):
-                return ast.BinOp(_product(kept, a), ast.Add(), self.visit(_product(new, b)))
-            case ast.Call(
-                func=ast.Name("sqrt"),
-                args=[
-                    ast.Call(
-                        func=ast.Name("mean"),
-                        args=[ast.BinOp(left=x, op=ast.Pow(), right=ast.Constant(2))],
-                        keywords=[],
-                    )
-                ],
-            ):
-                return ast.Call(ast.Name("rms"), [x], [])
-        return node
-
-    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
-        left: ast.expr = self.visit(node.left)
-        right: ast.expr = self.visit(node.right)
-        match node.op, left, right:
-            case ast.Add() | ast.Sub(), _, ast.Constant(0):
-                return left
-            case ast.Add(), ast.BinOp(op=ast.Mult() | ast.Div()), ast.Constant(1):
-                return ast.BinOp(right, ast.Add(), left)
-            case ast.Pow(), _, ast.Constant(0.5):
-                return ast.Call(ast.Name("sqrt"), [left], [])
-            case (
-                ast.Div(),
-                ast.Call(func=ast.Name("norm"), args=[ast.Name("p" | "g") as x], keywords=[]),
-                ast.Call(func=ast.Name("sqrt"), args=[ast.Call(func=ast.Name("numel"))]),
-            ):
-                return ast.Call(ast.Name("rms"), [x], [])
-            case ast.Mult(), _, ast.BinOp(op=ast.Mult() | ast.Div()) if self._rank(left) < 3:
-                part = self.visit_BinOp(ast.BinOp(left, ast.Mult(), right.left))
-                return ast.BinOp(part, right.op, right.right)
-            case ast.Mult(), _, ast.BinOp(left=ast.Constant(1), op=ast.Div(), right=divisor):
-                return ast.BinOp(left, ast.Div(), divisor)
-            case ast.Mult(), ast.BinOp(left=ast.Constant(1), op=ast.Div(), right=divisor), _:
-                return ast.BinOp(right, ast.Div(), divisor)
-            case ast.Mult(), _, _ if ast.dump(left) == ast.dump(right) and _is_name(left):
-                return ast.BinOp(left, ast.Pow(), ast.Constant(2))
-            case ast.Mult(), _, _:
-                return self._ordered(ast.BinOp(left, node.op, right))
-            case (ast.Add(), _, _) if (other := positive(right)) is not None:
-                return ast.BinOp(left, ast.Sub(), other)
-            case (ast.Sub(), _, _) if (other := positive(right)) is not None:
-                return ast.BinOp(left, ast.Add(), other)
-        return ast.BinOp(left, node.op, right)
-
-    def _ordered(self, node: ast.BinOp) -> ast.expr:
-        """Return a product with its constants first, then `lr`, its numbers, and its tensors."""
-        factors: list[ast.expr] = [node]
-        while isinstance(first := factors[0], ast.BinOp) and isinstance(first.op, ast.Mult):
-            factors[:1] = [first.left, first.right]
-        signs = [each for each in factors if isinstance(each, ast.UnaryOp)]
-        factors = [e.operand if isinstance(e, ast.UnaryOp) else e for e in factors]
-        factors.sort(key=self._rank)
-        if len(signs) % 2:
-            factors[0] = _negative(factors[0])
-        product = factors[0]
-        for each in factors[1:]:
-            product = _product(product, each)
-        return product
-
-    def _rank(self, node: ast.expr) -> int:
-        if isinstance(node, ast.Constant):
-            return 0
-        text = ast.unparse(node)
-        if text == "lr":
-            return 1
-        return 2 if names_in(text) - words_in(text) <= self.numbers else 3
-
-
-def _conjuncts(node: ast.expr) -> list[ast.expr]:
-    """Return the conditions of an `and`, or a condition alone."""
-    is_and = isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And)
-    return node.values if is_and and isinstance(node, ast.BoolOp) else [node]
-
-
-def _negative(node: ast.expr) -> ast.expr:
-    """Return `-x`: a negative number for a number."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-        return ast.Constant(-node.value)
-    return ast.UnaryOp(ast.USub(), node)
-
-
-def _product(left: ast.expr, right: ast.expr) -> ast.expr:
-    return ast.BinOp(left, ast.Mult(), right)
-
-
-def _is_name(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name)
-
-
-def _shrunk(node: ast.expr) -> ast.expr:
-    """Return `p - a * p` for `(1 - a) * p`: papers write weight decay so."""
-    match node:
-        case ast.BinOp(
-            left=ast.BinOp(left=ast.Constant(1), op=ast.Sub(), right=part),
-            op=ast.Mult(),
-            right=ast.Name("p") as p,
-        ):
-            return ast.BinOp(p, ast.Sub(), _product(part, p))
-    return node
-
-
 def _with_one_inlined(items: Sequence[Item], lasting: set[str]) -> list[Item] | None:
     """Return code without one value that is read once, in a short statement; None if none."""
     for at, item in enumerate(items):
         rest = items[at + 1 :]
         changed: list[Item] | None = None
         if isinstance(item, If):
-            later = lasting | names_read(rest)
+            later = live_in(rest, lasting)
             then = _with_one_inlined(item.then, later)
             other = _with_one_inlined(item.other, later) if then is None else None
             if then is not None:
                 changed = [replace(item, then=tuple(then)), *rest]
             elif other is not None:
                 changed = [replace(item, other=tuple(other)), *rest]
-        elif item.name not in ("p", "g"):
+        elif item.name != "p":
             changed = _replaced_once(rest, item.name, item.source, lasting)
         if changed is not None:
             return [*items[:at], *changed]
@@ -397,6 +415,8 @@ def _replaced_once(
     at = _only_use(items, name, names_in(value))
     if at is None or isinstance(user := items[at], If):
         return None
+    if name == "g" and user.source != "g":
+        return None
     later = items[at + 1 :]
     if user.name != name and (
         _is_read(later, name) or (name in lasting and not _is_set(later, name))
@@ -405,14 +425,13 @@ def _replaced_once(
     changed = replace(user, source=substituted(user.source, name, value))
     if _is_complement(value) and f"1 - {name}" in user.source:
         return None  # 1 - (1 - x) is harder to read than the author's two lines
-    lines = list(printed([changed]))
-    if len(lines) > 1 or len(lines[0]) > SHORT:
+    if not is_short(changed):
         return None
     return [*items[:at], changed, *later]
 
 
 def _is_complement(value: str) -> bool:
-    match _parsed(value):
+    match parsed(value):
         case ast.BinOp(left=ast.Constant(1), op=ast.Sub()):
             return True
     return False

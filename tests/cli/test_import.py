@@ -109,7 +109,7 @@ def test_what_a_class_writes_and_starts_does_not_come_out(
 
     out, err = capfd.readouterr()
     assert out.startswith('"""Mine, imported from mine."""\n')
-    assert out.endswith("    p = p - lr * g\n")
+    assert out.endswith("    p = p - lr * grad\n")
     assert "noise" not in out + err
     assert "mine:Mine agrees with its import" in err
 

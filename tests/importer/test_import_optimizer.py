@@ -102,10 +102,12 @@ def test_a_class_with_two_arguments_has_eight_settings() -> None:
 def test_adamw_is_written_as_a_person_would() -> None:
     text = adamw().text
 
-    assert "    m = beta1 * m + (1 - beta1) * g\n" in text
+    assert "    exp_avg = lerp(exp_avg, grad, 1 - beta1)\n" in text
     assert "    p = p - lr * weight_decay * p\n" in text
-    assert "    v = beta2 * v + (1 - beta2) * g**2\n" in text
-    assert "    if amsgrad:\n        v_max = maximum(v_max, v)\n" in text
+    assert "    exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad**2\n" in text
+    largest = "max_exp_avg_sq = maximum(max_exp_avg_sq, exp_avg_sq)"
+    assert f"    if amsgrad:\n        {largest}\n" in text
+    assert "Divide by the largest second moment so far, not by the present one" in text
     assert "betas=hyper((0.9, 0.999), ge=0, lt=1)," in text
 
 
@@ -147,7 +149,7 @@ def test_an_argument_can_be_fixed() -> None:
     text = import_optimizer(torch.optim.AdamW, amsgrad=True).text
 
     assert "amsgrad" not in text
-    assert "v_max = maximum(v_max, v)" in text
+    assert "max_exp_avg_sq = maximum(max_exp_avg_sq, exp_avg_sq)" in text
 
 
 def test_a_branch_on_a_tensor_is_a_where() -> None:

@@ -10,7 +10,8 @@ import torch
 from optgen.importer import layout
 from optgen.importer.source_of import paper_of, provenance
 from optgen.importer.statements import Assign, If, Item, printed
-from optgen.importer.tidy import means_of_squares, tidied
+from optgen.importer.meanings import meanings, means_of_squares
+from optgen.importer.tidy import tidied
 
 
 def written(*items: Item) -> list[str]:
@@ -21,7 +22,7 @@ def written(*items: Item) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("m", "lerp(m, g, 1 - beta)", "m = beta * m + (1 - beta) * g"),
+        ("m", "lerp(m, g, 1 - beta)", "m = lerp(m, g, 1 - beta)"),
         ("m", "m * beta + g * (1 - beta)", "m = beta * m + (1 - beta) * g"),
         ("p", "p * (1 - lr * eps)", "p = p - lr * eps * p"),
         ("p", "p + -lr * m", "p = p - lr * m"),
@@ -143,3 +144,75 @@ def test_a_change_of_an_argument_s_other_name_reads_the_argument() -> None:
     items = [Assign("rate", "lr"), change, Assign("p", "p - rate * g"), Assign("m", "rate * g")]
     made = list(printed(tidied(items, {"lr", "t"}, {"p", "m"})))
     assert [line.strip() for line in made[:3]] == ["rate = lr", "if t > 50:", "rate = 0.1 * lr"]
+
+
+def test_a_special_case_of_the_general_code_is_left_out() -> None:
+    general = (Assign("x", "beta * m"), Assign("x", "x + (1 - beta) * g"), Assign("p", "p - x"))
+    code = If("beta == 1", (Assign("p", "p - m"),), general)
+
+    assert written(code) == ["p = p - (beta * m + (1 - beta) * g)"]
+
+
+def test_another_case_than_the_general_code_s_stays() -> None:
+    code = If("beta == 1", (Assign("p", "p - g"),), (Assign("p", "p - beta * m"),))
+
+    assert written(code)[0] == "if beta == 1:"
+
+
+def test_numbers_stand_where_they_are_read_and_ifs_on_one_condition_are_one() -> None:
+    first = If("eps", (Assign("rate", "lr * eps"),), ())
+    last = If(
+        "eps", (Assign("p", "p - rate * m"), Assign("v", "rate * g")), (Assign("p", "p - g"),)
+    )
+    code = Assign("rate", "lr"), first, Assign("m", "m + g"), last
+
+    assert written(*code) == [
+        "m = m + g",
+        "if eps:",
+        "    rate = lr * eps",
+        "    p = p - rate * m",
+        "    v = rate * g",
+        "else:",
+        "    p = p - g",
+    ]
+
+
+def test_a_changed_gradient_is_named_before_its_change_is_read() -> None:
+    code = (
+        If("t == 1", (Assign("m", "-g * v"),), ()),
+        Assign("g", "g * v"),
+        Assign("p", "p - g + m"),
+    )
+
+    assert written(*code)[:3] == ["g = g * v", "if t == 1:", "    m = -g"]
+
+
+def test_a_sum_over_all_parameters_stays_outside_of_branches() -> None:
+    code = (
+        Assign("total", "sum(g ** 2, over='all')"),
+        If("lr", (Assign("g", "g / (sqrt(total) + eps)"),), ()),
+        Assign("p", "p - g"),
+    )
+
+    assert written(*code)[:3] == [
+        'total_norm = norm(g, over="all")',
+        "if lr:",
+        "    g = g / (total_norm + eps)",
+    ]
+
+
+def test_code_says_what_arguments_mean() -> None:
+    decoupled = If("fixed", (Assign("p", "p - d * p"),), (Assign("p", "p - lr * d * p"),))
+    code = (
+        If("d", (If("own", (decoupled,), (Assign("g", "g + d * p"),)),), ()),
+        Assign("m", "beta * m + (1 - damp) * g"),
+        Assign("p", "p - lr * (nu * m + (1 - nu) * g)"),
+    )
+    found = meanings(code, {"m": "start"}, {"nus": ["nu"]})
+
+    assert found["own"].startswith("Shrink the parameter itself")
+    assert found["fixed"] == "Decay by `d` alone, not times `lr`"
+    assert found["damp"] == "Fraction of the gradient that is not added to the momentum"
+    assert found["start"] == "Start value of m"
+    assert found["nus"] == "Shares of the running averages beside the present values"
+    assert not meanings([Assign("p", "p - lr * g")], {}, {})

@@ -48,14 +48,38 @@ class ResultTraining:
         self.params = {name: torch.nn.Parameter(p.clone()) for name, p in start.items()}
         self.optimizers = result.optimizers(self.params.items())
 
-    def step(self, logged_step: int, grads: dict[str, Tensor]) -> None:
-        """Take a step, with the options of a step of the logged training."""
+    def step(
+        self,
+        logged_step: int,
+        grads: dict[str, Tensor],
+        inputs: dict[str, tuple[Tensor, Tensor]] | None = None,
+    ) -> None:
+        """Take a step, with the options of a step of the logged training.
+
+        Args:
+            logged_step: the number of this step.
+            grads: the random parts of the gradients.
+            inputs: the covariance of the inputs of each matrix, and the means of their blocks.
+        """
         set_options(self.optimizers, logged_step)
         for name, param in self.params.items():
             param.grad = gradient(param.detach(), grads[name])
         with use_lowering(self.lowering), mock.patch(ITERATE, iterate_in_own_dtype):
-            for optimizer in self.optimizers:
+            of_matrices, *others = self.optimizers
+            of_matrices.step(**self.arguments(of_matrices, inputs))
+            for optimizer in others:
                 optimizer.step()
+
+    def arguments(
+        self, optimizer: torch.optim.Optimizer, inputs: dict[str, tuple[Tensor, Tensor]] | None
+    ) -> dict[str, list[Tensor]]:
+        """Return the extra inputs of a step."""
+        if not inputs:
+            return {}
+        names = {param: name for name, param in self.params.items()}
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        pairs = [inputs[names[param]] for param in params]
+        return {"input_covariance": [x for x, _ in pairs], "input_blocks": [y for _, y in pairs]}
 
     def largest_difference(self, expected: dict[str, Tensor]) -> float:
         """Return the largest difference of an element from the expected parameters."""
@@ -88,6 +112,11 @@ def largest_differences(
     largest = [0.0] * len(trainings)
     for index in range(script.test_steps):
         logged_step, grads = index * script.steps // script.test_steps, random_tensors()
+        inputs = {}
+        if script.reads_inputs and index % 4 == 2:
+            inputs = {name: random_inputs(shapes[name][1], generator) for name in matrices}
+        for name, pair in inputs.items():
+            memory[name]["inputs"] = pair
         for name, p in expected.items():
             step, options = script.step_and_options(name, shapes[name])
             p = step(p, gradient(p, grads[name]), memory[name], options(logged_step))
@@ -95,12 +124,21 @@ def largest_differences(
                 script.after_step(p, memory[name], logged_step) if script.after_step else p
             )
         for training in trainings:
-            training.step(logged_step, grads)
+            training.step(logged_step, grads, inputs)
         largest = [
             max(earlier, training.largest_difference(expected))
             for earlier, training in zip(largest, trainings, strict=True)
         ]
     return largest
+
+
+def random_inputs(size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return a covariance of inputs, of nine inputs in three blocks, and the means of blocks."""
+    block = 3 if size == 9 else size
+    ones = torch.ones(block, block, dtype=torch.float64)
+    means = torch.block_diag(*[ones / block] * (size // block))
+    x = torch.randn(20, size, generator=generator, dtype=torch.float64).relu()
+    return torch.where(means > 0, x.T @ x / 20, 0), means
 
 
 def gradient(p: Tensor, noise: Tensor) -> Tensor:

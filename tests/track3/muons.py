@@ -156,6 +156,23 @@ def dynmuon(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
     return p * (1 - options["lr"] * options["weight_decay"]) - options["lr"] * update
 
 
+def newton_muon(p: Tensor, g: Tensor, memory: Values, options: Values) -> Tensor:
+    n = p.size(1)
+    covariance = memory.setdefault("covariance", 0.001 * torch.eye(n, dtype=p.dtype))
+    if "inputs" in memory:
+        new, means = memory.pop("inputs")
+        memory["covariance"] = covariance = covariance + 0.05 * (new - covariance)
+        memory["inverse"] = torch.zeros_like(covariance)
+        for block in means.unique(dim=0):
+            at = block.nonzero()[:, 0]
+            part = covariance[at][:, at]
+            damping = part.trace() / len(at) * 0.2 + 1e-8
+            damped = part + damping * torch.eye(len(at), dtype=p.dtype)
+            inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped))
+            memory["inverse"][at[:, None], at] = inverse
+    return muon(p, g @ memory["inverse"] if "inverse" in memory else g, memory, options)
+
+
 POLAR_EXPRESS = (
     (8.2051, -22.9019, 16.4607),
     (4.0664, -2.8612, 0.5184),

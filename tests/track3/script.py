@@ -42,6 +42,8 @@ class Script:
         after_step: a function that changes each parameter after its step.
         test_steps: how many steps a test takes.
         decomposes: whether the script computes eigenvectors.
+        reads_inputs: whether matrices get covariances of their inputs, as `memory["inputs"]`: a
+            covariance and the matrix of the means of blocks.
     """
 
     steps: int
@@ -60,6 +62,7 @@ class Script:
     after_step: Callable[[Tensor, Values, int], Tensor] | None = None
     test_steps: int = 12
     decomposes: bool = False
+    reads_inputs: bool = False
 
     def step_and_options(
         self, name: str, shape: tuple[int, ...]
@@ -76,7 +79,7 @@ class Script:
                 **(self.options or {}),
                 **named_options,
                 **self.options_at(t),
-                "lr": self.lr * self.schedule(t),
+                "lr": named_options.get("lr", self.lr) * self.schedule(t),
             }
         index = {"embed.weight": 0, "proj.weight": 1}.get(name, 2)
         schedules = self.adamw_schedules

@@ -247,6 +247,16 @@ def result_28() -> Script:
     return Script(3175, muons.dynmuon, 0.02, *SCHEDULES_3200, options=decay, options_at=options_at)
 
 
+def result_15() -> Script:
+    kinds = (
+        ("attn.proj", {"lr": 0.025}),
+        ("mlp.fc", {"lr": 0.03, "weight_decay": 0.0375}),
+        ("mlp.proj", {"lr": 0.03}),
+    )
+    script = script_with_decay(3300, muons.newton_muon, 0.02, 0.025)
+    return replace(script, named_options=kinds, reads_inputs=True)
+
+
 def result_23() -> Script:
     eta = cooldown(3165, 0.7, 0.9)
     kinds = (("mlp.proj.weight", {"last_norm": 2.496 * 3.33333333333}),)
@@ -285,6 +295,7 @@ SCRIPTS: dict[int, Script] = {
     12: script_with_decay(3350, muons.muon, 0.035, 0.025),
     13: result_13(),
     14: script_with_floor(3175, soaps.contra_soap, SOAP_MLPS),
+    15: result_15(),
     16: script_with_floor(
         3175, soaps.trustlight, (*SOAP_MLPS, ("attn.proj", GATED_SOAP)), trust_options
     ),

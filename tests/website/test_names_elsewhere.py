@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any
 
 import pytest
 
@@ -67,12 +70,16 @@ def test_a_name_that_is_not_here_has_a_reason() -> None:
             assert here or note, name
 
 
-@pytest.mark.parametrize("title", ["pytorch_optimizer", "torch_optimizer"])
+OPTIMIZERS_OF: dict[str, Callable[[Any], Iterable[str]]] = {
+    "pytorch_optimizer": lambda library: library.get_supported_optimizers(),
+    "timm": lambda library: import_module("timm.optim").list_optimizers(),
+    "torch_optimizer": lambda library: {*library.__all__} - {"get"},
+    "torchao": lambda library: import_module("torchao.optim").__all__,
+}
+
+
+@pytest.mark.parametrize("title", OPTIMIZERS_OF)
 def test_the_names_are_those_of_an_installed_library(title: str) -> None:
     library = pytest.importorskip(title, reason=f"{title} is no dependency of the tests")
-    names = {*names_elsewhere.libraries()[title][1]}
 
-    if title == "pytorch_optimizer":
-        assert names == {*library.get_supported_optimizers()}
-    else:
-        assert names == {*library.__all__} - {"get"}
+    assert {*names_elsewhere.libraries()[title][1]} == {*OPTIMIZERS_OF[title](library)}
