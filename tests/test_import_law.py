@@ -42,6 +42,7 @@ LAW: dict[str, set[str]] = {
     **dict.fromkeys(TRAINING - {"contract"}, TRAINING),
     "optim": {"jit", "spec", *TRAINING},  # create_optimizer loads a spec that it is given
 }
+# pydantic comes with axolotl.
 FRAMEWORKS = {"axolotl", "lightning", "pydantic", "timm", "torch", "torchtitan", "transformers"}
 # Libraries that training may import besides the standard library and optgen.
 TRAINING_LIBRARIES = {"torch", "triton"}
