@@ -23,8 +23,7 @@ from optgen.spec.declare import Modifier
 
 MATRIX_SLOPE = 3.3169534699576625e-06
 OTHER_SLOPES = (4.976805410800738e-05, 5.184172302917436e-07, 1.6589351369335795e-06)
-"""What a power of the steps left is multiplied by: a rate of matrices; of embedding, head, vectors.
-"""
+"""Factors of a power of the steps left: for matrices, and for embedding, head and vectors."""
 
 
 def weight_decay_result(
