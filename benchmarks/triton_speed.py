@@ -72,13 +72,13 @@ REASONS = {
         "instructions for 8 elements of a thread; 16 bits leave half the time for them",
     ),
     "one stream of 16 bits": (
-        r"(novograd|adagc|fadam)_step1 bfloat16",
+        r"(novograd|adagc|fadam)_step1 bfloat16|stable_spam_step2 bfloat16",
         "a sweep reads the gradient alone, for its norm: a block has 32 KiB in flight, and waits "
         "for sums in float64",
     ),
     "one program for all lines": (
         r"(adafactor\w*|adam_mini\w*|came|mano|normuon|racs|(adamp|sgdp|tam)_factored)_finish1 |"
-        r"nero_factored_finish[23] |"
+        r"nero_factored_finish[23] |rose_factored_finish2 |"
         r"^(dion/sweep2|apollo/sweep7|aro/sweep2|fira/sweep4) .*_finish1 ",
         "when all programs have combined the partial sums of a matrix, one of them finishes all "
         "of its lines, 1024 rows or columns at a time, and waits for loads and for quotients in "

@@ -53,7 +53,8 @@ def _has_little_memory(entry: Entry) -> bool:
     algorithm = entry.algorithm
     has_projection = any(state.shape == ("rows", "rank") for state in algorithm.states)
     has_row_means = any(state.shape in ("row", "col") for state in algorithm.states)
-    return algorithm.has_codes or has_projection or (has_row_means and not algorithm.has_matrix_ops)
+    has_small_states = has_projection or (has_row_means and not algorithm.has_matrix_ops)
+    return not algorithm.states or algorithm.has_codes or has_small_states
 
 
 def _follows_signs(entry: Entry) -> bool:
@@ -99,7 +100,7 @@ GROUPS = (
     ),
     Group(
         "Low memory",
-        "States of 8 bits, of rows and columns, or of a projection, for less memory than Adam's.",
+        "States of 8 bits, of rows and columns, of a projection, or none: less memory than Adam's.",
         _has_little_memory,
     ),
     Group(

@@ -168,7 +168,7 @@ def test_the_choose_page_states_the_bytes_of_the_index(site: dict[str, str]) -> 
     _, _, less_memory = site["choose.md"].partition("| less memory for states |")
     lines = less_memory.partition("| fine-tuning")[0].splitlines()
 
-    assert len(lines) == 4
+    assert len(lines) == 5
     for line in lines:
         *_, names, bytes_cell, _ = line.split("|")
         stated = re.findall(r"[\d.]+", bytes_cell.partition(" bytes")[0])
