@@ -46,7 +46,7 @@ struct Rule : RuleDefaults {
 
     // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
-    template <class S>
+    template <class S, bool SIMPLE_POWERS = false>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars& scalars, i64 n, Stream<S> params,
         Stream<const S> grads, Stream<S> exp_avgs, Stream<S> exp_hessian_diag_sqs,
@@ -57,15 +57,21 @@ struct Rule : RuleDefaults {
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C inverse_bias_correction1 = C(scalars.inverse_bias_correction1);
         const C inverse_bias_correction2_sqrt = C(scalars.inverse_bias_correction2_sqrt);
-        const C hessian_power = C(hypers.hessian_power);
         const C eps = C(hypers.eps);
         const C weight_decay = C(hypers.weight_decay);
         const C lr = C(hypers.lr);
+        const Power<C> shared_power(hypers.hessian_power);
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
         const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
         const i64 ahead = prefetch_distance<S>(n);
         struct { DelayedStore<S> param, exp_avg, exp_hessian_diag_sq; } delayed;
+        if constexpr (!SIMPLE_POWERS) {
+            if (shared_power.is_simple)
+                return sweep<S, true>(
+                    hypers, scalars, n, params, grads, exp_avgs, exp_hessian_diag_sqs,
+                    hessian_inputs);
+        }
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load(params + i, ahead);
@@ -87,8 +93,8 @@ struct Rule : RuleDefaults {
             // v_hat = v / (1 - beta2**t)
             // u = m_hat / (sqrt(v_hat) ** hessian_power + eps)
             C u = inverse_bias_correction1 * exp_avg
-                / (pow(inverse_bias_correction2_sqrt * sqrt(exp_hessian_diag_sq), hessian_power)
-                + eps);
+                / (pow<SIMPLE_POWERS>(inverse_bias_correction2_sqrt
+                * sqrt(exp_hessian_diag_sq), shared_power) + eps);
             if (has_weight_decay != 0) {
                 // u = u + weight_decay * p
                 u = u + weight_decay * param;

@@ -164,7 +164,7 @@ struct AdaiRule : Rule {
         numbers.beta1_scale = beta1_scale;
     }
 
-    template <class S, class C>
+    template <class S, class C, bool SIMPLE_POWERS = false>
     NOINLINE static void sweep2(
         const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, i64 n,
         S* __restrict params, const S* __restrict grads, S* __restrict exp_avgs,
@@ -174,16 +174,21 @@ struct AdaiRule : Rule {
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C decay_factor = C(scalars.decay_factor);
         const C beta0 = C(scalars.beta0);
-        const C scaled_dampening = C(scalars.scaled_dampening);
         const C one_minus_eps = C(scalars.one_minus_eps);
-        const C dampening = C(hypers.dampening);
         const C step_size = C(scalars.step_size);
         const C beta1_bound = C(numbers.beta1_bound);
         const C beta1_scale = C(numbers.beta1_scale);
+        const Power<C> shared_power(scalars.scaled_dampening);
+        const Power<C> shared_power_2(hypers.dampening);
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
         const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto decoupled = rare_flag<C>(truth(hypers.weight_decay) && truth(hypers.decoupled));
         const auto not_decoupled = flag<C>(truth(hypers.weight_decay) && !truth(hypers.decoupled));
+        if constexpr (!SIMPLE_POWERS) {
+            if (shared_power.is_simple && shared_power_2.is_simple)
+                return sweep2<S, C, true>(
+                    hypers, scalars, numbers, n, params, grads, exp_avgs, exp_avg_sqs, beta1_prods);
+        }
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load_as<S, C>(params + i);
@@ -212,12 +217,12 @@ struct AdaiRule : Rule {
             // beta1 = clamp(1 - size, 0, 1 - eps)
             const C beta1 = clamp(1
                 - beta0
-                * pow(where<C>(beta1_bound != 0, beta1_scale
-                * exp_avg_sq, 1), scaled_dampening), C(0), one_minus_eps);
+                * pow<SIMPLE_POWERS>(where<C>(beta1_bound != 0, beta1_scale
+                * exp_avg_sq, 1), shared_power), C(0), one_minus_eps);
             // product = product * beta1
             beta1_prod = beta1_prod * beta1;
             // m = beta1 * m + (1 - beta1) ** dampening * g
-            exp_avg = beta1 * exp_avg + pow(1 - beta1, dampening) * grad;
+            exp_avg = beta1 * exp_avg + pow<SIMPLE_POWERS>(1 - beta1, shared_power_2) * grad;
             // p = p - lr * beta0 ** (1 - dampening) * m / (1 - product)
             param = param - step_size * exp_avg / (1 - beta1_prod);
 

@@ -50,7 +50,7 @@ struct Rule : RuleDefaults {
 
     // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
-    template <class S>
+    template <class S, bool SIMPLE_POWERS = false>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars& scalars, i64 n, Stream<S> params,
         Stream<const S> grads, Stream<S> ms, Stream<S> vs, Stream<S> rs) {
@@ -60,16 +60,20 @@ struct Rule : RuleDefaults {
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C beta3 = C(scalars.beta3);
         const C r_offset = C(scalars.r_offset);
-        const C q = C(hypers.q);
         const C beta1 = C(scalars.beta1);
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C step_size = C(scalars.step_size);
         const C scaled_eps = C(scalars.scaled_eps);
+        const Power<C> shared_power(hypers.q);
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
         const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
         const i64 ahead = prefetch_distance<S>(n);
         struct { DelayedStore<S> param, m, v, r; } delayed;
+        if constexpr (!SIMPLE_POWERS) {
+            if (shared_power.is_simple)
+                return sweep<S, true>(hypers, scalars, n, params, grads, ms, vs, rs);
+        }
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load(params + i, ahead);
@@ -89,7 +93,7 @@ struct Rule : RuleDefaults {
             // v = beta2 * v + (1 - beta2) * g**2
             v = beta2 * v + one_minus_beta2 * grad * grad;
             // r = beta3 * r + (1 - beta3) * p * v**q
-            r = beta3 * r + r_offset * pow(v, q);
+            r = beta3 * r + r_offset * pow<SIMPLE_POWERS>(v, shared_power);
             // m = beta1 * m + (1 - beta1) * r * g
             m = beta1 * m + one_minus_beta1 * r * grad;
             // w = w - rate * m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)

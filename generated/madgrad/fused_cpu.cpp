@@ -49,6 +49,7 @@ struct Rule : RuleDefaults {
         const C weight = C(scalars.weight);
         const C eps = C(hypers.eps);
         const C one_minus_momentum = C(scalars.one_minus_momentum);
+        const Power<C> shared_power(0.3333333333333333);
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
         const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto decoupled_decay = rare_flag<C>(truth(hypers.weight_decay)
@@ -83,7 +84,7 @@ struct Rule : RuleDefaults {
             s = s + weight * grad;
             // p = lerp(p, x0 - s / (v ** (1 / 3) + eps), 1 - momentum)
             param = lerp(param, x0
-                - s / (pow(grad_sum_sq, C(0.3333333333333333)) + eps), one_minus_momentum);
+                - s / (pow<false>(grad_sum_sq, shared_power) + eps), one_minus_momentum);
 
             delayed.param.store(params + i, param);
             delayed.grad_sum_sq.store(grad_sum_sqs + i, grad_sum_sq);

@@ -155,14 +155,19 @@ struct MuonClipAfter : Rule {
         return {decay_factor, step_size};
     }
 
-    template <class S, class C, bool GIVEN_MAX_LOGITS>
+    template <class S, class C, bool GIVEN_MAX_LOGITS, bool SIMPLE_POWERS = false>
     NOINLINE static void sweep1(
         const Hypers& hypers, const Scalars& scalars, i64 n, S* __restrict params,
         const S* __restrict max_logits_inputs, const S* __restrict os) {
         const C decay_factor = C(scalars.decay_factor);
         const C step_size = C(scalars.step_size);
         const C tau = C(hypers.tau);
-        const C clip_power = C(hypers.clip_power);
+        const Power<C> shared_power(hypers.clip_power);
+        if constexpr (!SIMPLE_POWERS) {
+            if (shared_power.is_simple)
+                return sweep1<S, C, GIVEN_MAX_LOGITS, true>(
+                    hypers, scalars, n, params, max_logits_inputs, os);
+        }
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load_as<S, C>(params + i);
@@ -176,7 +181,8 @@ struct MuonClipAfter : Rule {
             if constexpr (GIVEN_MAX_LOGITS) {
                 // p = p * where(max_logits > tau, tau / max_logits, 1) ** clip_power
                 param = param
-                    * pow(where<C>(max_logits_input > tau, tau / max_logits_input, 1), clip_power);
+                    * pow<SIMPLE_POWERS>(where<C>(max_logits_input > tau, tau
+                    / max_logits_input, 1), shared_power);
             }
 
             store_as<S>(params + i, param);

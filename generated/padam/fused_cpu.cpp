@@ -43,7 +43,7 @@ struct Rule : RuleDefaults {
 
     // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
-    template <class S, bool AMSGRAD>
+    template <class S, bool AMSGRAD, bool SIMPLE_POWERS = false>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars& scalars, i64 n, Stream<S> params,
         Stream<const S> grads, Stream<S> exp_avgs, Stream<S> exp_avg_sqs,
@@ -55,12 +55,17 @@ struct Rule : RuleDefaults {
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C eps = C(hypers.eps);
         const C step_size = C(scalars.step_size);
-        const C scaled_partial = C(scalars.scaled_partial);
+        const Power<C> shared_power(scalars.scaled_partial);
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
         const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
         const i64 ahead = prefetch_distance<S>(n);
         struct { DelayedStore<S> param, exp_avg, exp_avg_sq, max_exp_avg_sq; } delayed;
+        if constexpr (!SIMPLE_POWERS) {
+            if (shared_power.is_simple)
+                return sweep<S, AMSGRAD, true>(
+                    hypers, scalars, n, params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs);
+        }
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load(params + i, ahead);
@@ -92,7 +97,7 @@ struct Rule : RuleDefaults {
                 root = sqrt(exp_avg_sq) + eps;
             }
             // p = p - lr * sqrt(1 - beta2**t) / (1 - beta1**t) * m / root ** (2 * partial)
-            param = param - step_size * exp_avg / pow(root, scaled_partial);
+            param = param - step_size * exp_avg / pow<SIMPLE_POWERS>(root, shared_power);
 
             delayed.param.store(params + i, param);
             delayed.exp_avg.store(exp_avgs + i, exp_avg);

@@ -91,17 +91,17 @@ _KEYWORDS = (
 )
 _GENERATED_NAMES = (
     "add_to ahead applies at AXES begin broadcast C CACHE_LINE CELLS cells CODES cols COLUMN "
-    "COLUMN_REDUCTIONS ComputeScalar ComputeType delayed DelayedStore draw end "
-    "EXACT_COLUMNS EXACT_MATRICES EXACT_ROWS EXPANDED first flag fresh_bits HAS_AXES "
-    "HAS_STEP has_step Hypers hypers i i64 INLINE inputs lane_sum LANES load load_as LOOP "
-    "LoopInputs MATRIX MATRIX_REDUCTIONS mod n named NOINLINE NONE NUMBERS Numbers numbers "
-    "optgen Pass PASS_COUNTS PASSES pitch Pointer pow prefetch prefetch_distance prefetch_strip "
-    "program random_bits16 random_numbers random_numbers16 RandomKey RandomKey16 rare_flag "
-    "READ_ONLY READS_SIZES rounded rounded_at_random_to rounded_down_to rounded_to "
-    "rounded_up_to RoundedStore ROW row ROW_REDUCTIONS rows run run_axes run_numbers S Scalar "
-    "Scalars scalars SCATTER_ADDS set Sizes sizes SPLIT Step STEP_COUNT STEPS store store_as "
-    "store_rounded STORED_NUMBERS STORES_CELLS Stream STREAMS streams strip SUM sums sweep "
-    "TENSOR truth update VALUES VECTOR_BYTES where WHOLE_COLUMNS WHOLE_MATRICES WHOLE_ROWS"
+    "COLUMN_REDUCTIONS ComputeScalar ComputeType delayed DelayedStore draw end EXACT_COLUMNS "
+    "EXACT_MATRICES EXACT_ROWS EXPANDED first flag fresh_bits HAS_AXES HAS_STEP has_step Hypers "
+    "hypers i i64 INLINE inputs lane_sum LANES load load_as LOOP LoopInputs MATRIX "
+    "MATRIX_REDUCTIONS mod n named NOINLINE NONE NUMBERS Numbers numbers optgen Pass PASS_COUNTS "
+    "PASSES pitch Pointer pow Power prefetch prefetch_distance prefetch_strip program "
+    "random_bits16 random_numbers random_numbers16 RandomKey RandomKey16 rare_flag READ_ONLY "
+    "READS_SIZES rounded rounded_at_random_to rounded_down_to rounded_to rounded_up_to "
+    "RoundedStore ROW row ROW_REDUCTIONS rows run run_axes run_numbers S Scalar Scalars scalars "
+    "SCATTER_ADDS set SIMPLE_POWERS Sizes sizes SPLIT Step STEP_COUNT STEPS store store_as "
+    "store_rounded STORED_NUMBERS STORES_CELLS Stream STREAMS streams strip SUM sums sweep TENSOR "
+    "truth update VALUES VECTOR_BYTES where WHOLE_COLUMNS WHOLE_MATRICES WHOLE_ROWS"
 )
 RESERVED = frozenset(f"{_KEYWORDS} {_GENERATED_NAMES}".split()) | {
     word
@@ -130,6 +130,16 @@ def variable(name: str) -> str:
 def constant(name: str) -> str:
     """Return the C++ constant or template parameter of a stream, a cell or a flag."""
     return variable(upper_case_name(name))
+
+
+def has_function(power: Call) -> bool:
+    """Tell whether a power of elements is printed as a call of pow, and not as products."""
+    match power.args[1]:
+        case Const(int() as n):
+            return n not in (-2, -1, 2, 3, 4)
+        case Const(value):
+            return value not in (-2, -1, -0.5, 0.5)
+    return True
 
 
 @dataclass(frozen=True)
@@ -223,7 +233,11 @@ class ExpressionPrinter:
         match b:
             case Const(int() as n) if 2 <= n <= 4:
                 return " * ".join([self(a, _PREFIX)] * n), _PRODUCT
-            case Const(0.5):  # as torch does; pow differs for -0.0 and -inf
+            case Const(-1) if self.for_elements:  # as torch does, and so the others
+                return f"1 / {self(a, _PREFIX)}", _PRODUCT
+            case Const(-2) if self.for_elements:
+                return f"1 / ({self(a, _PREFIX)} * {self(a, _PREFIX)})", _PRODUCT
+            case Const(0.5):  # pow differs for -0.0 and -inf
                 return f"sqrt({self._argument(a)})", ATOM
             case Const(-0.5):
                 return f"1 / sqrt({self._argument(a)})", _PRODUCT

@@ -1,9 +1,9 @@
 """Print the computations of a C++ loop, and the constants that it computes before it begins.
 
 The constants are numbers of the whole tensor: hyperparameters, results of the scalar program,
-arithmetic of them, keys of random numbers, and conditions. Arithmetic is in double. In the compute
-type of the loop, which may be float, `1 - beta2` would lose digits: its rounding error is one of
-`beta2`, which is much larger.
+arithmetic of them, exponents, keys of random numbers, and conditions. Arithmetic is in double. In
+the compute type of the loop, which may be float, `1 - beta2` would lose digits: its rounding error
+is one of `beta2`, which is much larger.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from optgen.lowerings.fused_cpu.cpp_text import (
     COMPARISON,
     ExpressionPrinter,
     Statements,
+    has_function,
     masks,
     variable,
     wrapped_statement,
@@ -53,9 +54,11 @@ class LoopBody:
     """Computations of one loop.
 
     `lines` are the lines between loads and stores, `constants` those before the loop, and `inputs`
-    the parameters that both read. `numbers` maps the numbers that steps compute to their C++ texts,
-    and `flags` the conditions that are known at compile time to template parameters. `outputs` are
-    the names that are read after the body.
+    the parameters that both read. `are_simple` is the text of the condition that all exponents are
+    ones for which torch takes a root or products; "" if the loop reads no such condition. `numbers`
+    maps the numbers that steps compute to their C++ texts, and `flags` the conditions that are
+    known at compile time to template parameters. `outputs` are the names that are read after the
+    body.
     """
 
     def __init__(
@@ -78,11 +81,13 @@ class LoopBody:
         )
         self._body = map_values(body, _multiply_by_reciprocals)
         used_names = {r.name for r in plan.kinds} | {*self._fields.values(), *outputs, *arrays}
+        self._assigned = {a.target for a in assigns(self._body)}
         self._arithmetic = _name_arithmetic(plan, self._body, used_names)
         used_names |= set(self._arithmetic.values())
         hypers = {h.name: h for h in plan.algorithm.hypers}
         self._conditions = _Conditions(flags, hypers, self._print_number, used_names)
         self._keys = _RandomKeys(self._print_number, used_names)
+        self._powers = _Powers(self._print_number, used_names)
         flat_body = BranchFlattener(self._conditions.reads_flag)(self._body)
         self._masks = masks(flat_body)
         self.lines = Statements(
@@ -96,6 +101,7 @@ class LoopBody:
         ).lines(column)
         self.constants = list(self._constants())
         self.inputs = frozenset(self._print_number.inputs)
+        self.are_simple = self._powers.are_simple
 
     def _constants(self) -> Iterator[str]:
         """Declare the numbers that the loop reads, in its compute type."""
@@ -105,6 +111,7 @@ class LoopBody:
                 f"const C {variable(name)} = C({self._print_number(expr)});"
                 for expr, name in self._arithmetic.items()
             ),
+            *self._powers.declarations(),
             *self._keys.declarations(),
         ]
         conditions = list(self._conditions.declarations())
@@ -160,6 +167,8 @@ class LoopBody:
                 return self._fields.get(expr)
             case _ if expr in self._arithmetic:
                 return variable(self._arithmetic[expr])
+            case Call("**", (base, exponent)) if self._is_power(expr):
+                return self._powers.text(self._print_element(base), exponent)
             case Call("rounded_at_random", (x, Call("random16") as draw, eps)):
                 bits = self._draw("random_bits16", draw)
                 return CALLS["rounded_at_random"].format(
@@ -172,6 +181,12 @@ class LoopBody:
             case Call("/", (Const(), Call(word, _))) if word in PROPERTIES:
                 return f"C({self._print_number(expr)})"
         return None
+
+    def _is_power(self, expr: Call) -> bool:
+        """Tell whether all elements have the exponent of a power, known before the loop begins."""
+        exponent = expr.args[1]
+        is_constant = self._assigned.isdisjoint(refs(exponent))
+        return is_constant and _is_number(exponent, self._plan) and has_function(expr)
 
     def _draw(self, function: str, draw: Call) -> str:
         """Return the text that draws the random number of an element."""
@@ -212,7 +227,7 @@ def _arithmetic_in(expr: Expr, plan: Plan) -> Iterator[Expr]:
     """
     if isinstance(expr, Call) and expr.op in RANDOM_OPS:
         return
-    if _may_round(expr) and plan.kind(expr).axes is Axes.NONE:
+    if _may_round(expr) and _is_number(expr, plan):
         yield expr
         return
     for child in _children_for_elements(expr, plan):
@@ -220,7 +235,14 @@ def _arithmetic_in(expr: Expr, plan: Plan) -> Iterator[Expr]:
 
 
 def _children_for_elements(expr: Expr, plan: Plan) -> Iterator[Expr]:
-    """Yield the operands of an expression, except conditions that are uniform over the tensor."""
+    """Yield the operands of an expression, except what is uniform over the tensor.
+
+    This is a condition, or an exponent: the loop computes both before it begins.
+    """
+    match expr:
+        case Call("**", (base, exponent)) if _is_number(exponent, plan):
+            yield base
+            return
     num_conditions = CONDITION_OPERANDS.get(expr.op, 0) if isinstance(expr, Call) else 0
     for position, child in enumerate(children(expr)):
         if position >= num_conditions or not plan.kind(child).is_scalar:
@@ -238,6 +260,11 @@ def _may_round(expr: Expr) -> bool:
         case Call(word, _) if word != "neg":
             return OPS[word].category in ("arithmetic", "function")
     return False
+
+
+def _is_number(expr: Expr, plan: Plan) -> bool:
+    """Tell whether all elements share the value of an expression."""
+    return plan.kind(expr).axes is Axes.NONE
 
 
 def key_of_draw(draw: Call, print_number: NumberPrinter, name: str = "") -> str:
@@ -262,6 +289,37 @@ class _RandomKeys:
         """Return the name of a draw's key."""
         name = free_name("random_key", {*self.used_names, *self.names.values()})
         return self.names.setdefault(draw, name)
+
+
+@dataclass
+class _Powers:
+    """Powers of elements whose exponents are numbers; equal exponents share a name.
+
+    For a simple exponent torch takes a root or products. If all of them are simple, the loop does
+    so, too: it is compiled a second time, with the template parameter `SIMPLE_POWERS`.
+    """
+
+    print_number: NumberPrinter
+    used_names: Collection[str]
+    names: dict[Expr, str] = field(default_factory=dict)
+
+    def declarations(self) -> Iterator[str]:
+        """Yield the statement that declares what the powers with an exponent share."""
+        for exponent, name in self.names.items():
+            yield f"const Power<C> {variable(name)}({self.print_number(exponent)});"
+
+    def text(self, base: str, exponent: Expr) -> str:
+        """Return the text of a power."""
+        free = free_name("shared_power", {*self.used_names, *self.names.values()})
+        name = variable(self.names.setdefault(exponent, free))
+        is_simple = "false" if isinstance(exponent, Const) else "SIMPLE_POWERS"
+        return f"pow<{is_simple}>({base}, {name})"
+
+    @property
+    def are_simple(self) -> str:
+        """The condition that the exponents are simple; "" if all of them are constants."""
+        names = (n for exponent, n in self.names.items() if not isinstance(exponent, Const))
+        return " && ".join(f"{variable(name)}.is_simple" for name in names)
 
 
 @dataclass

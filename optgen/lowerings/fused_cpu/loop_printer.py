@@ -35,6 +35,9 @@ _STREAMS_OF_PREFETCH = 3
 Prefetching made loops over two or four streams slower (two: by 5 %).
 """
 
+Parameter = tuple[str, str]
+"""C++ type and name of a function's parameter."""
+
 
 @dataclass(frozen=True)
 class LoopArray:
@@ -76,8 +79,9 @@ class Loop:
 class LoopPrinter:
     """Printer of one loop, as a function template `name`: its definition, and a call.
 
-    The template parameters are `types`, the flags that decide which streams exist, and `EXPANDED`,
-    which is true if row and column values have been broadcast to every element.
+    The template parameters are `types`, the flags that decide which streams exist, `EXPANDED`,
+    which is true if row and column values have been broadcast to every element, and
+    `SIMPLE_POWERS`, which is true if all exponents have turned out to be simple ones.
     """
 
     types: Sequence[str] = ("C",)
@@ -104,10 +108,12 @@ class LoopPrinter:
         """Return the lines of the function template."""
         flags = (*self._expanded_parameter(), *self.loop.flags.values())
         template = [*(f"class {name}" for name in self.types), *(f"bool {name}" for name in flags)]
+        if self.body.are_simple:
+            template.append("bool SIMPLE_POWERS = false")
         head = f"NOINLINE static void {self.name}("
         return [
             f"template <{', '.join(template)}>",
-            *wrapped_list(head, self.parameters(), ") {", column=4),
+            *wrapped_list(head, map(" ".join, self.parameters()), ") {", column=4),
             *indented(self.lines()),
             "}",
         ]
@@ -125,8 +131,22 @@ class LoopPrinter:
 
     def lines(self) -> list[str]:
         """Return the body of the function: constants, then the loop."""
-        constants, loop = self.constants(), self.loop_lines()
-        return [*constants, "", *loop] if constants else loop
+        constants = [*self.constants(), *self._choice_of_powers()]
+        return [*constants, "", *self.loop_lines()] if constants else self.loop_lines()
+
+    def _choice_of_powers(self) -> list[str]:
+        """Return the lines that go on with simple powers if all exponents are simple."""
+        if not self.body.are_simple:
+            return []
+        template = [*self.types, *self._expanded_parameter(), *self.loop.flags.values(), "true"]
+        arguments = [name for _, name in self.parameters()]
+        call = f"return {self.name}<{', '.join(template)}>("
+        return [
+            "if constexpr (!SIMPLE_POWERS) {",
+            f"    if ({self.body.are_simple})",
+            *indented(indented(wrapped_list(call, arguments, ");", column=_COLUMN + 4))),
+            "}",
+        ]
 
     def constants(self) -> list[str]:
         """Declare the constants that the loop reads."""
@@ -184,19 +204,21 @@ class LoopPrinter:
         """The names of the parameters from which the loop reads numbers."""
         return [name for name in INPUTS if name in self.body.inputs]
 
-    def parameters(self) -> list[str]:
+    def parameters(self) -> list[Parameter]:
         """Return the function's parameters: only those that it reads."""
-        return [*self.input_parameters(), "i64 n", *self.array_parameters()]
+        return [*self.input_parameters(), ("i64", "n"), *self.array_parameters()]
 
-    def input_parameters(self) -> list[str]:
+    def input_parameters(self) -> list[Parameter]:
         """Return the parameters that are not arrays."""
-        return [f"{INPUTS[name]} {name}" for name in self.inputs]
+        return [(INPUTS[name], name) for name in self.inputs]
 
-    def array_parameters(self) -> list[str]:
+    def array_parameters(self) -> list[Parameter]:
         """Return the loop's arrays as parameters."""
         return [
-            f"{'' if array.stored else 'const '}{array.type}* __restrict "
-            f"{variable(plural(array.name))}"
+            (
+                f"{'' if array.stored else 'const '}{array.type}* __restrict",
+                variable(plural(array.name)),
+            )
             for array in self.loop.arrays
         ]
 
@@ -235,10 +257,10 @@ class ElementwiseLoop(LoopPrinter):
         column = _COLUMN + 4 * self._prefetches
         super().__init__("sweep", plan, Loop(arrays, sweep.body), program, column)
 
-    def array_parameters(self) -> list[str]:
+    def array_parameters(self) -> list[Parameter]:
         """Return the streams as parameters."""
         return [
-            f"Stream<{'' if array.stored else 'const '}S> {variable(plural(array.name))}"
+            (f"Stream<{'' if array.stored else 'const '}S>", variable(plural(array.name)))
             for array in self.loop.arrays
         ]
 

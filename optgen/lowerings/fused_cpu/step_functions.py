@@ -19,7 +19,7 @@ from optgen.lowerings.fused_cpu.cpp_text import (
 )
 from optgen.lowerings.fused_cpu.kernel_steps import PhaseSteps, Step
 from optgen.lowerings.fused_cpu.loop_body import key_of_draw
-from optgen.lowerings.fused_cpu.loop_printer import Loop, LoopArray, LoopPrinter
+from optgen.lowerings.fused_cpu.loop_printer import Loop, LoopArray, LoopPrinter, Parameter
 from optgen.lowerings.fused_cpu.scalar_program import NumberFunction, NumberPrinter, ScalarProgram
 
 _COLUMN = 8  # of the text at which a function's lines begin
@@ -185,11 +185,11 @@ class _ElementLoop(LoopPrinter):
         """Tell whether the loop reads `EXPANDED`, as loops with row or column sums do."""
         return super().reads_expanded or bool(self._axis_sums)
 
-    def parameters(self) -> list[str]:
+    def parameters(self) -> list[Parameter]:
         """Return the function's parameters: only those that it reads."""
-        sums = ["Numbers& sums"] if self._tensor_sums else []
-        extent = ["i64 rows", "i64 n", "i64 pitch"] if self._by_rows else ["i64 n"]
-        sum_arrays = (f"{_COMPUTE_TYPE}* __restrict {_sum_array(s)}" for s in self._axis_sums)
+        sums = [("Numbers&", "sums")] if self._tensor_sums else []
+        extent = [("i64", name) for name in (("rows", "n", "pitch") if self._by_rows else ("n",))]
+        sum_arrays = ((f"{_COMPUTE_TYPE}* __restrict", _sum_array(s)) for s in self._axis_sums)
         return [*self.input_parameters(), *sums, *extent, *self.array_parameters(), *sum_arrays]
 
     def arguments(self) -> list[str]:

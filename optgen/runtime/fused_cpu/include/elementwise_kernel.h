@@ -43,6 +43,7 @@
 //
 // Headers, in the order in which they include one another
 //   dtypes.h               storage dtypes, and their conversion
+//   powers.h               powers, exp, log and tanh of float32, for loops that vectorize
 //   elementwise_ops.h      builtins of the language, for one number
 //   simd.h                 VectorPair: float32 lanes, with the same builtins
 //   block_codes.h          streams of codes, and scales of blocks

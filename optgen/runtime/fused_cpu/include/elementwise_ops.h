@@ -1,16 +1,10 @@
 // Builtins of the spec language for one number. simd.h has the overloads for vectors.
-#include "optgen/runtime/fused_cpu/include/dtypes.h"
+#include "optgen/runtime/fused_cpu/include/powers.h"
 
 namespace optgen {
 
 inline float sqrt(float x) { return __builtin_sqrtf(x); }
 inline double sqrt(double x) { return __builtin_sqrt(x); }
-inline float exp(float x) { return __builtin_expf(x); }
-inline double exp(double x) { return __builtin_exp(x); }
-inline float log(float x) { return __builtin_logf(x); }
-inline double log(double x) { return __builtin_log(x); }
-inline float tanh(float x) { return __builtin_tanhf(x); }
-inline double tanh(double x) { return __builtin_tanh(x); }
 inline float sin(float x) { return __builtin_sinf(x); }
 inline double sin(double x) { return __builtin_sin(x); }
 inline float cos(float x) { return __builtin_cosf(x); }
@@ -26,8 +20,6 @@ inline float round(float x) { return __builtin_rintf(x); }
 inline double round(double x) { return __builtin_rint(x); }
 inline float abs(float x) { return __builtin_fabsf(x); }
 inline double abs(double x) { return __builtin_fabs(x); }
-inline float pow(float x, float y) { return __builtin_powf(x, y); }
-inline double pow(double x, double y) { return __builtin_pow(x, y); }
 template <class C>
 inline C where(bool condition, C x, C y) {
     return condition ? x : y;

@@ -121,13 +121,19 @@ INLINE C where(VectorPair condition, C x, C y) {
     return where<C>(condition != 0, x, y);
 }
 
-template <float op(float)>
-INLINE Vector per_lane(Vector x) {
+// The pragma keeps g++ from unrolling the loops of short vectors before it vectorizes them.
+template <class Function>
+INLINE Vector per_lane(Vector x, Function function) {
     float numbers[VECTOR_LANES];
     __builtin_memcpy(numbers, &x, sizeof x);
-    for (float& number : numbers) number = op(number);
+    #pragma omp simd
+    for (int i = 0; i < VECTOR_LANES; ++i) numbers[i] = function(numbers[i]);
     __builtin_memcpy(&x, numbers, sizeof x);
     return x;
+}
+template <float op(float)>
+INLINE Vector per_lane(Vector x) {
+    return per_lane(x, [](float number) { return op(number); });
 }
 
 template <float op(float, float)>
@@ -135,6 +141,7 @@ INLINE Vector per_lane(Vector x, Vector y) {
     float numbers[VECTOR_LANES], others[VECTOR_LANES];
     __builtin_memcpy(numbers, &x, sizeof x);
     __builtin_memcpy(others, &y, sizeof y);
+    #pragma omp simd
     for (int i = 0; i < VECTOR_LANES; ++i) numbers[i] = op(numbers[i], others[i]);
     __builtin_memcpy(&x, numbers, sizeof x);
     return x;
@@ -154,6 +161,12 @@ INLINE VectorPair atan2(VectorPair y, VectorPair x) {
 }
 INLINE VectorPair pow(VectorPair x, VectorPair y) {
     return {per_lane<pow>(x.a, y.a), per_lane<pow>(x.b, y.b)};
+}
+template <bool IS_SIMPLE>
+INLINE VectorPair pow(VectorPair x, const Power<VectorPair>& y) {
+    const PowerOf<float, u32>& of_one = y;
+    const auto power = [&](float number) { return pow<IS_SIMPLE>(number, of_one); };
+    return {per_lane(x.a, power), per_lane(x.b, power)};
 }
 INLINE VectorPair mod(VectorPair x, VectorPair y) {
     return {per_lane<mod>(x.a, y.a), per_lane<mod>(x.b, y.b)};
