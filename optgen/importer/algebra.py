@@ -13,9 +13,10 @@ from optgen.importer.values import positive
 class Order(ast.NodeTransformer):
     """Writes numbers before tensors, and folds what a paper writes shorter."""
 
-    def __init__(self, numbers: set[str], states: set[str]) -> None:
+    def __init__(self, numbers: set[str], states: set[str], *, keeps_lerps: bool = True) -> None:
         self.numbers = numbers
         self.states = states
+        self.keeps_lerps = keeps_lerps
 
     def rewritten(self, value: str, name: str) -> str:
         """Return an expression in order. `name` is the variable that gets it; "" of a condition."""
@@ -48,7 +49,7 @@ class Order(ast.NodeTransformer):
             case ast.Call(
                 func=ast.Name("lerp"),
                 args=[a, b, ast.BinOp(left=ast.Constant(1), op=ast.Sub(), right=kept) as new],
-            ) if max(self._rank(a), self._rank(b)) < 3:
+            ) if not self.keeps_lerps or max(self._rank(a), self._rank(b)) < 3:
                 return ast.BinOp(_product(kept, a), ast.Add(), self.visit(_product(new, b)))
             case ast.Call(
                 func=ast.Name("sqrt"),

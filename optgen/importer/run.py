@@ -109,8 +109,9 @@ class Subject:
         return is_fraction and is_free and name not in self.own
 
     def key(self, key: str) -> str:
-        """Return the key of a state in the imported class: no argument has it as a name."""
-        return f"{key}_state" if any(a.name == key for a in self.arguments) else key
+        """Return the key of a state in the imported class: no argument or word has it as a name."""
+        is_taken = any(a.name == key for a in self.arguments) or key in ("param", "grad")
+        return f"{key}_state" if is_taken or why_taken(key) else key
 
     def state_word(self, key: str) -> str:
         """Return the name of a state in the rule: a word's initial where the word is taken."""

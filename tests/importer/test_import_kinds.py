@@ -445,7 +445,7 @@ class RoundedByHand(Base):
 
 
 def test_the_eps_of_the_parameters_dtype_is_a_word_of_the_language() -> None:
-    assert "maximum(abs(g), machine_eps(p))" in import_optimizer(LeastOfDtype).text
+    assert "maximum(abs(grad), machine_eps(p))" in import_optimizer(LeastOfDtype).text
 
 
 def test_other_numbers_of_a_dtype_are_refused_at_their_line() -> None:

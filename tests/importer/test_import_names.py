@@ -15,18 +15,18 @@ class Taken(Base):
     """Arguments and variables have the names that an import makes itself."""
 
     def __init__(
-        self, params: Any, lr: float = 0.1, total: float = 0.5, is_taken: float = 0.3
+        self, params: Any, lr: float = 0.1, total_norm: float = 0.5, is_taken: float = 0.3
     ) -> None:
         torch.optim.Optimizer.__init__(
-            self, params, {"lr": lr, "total": total, "is_taken": is_taken}
+            self, params, {"lr": lr, "total_norm": total_norm, "is_taken": is_taken}
         )
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             scale = 1.0
-            if group["total"] > 0:
+            if group["total_norm"] > 0:
                 norms = [p.grad.abs().sum() for p in group["params"]]
-                scale = group["total"] / (sum(norms) + 1)
+                scale = group["total_norm"] / (sum(norms) + 1)
             for p in group["params"]:
                 grad_then = p.grad * scale
                 if grad_then.mean() > 0:
@@ -68,16 +68,16 @@ def with_argument(name: str, *, calls: str = "") -> type:
 def test_an_argument_called_like_a_made_name_keeps_its_own() -> None:
     text = import_optimizer(Taken).text
 
-    assert "    total=hyper(0.5)," in text
+    assert "    total_norm=hyper(0.5)," in text
     assert "    is_taken=hyper(0.3)," in text
     assert 'over="all")' in text or 'over="group")' in text
 
 
-def test_a_state_called_like_a_made_name_keeps_its_key() -> None:
+def test_a_state_called_like_a_made_name_has_another_name_or_key() -> None:
     text = import_optimizer(KeptTotal).text
 
     assert '    total_state=state("total"),' in text
-    assert 'state("sqrt"' in text
+    assert 's=state("sqrt_state"' in text
 
 
 @pytest.mark.parametrize(("name", "calls"), [("norm", ""), ("kept_lr", ""), ("x_2", "")])
@@ -92,6 +92,7 @@ def test_an_argument_called_like_a_word_that_the_rule_does_not_call_is_one(
     [
         ("norm", "norm", "the argument `norm` is a word that the rule calls"),
         ("sqrt", "", "the argument `sqrt` shadows a name of the language"),
+        ("total", "", "the argument `total` means something else in the generated code"),
         ("step", "", "the argument `step` means something else in the generated code"),
         ("view", "", "the argument `view` is an option of every param group"),
     ],

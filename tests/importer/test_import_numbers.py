@@ -109,9 +109,9 @@ def test_a_count_may_belong_to_no_parameter() -> None:
 @pytest.mark.parametrize(
     ("cls", "words"),
     [
-        (SummedInLoop, 'mean(2 * g**2, over="all")'),
-        (SummedInGroup, 'sum(abs(g), over="group")'),
-        (SummedAlone, "sum(abs(g)) + 1"),
+        (SummedInLoop, 'mean(2 * grad**2, over="all")'),
+        (SummedInGroup, 'sum(abs(grad), over="group")'),
+        (SummedAlone, "sum(abs(grad)) + 1"),
     ],
 )
 def test_the_proof_decides_what_a_sum_that_begins_with_0_goes_over(cls: type, words: str) -> None:
@@ -192,5 +192,5 @@ class KeptAndRenewed(KeptAlone):
 
 
 def test_a_number_that_only_the_constructor_s_copy_is_read_of_is_an_argument() -> None:
-    assert "g + decay * p" in import_optimizer(KeptAlone).text
-    assert "g + kept_decay * p" in import_optimizer(KeptAndRenewed).text
+    assert "grad + decay * p" in import_optimizer(KeptAlone).text
+    assert "grad + kept_decay * p" in import_optimizer(KeptAndRenewed).text

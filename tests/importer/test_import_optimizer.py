@@ -196,7 +196,7 @@ class OldOrder(Base):
 
 @pytest.mark.filterwarnings("ignore:This overload")
 def test_the_old_order_of_arguments_is_read() -> None:
-    assert "p = p - lr * g / (abs(g) + 1)" in import_optimizer(OldOrder).text
+    assert "p = p - lr * grad / (abs(grad) + 1)" in import_optimizer(OldOrder).text
 
 
 class Empty(Base):

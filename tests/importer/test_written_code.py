@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from optgen.importer import layout
+from optgen.importer.meanings import meanings, means_of_squares
 from optgen.importer.source_of import paper_of, provenance
 from optgen.importer.statements import Assign, If, Item, printed
-from optgen.importer.meanings import meanings, means_of_squares
 from optgen.importer.tidy import tidied
 
 
