@@ -164,7 +164,7 @@ struct AdaiRule : Rule {
         numbers.beta1_scale = beta1_scale;
     }
 
-    template <class S, class C, bool SIMPLE_POWERS = false>
+    template <class S, class C, bool SIMPLE_POWERS>
     NOINLINE static void sweep2(
         const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, i64 n,
         S* __restrict params, const S* __restrict grads, S* __restrict exp_avgs,
@@ -255,7 +255,7 @@ struct AdaiRule : Rule {
                     inputs.hypers, inputs.scalars, inputs.named_partials(), n, at[PARAM], at[GRAD],
                     at[EXP_AVG_SQ]);
             case RUN_SWEEP2:
-                return sweep2<S, C>(
+                return sweep2<S, C, false>(
                     inputs.hypers, inputs.scalars, inputs.named_numbers(), n, at[PARAM], at[GRAD],
                     at[EXP_AVG], at[EXP_AVG_SQ], at[BETA1_PROD]);
         }

@@ -50,7 +50,7 @@ struct Rule : RuleDefaults {
 
     // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
-    template <class S, bool SIMPLE_POWERS = false>
+    template <class S, bool SIMPLE_POWERS>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars& scalars, i64 n, Stream<S> params,
         Stream<const S> grads, Stream<S> ms, Stream<S> vs, Stream<S> rs) {
@@ -108,7 +108,7 @@ struct Rule : RuleDefaults {
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
-        return sweep<S>(
+        return sweep<S, false>(
             inputs.hypers, inputs.scalars, n, streams[PARAM], streams[GRAD], streams[M], streams[V],
             streams[R]);
     }

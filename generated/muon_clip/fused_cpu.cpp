@@ -155,7 +155,7 @@ struct MuonClipAfter : Rule {
         return {decay_factor, step_size};
     }
 
-    template <class S, class C, bool GIVEN_MAX_LOGITS, bool SIMPLE_POWERS = false>
+    template <class S, class C, bool SIMPLE_POWERS, bool GIVEN_MAX_LOGITS>
     NOINLINE static void sweep1(
         const Hypers& hypers, const Scalars& scalars, i64 n, S* __restrict params,
         const S* __restrict max_logits_inputs, const S* __restrict os) {
@@ -165,7 +165,7 @@ struct MuonClipAfter : Rule {
         const Power<C> shared_power(hypers.clip_power);
         if constexpr (!SIMPLE_POWERS) {
             if (shared_power.is_simple)
-                return sweep1<S, C, GIVEN_MAX_LOGITS, true>(
+                return sweep1<S, C, true, GIVEN_MAX_LOGITS>(
                     hypers, scalars, n, params, max_logits_inputs, os);
         }
 
@@ -204,8 +204,8 @@ struct MuonClipAfter : Rule {
         (void)rows, (void)pitch;
         switch (step) {
             case RUN_SWEEP1: {
-                constexpr decltype(&sweep1<S, C, false>) variants[] = {
-                    sweep1<S, C, false>, sweep1<S, C, true>};
+                constexpr decltype(&sweep1<S, C, false, false>) variants[] = {
+                    sweep1<S, C, false, false>, sweep1<S, C, false, true>};
                 return variants[truth(inputs.hypers.given_max_logits)](
                     inputs.hypers, inputs.scalars, n, at[PARAM], at[MAX_LOGITS_INPUT], at[O]);
             }

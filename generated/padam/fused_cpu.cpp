@@ -43,7 +43,7 @@ struct Rule : RuleDefaults {
 
     // One pass over memory. S is the storage type, Mixed if the streams have several. C is the
     // compute type: for Mixed and for 16 bits a vector of float32, whose length divides n.
-    template <class S, bool AMSGRAD, bool SIMPLE_POWERS = false>
+    template <class S, bool SIMPLE_POWERS, bool AMSGRAD>
     NOINLINE static void sweep(
         const Hypers& hypers, const Scalars& scalars, i64 n, Stream<S> params,
         Stream<const S> grads, Stream<S> exp_avgs, Stream<S> exp_avg_sqs,
@@ -63,7 +63,7 @@ struct Rule : RuleDefaults {
         struct { DelayedStore<S> param, exp_avg, exp_avg_sq, max_exp_avg_sq; } delayed;
         if constexpr (!SIMPLE_POWERS) {
             if (shared_power.is_simple)
-                return sweep<S, AMSGRAD, true>(
+                return sweep<S, true, AMSGRAD>(
                     hypers, scalars, n, params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs);
         }
 
@@ -109,7 +109,8 @@ struct Rule : RuleDefaults {
 
     template <class S>
     static void update(const RuleInputs<Rule>& inputs, i64 n, const Stream<S>* streams) {
-        constexpr decltype(&sweep<S, false>) variants[] = {sweep<S, false>, sweep<S, true>};
+        constexpr decltype(&sweep<S, false, false>) variants[] = {
+            sweep<S, false, false>, sweep<S, false, true>};
         return variants[truth(inputs.hypers.amsgrad)](
             inputs.hypers, inputs.scalars, n, streams[PARAM], streams[GRAD], streams[EXP_AVG],
             streams[EXP_AVG_SQ], streams[MAX_EXP_AVG_SQ]);

@@ -28,8 +28,10 @@ def Functions(
     l=state("l", init="p"),
     h=state("h", init="p"),
     y=state("y", init="p"),
+    kept=state("kept", when="keeps"),
     *,
     c=hyper(0.5),
+    keeps=flag(False),
 ):
     \"\"\"Computes functions of the parameter.\"\"\"
     e = exp(e)
@@ -37,6 +39,8 @@ def Functions(
     h = tanh(h)
     y = y**c
     p = p**g
+    if keeps:
+        kept = kept + p
 """
 SPECIAL = (0.0, 1.0, 2.0, 3.0, 0.5, 1.5, 1e-45, 1e-38, 3e38, 2.0**24, 16777215.0, math.inf)
 
@@ -118,7 +122,9 @@ def test_loops_with_functions_are_vectorized(tmp_path: Path) -> None:
     compiler_output(text, tmp_path, "-save-temps=obj")
 
     assembly = next(tmp_path.glob("*kernel.s")).read_text()
-    (of_float,) = re.findall(r"^_ZN\w+5sweepIfLb0E\w+:\n(.*?)\.size", assembly, flags=re.M | re.S)
+    (of_float,) = re.findall(
+        r"^_ZN\w+5sweepIfLb0ELb0E\w+:\n(.*?)\.size", assembly, flags=re.M | re.S
+    )
     for loop in (of_float, *sweep_assembly(assembly, "bfloat16")):
         assert not re.search(r"\bcall\s+(?!\S*sweep)", loop), loop
         assert not SCALAR_ARITHMETIC.search(loop.partition("# loop")[2]), loop

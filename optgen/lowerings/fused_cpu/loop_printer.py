@@ -106,10 +106,9 @@ class LoopPrinter:
 
     def definition(self) -> list[str]:
         """Return the lines of the function template."""
-        flags = (*self._expanded_parameter(), *self.loop.flags.values())
+        simple = ["SIMPLE_POWERS"] if self.body.are_simple else []
+        flags = (*self._expanded_parameter(), *simple, *self.loop.flags.values())
         template = [*(f"class {name}" for name in self.types), *(f"bool {name}" for name in flags)]
-        if self.body.are_simple:
-            template.append("bool SIMPLE_POWERS = false")
         head = f"NOINLINE static void {self.name}("
         return [
             f"template <{', '.join(template)}>",
@@ -120,7 +119,8 @@ class LoopPrinter:
 
     def call(self) -> list[str]:
         """Return the lines that call the instantiation for the values of the flags."""
-        first = [*self.types, *self._expanded_parameter()]
+        simple = ["false"] if self.body.are_simple else []
+        first = [*self.types, *self._expanded_parameter(), *simple]
         return dispatch_call(
             self.name, first, self.loop.flags, self.arguments(), column=self.call_column
         )
@@ -138,7 +138,7 @@ class LoopPrinter:
         """Return the lines that go on with simple powers if all exponents are simple."""
         if not self.body.are_simple:
             return []
-        template = [*self.types, *self._expanded_parameter(), *self.loop.flags.values(), "true"]
+        template = [*self.types, *self._expanded_parameter(), "true", *self.loop.flags.values()]
         arguments = [name for _, name in self.parameters()]
         call = f"return {self.name}<{', '.join(template)}>("
         return [

@@ -1,9 +1,9 @@
 // Powers, exp, log and tanh. The C library's take one number at a time; those of float32 here are
 // plain arithmetic and selects, so that loops vectorize.
 //
-// They compute in float64 where float32 would lose digits. Their error is below 0.6 of a unit in the
-// last place. The numbers of the series are minimax polynomials, from Remez' algorithm. Those of
-// float64 are the C library's.
+// They compute in float64 where float32 would lose digits. Their error is below 0.6 of a unit in
+// the last place. The numbers of the series are minimax polynomials, from Remez' algorithm. The
+// functions of float64 are the C library's.
 #include "optgen/runtime/fused_cpu/include/dtypes.h"
 
 namespace optgen {
@@ -26,13 +26,14 @@ INLINE double power_of_two(double x) {
     return mantissa * bit_cast<double>((bit_cast<u64>(shifted) << 52) + bit_cast<u64>(1.0));
 }
 
-// Returns log2 of a positive finite number: its exponent, and the series of 2 artanh(s) / ln 2 for a
-// fraction in [0.7, 1.42). The error is below 5e-12 of the result.
+// Returns log2 of a positive finite number: its exponent, and the series of 2 artanh(s) / ln 2 for
+// a fraction in [0.7, 1.42). The error is below 5e-12 of the result.
 INLINE double log_of_two(float x) {
     const bool is_subnormal = x < 0x1p-126f;
     const int bits = bit_cast<int>(is_subnormal ? x * 0x1p24f : x);
     const int exponent = (bits - 0x3f3504f3) >> 23; // from the root of 1/2
-    const float fraction = bit_cast<float>(bits - (exponent << 23)), reciprocal = 1 / (fraction + 1);
+    const float fraction = bit_cast<float>(bits - (exponent << 23));
+    const float reciprocal = 1 / (fraction + 1);
     // A step of Newton's method turns the quotient of float32 into one of float64.
     const double difference = fraction - 1, quotient = difference * reciprocal;
     const double s = quotient + quotient * (1 - (difference + 2) * reciprocal), square = s * s;
