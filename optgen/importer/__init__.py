@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from optgen import jit
 from optgen.importer.parameters import TOTALS
 from optgen.importer.precision import SIXTEEN_BITS
-from optgen.importer.prove import MAX_OWN_PRECISION, SHAPES, DiffersError, Proof, prove
+from optgen.importer.prove import SHAPES, DiffersError, Proof, prove
 from optgen.importer.recording import (
     ClassFailsError,
     NotImportedError,
@@ -170,23 +170,6 @@ def _proven(subject: Subject) -> tuple[str, type[LoadedOptimizer], Proof, int]:
 
 
 def _compared(
-    text: str, rule: Rule, subject: Subject
-) -> tuple[str, type[LoadedOptimizer], Proof, int]:
-    """Return the spec, the class and the proof.
-
-    A number that comes near 0 has few digits. So if roundings alone make the rule differ, it is
-    compared once more, with sums instead of the author's lerps.
-    """
-    try:
-        return _compared_once(text, rule, subject)
-    except DiffersError as error:
-        summed = spec_text(subject, rule, keeps_lerps=False)
-        if error.size > MAX_OWN_PRECISION or summed == text:
-            raise
-        return _compared_once(summed, rule, subject)
-
-
-def _compared_once(
     text: str, rule: Rule, subject: Subject
 ) -> tuple[str, type[LoadedOptimizer], Proof, int]:
     """Return the spec, the class and the proof. A rule may be one for matrices and vectors only."""

@@ -13,10 +13,9 @@ from optgen.importer.values import positive
 class Order(ast.NodeTransformer):
     """Writes numbers before tensors, and folds what a paper writes shorter."""
 
-    def __init__(self, numbers: set[str], states: set[str], *, keeps_lerps: bool = True) -> None:
+    def __init__(self, numbers: set[str], states: set[str]) -> None:
         self.numbers = numbers
         self.states = states
-        self.keeps_lerps = keeps_lerps
 
     def rewritten(self, value: str, name: str) -> str:
         """Return an expression in order. `name` is the variable that gets it; "" of a condition."""
@@ -40,6 +39,8 @@ class Order(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.expr:
         node.args = [self.visit(each) for each in node.args]
         match node:
+            case ast.Call(func=ast.Name("where"), args=[_, x, y]) if ast.dump(x) == ast.dump(y):
+                return x
             case ast.Call(
                 func=ast.Name("where"),
                 args=[a, ast.Call(func=ast.Name("where"), args=[b, x, inner]), outer],
@@ -49,7 +50,7 @@ class Order(ast.NodeTransformer):
             case ast.Call(
                 func=ast.Name("lerp"),
                 args=[a, b, ast.BinOp(left=ast.Constant(1), op=ast.Sub(), right=kept) as new],
-            ) if not self.keeps_lerps or max(self._rank(a), self._rank(b)) < 3:
+            ) if max(self._rank(a), self._rank(b)) < 3:
                 return ast.BinOp(_product(kept, a), ast.Add(), self.visit(_product(new, b)))
             case ast.Call(
                 func=ast.Name("sqrt"),

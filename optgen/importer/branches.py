@@ -91,9 +91,30 @@ def with_wheres(items: Sequence[Item]) -> list[Item]:
             continue
         then, other = with_wheres(item.then), with_wheres(item.other)
         if item.is_tensor:
-            made += _with_inner_ifs_outside(item.condition, then, other)
+            made += _with_common_parts_outside(item.condition, then, other)
         else:
             made.append(If(item.condition, tuple(then), tuple(other)))
+    return made
+
+
+def _with_common_parts_outside(
+    condition: str, then: Sequence[Item], other: Sequence[Item]
+) -> list[Item]:
+    """Return both sides of a branch on a tensor; what both have is computed once."""
+    matcher = SequenceMatcher(None, list(then), list(other), autojunk=False)
+    parts = matcher.get_opcodes()
+    has_ifs = any(isinstance(item, If) for item in (*then, *other))
+    if has_ifs or all(part[0] != "equal" for part in parts):
+        return _with_inner_ifs_outside(condition, then, other)
+    made: list[Item] = []
+    if names_in(condition) & assigned((*then, *other)):
+        made.append(Assign("is_taken", condition if _is_answer(condition) else f"{condition} != 0"))
+        condition = "is_taken"
+    for tag, a1, a2, b1, b2 in parts:
+        if tag == "equal":
+            made += then[a1:a2]
+        else:
+            made += _both_sides(condition, then[a1:a2], other[b1:b2])
     return made
 
 
@@ -182,7 +203,7 @@ def _is_answer(condition: str) -> bool:
     match ast.parse(condition, mode="eval").body:
         case ast.Compare() | ast.BoolOp() | ast.UnaryOp(op=ast.Not()):
             return True
-        case ast.Call(func=ast.Name("fresh" | "factored")):
+        case ast.Call(func=ast.Name("fresh" | "factored")) | ast.Name("is_taken"):
             return True
     return False
 

@@ -123,11 +123,9 @@ class DiffersError(NotImportedError):
 
     Attributes:
         num_axes: the number of axes of the parameter that differs.
-        size: the difference, or infinity.
     """
 
     num_axes: int = 0
-    size: float = float("inf")
 
 
 class _OriginalFailsError(Exception):
@@ -282,7 +280,6 @@ def _differs(
         hint,
     )
     error.num_axes = len(re.findall(r"\d+[,)]", difference.what.rpartition("(")[2]))
-    error.size = difference.error
     return error
 
 

@@ -147,29 +147,7 @@ def find_subject(
     if not (isinstance(cls, type) and hasattr(cls, "step")):
         raise NotImportedError(f"{cls!r} is no class with a step")
     fixed = dict(settings)
-    arguments = []
-    parameters = list(inspect.signature(cls).parameters.values())[1:]
-    for each in parameters:
-        if each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL) or each.name in fixed:
-            continue
-        if each.name in ADDED_ARGUMENTS:
-            if each.name != "maximize":
-                fixed[each.name] = False
-            continue
-        if each.default is each.empty:
-            raise NotImportedError(
-                f"the argument `{each.name}` has no default",
-                line_of_argument(cls, each.name),
-                hint=f"--set {each.name}=…",
-            )
-        if isinstance(each.default, list):
-            raise NotImportedError(
-                f"the default of the argument `{each.name}` is a list, which steps may change",
-                line_of_argument(cls, each.name),
-                hint=f"make it a tuple, or fix it: --set {each.name}=…",
-            )
-        if _is_number_like(each.default):
-            arguments.append(Argument(each.name, each.default))
+    arguments = _arguments_of(cls, fixed)
     names = {each.name for each in arguments}
     try:
         with precision(is_wide=is_wide) as replaced:
@@ -201,6 +179,34 @@ def find_subject(
         state_keys=counts.state_keys,
         is_split=is_split,
     )
+
+
+def _arguments_of(cls: Any, fixed: dict[str, Any]) -> list[Argument]:
+    """Return the constructor's arguments that are numbers. Flags of all optimizers get fixed."""
+    arguments: list[Argument] = []
+    parameters = list(inspect.signature(cls).parameters.values())[1:]
+    for each in parameters:
+        if each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL) or each.name in fixed:
+            continue
+        if each.name in ADDED_ARGUMENTS:
+            if each.name != "maximize":
+                fixed[each.name] = False
+            continue
+        if each.default is each.empty:
+            raise NotImportedError(
+                f"the argument `{each.name}` has no default",
+                line_of_argument(cls, each.name),
+                hint=f"--set {each.name}=…",
+            )
+        if isinstance(each.default, list):
+            raise NotImportedError(
+                f"the default of the argument `{each.name}` is a list, which steps may change",
+                line_of_argument(cls, each.name),
+                hint=f"make it a tuple, or fix it: --set {each.name}=…",
+            )
+        if _is_number_like(each.default):
+            arguments.append(Argument(each.name, each.default))
+    return arguments
 
 
 def _is_number_like(default: Any) -> bool:

@@ -38,19 +38,16 @@ from optgen.importer.statements import (
 from optgen.importer.values import positive
 
 
-def tidied(
-    items: Sequence[Item], numbers: set[str], lasting: set[str], *, keeps_lerps: bool = True
-) -> list[Item]:
+def tidied(items: Sequence[Item], numbers: set[str], lasting: set[str]) -> list[Item]:
     """Return code as a person writes it.
 
     Args:
         items: the code.
         numbers: the names that are numbers: arguments and the step count.
         lasting: the names that are read later: the parameter and the states.
-        keeps_lerps: `lerp(m, g, 1 - beta)` stays, and is not `beta * m + (1 - beta) * g`.
     """
     known = numbers | lasting | {"g"}
-    order = Order(numbers | local_numbers(items, numbers), lasting, keeps_lerps=keeps_lerps)
+    order = Order(numbers | local_numbers(items, numbers), lasting)
     made = _pruned(_each_source(_with_norms(items), order.rewritten), {}, known)
     for _ in range(10):
         before = made

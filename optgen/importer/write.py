@@ -28,14 +28,9 @@ from optgen.ir.ops import OPS
 from optgen.spec.reserved_names import why_taken, why_taken_verbatim
 
 
-def spec_text(
-    subject: Subject, rule: Rule, *, max_axes: int | None = None, keeps_lerps: bool = True
-) -> str:
-    """Return the text of a spec file.
-
-    `max_axes`: 2 if parameters have no more axes. `keeps_lerps`: the author's lerps are some here.
-    """
-    first, items, parts = _code(subject, rule, keeps_lerps=keeps_lerps)
+def spec_text(subject: Subject, rule: Rule, *, max_axes: int | None = None) -> str:
+    """Return the text of a spec file. `max_axes`: 2 if parameters have no more axes."""
+    first, items, parts = _code(subject, rule)
     if subject.is_for_matrices:
         first.insert(0, '    require(ndim(p) == 2, "a parameter is no matrix: {shape}")')
     elif max_axes == 2:
@@ -130,9 +125,7 @@ def _with_letters(code: str, taken: Mapping[str, str], arguments: Sequence[str])
     return re.sub(rf"\b({'|'.join(arguments)})_argument\b", r"\1", code) if arguments else code
 
 
-def _code(
-    subject: Subject, rule: Rule, *, keeps_lerps: bool
-) -> tuple[list[str], list[Item], dict[str, Sequence[str]]]:
+def _code(subject: Subject, rule: Rule) -> tuple[list[str], list[Item], dict[str, Sequence[str]]]:
     """Return the lines that give a tuple's numbers names, the rule's code, and these names."""
     items = list(rule.items)
     numbers = {"t", *(a.word for a in subject.arguments)}
@@ -159,7 +152,7 @@ def _code(
         ]
     numbers |= {kept_word(name) for name in subject.own}
     lasting = {"p", *(subject.state_word(each.key) for each in rule.states)}
-    return unpacked, tidied(items, numbers, lasting, keeps_lerps=keeps_lerps), parts
+    return unpacked, tidied(items, numbers, lasting), parts
 
 
 def _paragraphs(items: Sequence[Item], states: set[str]) -> Iterator[str]:
