@@ -28,7 +28,8 @@ _OPTIMIZED = {"sweeps", "came", *(path.stem for path in TORCH_SPECS)}
 _TEST_RULES = {*(path.stem for path in TEST_SPECS.glob("*.py")), *REPRESENTATIVES}
 _SINGLE_AND_DOUBLE = dtype_variants.bits_of_dtypes([torch.float32, torch.float64])
 _LEVEL_MARKS = {"-O0": "// without optimizations\n", "-Og": "// with few optimizations\n"}
-_OPTIMIZE = re.compile(r"^#pragma GCC optimize.*\n", re.M)  # headers ask for optimizations, too
+# Headers ask for optimizations, too.
+_OPTIMIZE = re.compile(r"^#pragma GCC optimize(?:.*\\\n)*.*\n", re.M)
 _INLINE = "__attribute__((always_inline)) inline"  # takes a quarter of an unoptimized build
 build_exactly, find_exactly = dtype_variants.build, dtype_variants.find_built
 _compile_exactly = compiler.build

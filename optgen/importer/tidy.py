@@ -79,7 +79,11 @@ def _with_norms(items: Sequence[Item]) -> list[Item]:
                 norm = ast.unparse(ast.Call(ast.Name("norm"), [x], over))
                 if 0 < num_roots == sum(num_reads(each, item.name) for each in sources):
                     name = f"{item.name}_norm" if item.name == TOTAL else item.name
-                    rest = _each_source(rest, lambda s, _, r=root, n=name: s.replace(r, n))
+
+                    def renamed(source: str, _: str, old: str = root, new: str = name) -> str:
+                        return source.replace(old, new)
+
+                    rest = _each_source(rest, renamed)
                     made[at:] = [replace(item, name=name, source=norm), *rest]
     return made
 

@@ -39,7 +39,7 @@ from optgen.spec.read_spec import read_spec
 
 _INCLUDE = re.compile(r'#include "optgen/runtime/fused_cpu/(?:include|reader)/\w+\.h"\n')
 # These pragmas override -O0. The optimizations take two thirds of the compile time.
-_OPTIMIZE_PRAGMA = re.compile(r"^#pragma GCC optimize.*\n", re.M)
+_OPTIMIZE_PRAGMA = re.compile(r"^#pragma GCC optimize(?:.*\\\n)*.*\n", re.M)
 _ALWAYS_INLINE = "__attribute__((always_inline)) inline"
 # Names that the C++ of every rule defines.
 _RULE_NAMES = re.compile(r"^struct (\w+)|\b(optgen_(?:step\w*|shapes|by_matrix))\b", re.M)

@@ -109,8 +109,8 @@ def test_a_count_may_belong_to_no_parameter() -> None:
 @pytest.mark.parametrize(
     ("cls", "words"),
     [
-        (SummedInLoop, 'mean(2 * grad**2, over="all")'),
-        (SummedInGroup, 'sum(abs(grad), over="group")'),
+        (SummedInLoop, 'mean(2 * g**2, over="all")'),
+        (SummedInGroup, 'sum(abs(g), over="group")'),
         (SummedAlone, "sum(abs(grad)) + 1"),
     ],
 )

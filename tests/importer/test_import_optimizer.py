@@ -108,7 +108,7 @@ def test_adamw_is_written_as_a_person_would() -> None:
     largest = "max_exp_avg_sq = maximum(max_exp_avg_sq, exp_avg_sq)"
     assert f"    if amsgrad:\n        {largest}\n" in text
     assert "Divide by the largest second moment so far, not by the present one" in text
-    assert "betas=hyper((0.9, 0.999), ge=0, lt=1)," in text
+    assert 'betas=hyper((0.9, 0.999), ge=0, lt=1, tensor="number"),' in text
 
 
 def test_state_dicts_of_adamw_are_exchanged() -> None:

@@ -80,14 +80,17 @@ FUSED_CPU = Lowering(
 def _plans(algorithm: Algorithm) -> Iterator[Plan]:
     """Yield a plan for each set of facts.
 
-    A rule with rows or columns, but no matrix op, also gets a plan for 1 x 1 matrices.
+    A rule with rows or columns, but no matrix op, also gets a plan for 1 x 1 matrices. A rule with
+    a matrix op that nothing reads may have no such plan.
     """
+    special = specialize_unit_matrices(algorithm)
     for general in plans(algorithm):
         axes = {kind.axes for kind in general.kinds.values()}
-        if axes.isdisjoint({Axes.ROW, Axes.COLUMN}) or general.matrix_calls:
+        has_lines = not axes.isdisjoint({Axes.ROW, Axes.COLUMN})
+        if not has_lines or general.matrix_calls or why_uncut(special):
             yield general
             continue
-        unit_matrices = plan(specialize_unit_matrices(algorithm), general.facts)
+        unit_matrices = plan(special, general.facts)
         yield replace(general, facts={**general.facts, "one_by_one": False})
         yield replace(unit_matrices, facts={**general.facts, "one_by_one": True})
 
