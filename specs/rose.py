@@ -1,7 +1,10 @@
 """Rose for vectors and matrices. The author computes in float64, and rounds bfloat16 at random.
 
-A range is a largest minus a smallest number. Of numbers less their mean, one is not below 0 and one
-not above it, so both are found by magnitude.
+A range is a largest minus a smallest number. Maxima are of magnitudes here, so they are taken of
+numbers that are all at least 0: x + m and m - x, where m is the largest magnitude. Their sum is
+2 m more than the range, and exactly 2 m if all numbers are equal. The mean is subtracted first, since
+m should be no larger than the range. A `where` makes the difference one number, which is not taken
+apart in sums.
 """
 
 from optgen.spec import (
@@ -12,7 +15,6 @@ from optgen.spec import (
     flag,
     hyper,
     max_abs,
-    maximum,
     mean,
     minimum,
     ndim,
@@ -26,9 +28,14 @@ from optgen.spec import (
 )
 
 
+def less(g, middle):
+    return where(g == 0, -middle, g - middle)
+
+
 def bounded(p, g, lr):
-    x = g - mean(g)
-    r = max_abs(maximum(x, 0)) + max_abs(minimum(x, 0))
+    x = less(g, mean(g))
+    m = max_abs(x)
+    r = max_abs(x + m) + max_abs(m - x) - 2 * m
     return p - lr * g / where(numel(p) > 1, r + 1, abs(g) + 1e-5)
 
 
@@ -50,8 +57,9 @@ def Rose(
         if cols(p) == 1:
             p = bounded(p, g, lr)
         else:
-            x = g - row_mean(g)
-            r = row_max_abs(maximum(x, 0)) + row_max_abs(minimum(x, 0))
+            x = less(g, row_mean(g))
+            m = row_max_abs(x)
+            r = row_max_abs(x + m) + row_max_abs(m - x) - 2 * m
             if stabilize:
                 middle = col_mean(r)
                 spread = sqrt(col_mean((r - middle) ** 2))
@@ -59,6 +67,6 @@ def Rose(
                 r = middle + trust * (r - middle)
             if centralize:
                 g = x
-            p = p - lr * g / where(r > 0, r, 1)
+            p = p - lr * g / where(r == 0, 1, r)
     else:
         p = bounded(p, g, lr)

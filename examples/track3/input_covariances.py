@@ -22,16 +22,18 @@ class InputCovariances:
 
     @contextmanager
     def measure(self, step: int) -> Iterator[None]:
-        """Measure the inputs of the forward passes in the context, if it is time for it."""
+        """Measure the inputs of the last forward pass in the context, if it is time for it."""
         self.measured.clear()
         layers = self.layers if self.interval and (step + 1) % self.interval == 0 else []
-        hooks = [layer.register_forward_pre_hook(self._add) for layer in layers]
-        yield
-        for hook in hooks:
-            hook.remove()
+        hooks = [layer.register_forward_pre_hook(self._keep) for layer in layers]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     @torch.no_grad()
-    def _add(self, layer: nn.Module, inputs: tuple[Tensor]) -> None:
+    def _keep(self, layer: nn.Module, inputs: tuple[Tensor]) -> None:
         x, weight = inputs[0].flatten(0, -2), layer.get_parameter("weight")
         is_in_block = block_means(weight) > 0
         self.measured[weight] = torch.where(is_in_block, x.T @ x / len(x), 0)

@@ -19,15 +19,21 @@ class Rose(GeneratedOptimizer):
             &\theta_t \leftarrow \theta_{t-1} - \min(\gamma \lambda, 1) \theta_{t-1} \\
             &\textbf{if } \dim \theta > 1: \\
             &\quad \textbf{if } \operatorname{cols}(\theta) = 1: \\
-            &\quad \quad x_{2,t} \leftarrow g_t - \operatorname{mean}(g_t) \\
-            &\quad \quad r_{2,t} \leftarrow \left\|\max(x_{2,t}, 0)\right\|_\infty +
-                \left\|\min(x_{2,t}, 0)\right\|_\infty \\
+            &\quad \quad \text{middle2}_t \leftarrow \operatorname{mean}(g_t) \\
+            &\quad \quad x_{2,t} \leftarrow (g_t = 0 \;?\; -\text{middle2}_t : g_t -
+                \text{middle2}_t) \\
+            &\quad \quad m_{2,t} \leftarrow \left\|x_{2,t}\right\|_\infty \\
+            &\quad \quad r_{2,t} \leftarrow \left\|x_{2,t} + m_{2,t}\right\|_\infty + \left\|m_{2,t}
+                - x_{2,t}\right\|_\infty - 2 m_{2,t} \\
             &\quad \quad \theta_t \leftarrow \theta_t - \frac{\gamma g_t}{(\left|\theta\right| > 1
                 \;?\; r_{2,t} + 1 : \left|g_t\right| + 10^{-5})} \\
             &\quad \textbf{else}: \\
-            &\quad \quad x_t \leftarrow g_t - \operatorname{mean}_{\rightarrow}(g_t) \\
-            &\quad \quad r_t \leftarrow \operatorname{max}_{\rightarrow}(\left|\max(x_t, 0)\right|)
-                + \operatorname{max}_{\rightarrow}(\left|\min(x_t, 0)\right|) \\
+            &\quad \quad \text{middle3}_t \leftarrow \operatorname{mean}_{\rightarrow}(g_t) \\
+            &\quad \quad x_t \leftarrow (g_t = 0 \;?\; -\text{middle3}_t : g_t - \text{middle3}_t)
+                \\
+            &\quad \quad m_t \leftarrow \operatorname{max}_{\rightarrow}(\left|x_t\right|) \\
+            &\quad \quad r_t \leftarrow \operatorname{max}_{\rightarrow}(\left|x_t + m_t\right|) +
+                \operatorname{max}_{\rightarrow}(\left|m_t - x_t\right|) - 2 m_t \\
             &\quad \quad \textbf{if } \textit{stabilize}: \\
             &\quad \quad \quad \text{middle}_t \leftarrow \operatorname{mean}_{\downarrow}(r_t) \\
             &\quad \quad \quad \text{spread}_t \leftarrow
@@ -38,12 +44,14 @@ class Rose(GeneratedOptimizer):
                 \text{middle}_t) \\
             &\quad \quad \textbf{if } \textit{centralize}: \\
             &\quad \quad \quad g_t \leftarrow x_t \\
-            &\quad \quad \theta_t \leftarrow \theta_t - \frac{\gamma g_t}{(r_t > 0 \;?\; r_t : 1)}
+            &\quad \quad \theta_t \leftarrow \theta_t - \frac{\gamma g_t}{(r_t = 0 \;?\; 1 : r_t)}
                 \\
             &\textbf{else}: \\
-            &\quad x_{3,t} \leftarrow g_t - \operatorname{mean}(g_t) \\
-            &\quad r_{3,t} \leftarrow \left\|\max(x_{3,t}, 0)\right\|_\infty + \left\|\min(x_{3,t},
-                0)\right\|_\infty \\
+            &\quad \text{middle4}_t \leftarrow \operatorname{mean}(g_t) \\
+            &\quad x_{3,t} \leftarrow (g_t = 0 \;?\; -\text{middle4}_t : g_t - \text{middle4}_t) \\
+            &\quad m_{3,t} \leftarrow \left\|x_{3,t}\right\|_\infty \\
+            &\quad r_{3,t} \leftarrow \left\|x_{3,t} + m_{3,t}\right\|_\infty + \left\|m_{3,t} -
+                x_{3,t}\right\|_\infty - 2 m_{3,t} \\
             &\quad \theta_t \leftarrow \theta_t - \frac{\gamma g_t}{(\left|\theta\right| > 1 \;?\;
                 r_{3,t} + 1 : \left|g_t\right| + 10^{-5})}
         \end{aligned}

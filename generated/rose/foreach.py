@@ -16,7 +16,7 @@ from optgen.runtime.eager.reductions import (
     zero_sum,
 )
 from optgen.runtime.eager.rounding import scale_
-from optgen.runtime.eager.scalars import divide, minimum, sqrt, where
+from optgen.runtime.eager.scalars import minimum, sqrt, where
 from optgen.runtime.eager.working_copies import WideCopies
 from optgen.runtime.matrix_ops import cols, rows
 from optgen.runtime.sharded.driver import Collectives, Update
@@ -36,15 +36,14 @@ def update_factored(
     param_cols = cols(params[0])
     param_numel = params[0].numel()
     decay_factor = 1 - minimum(lr * weight_decay, 1)
-    if param_cols != 1:
-        one_over_cols = divide(1, cols(params[0]))
-        one_over_cols = divide(1, cols(params[0]))
 
     for sublist in sublists(params, grads):
         params, grads = sublist
         copies = WideCopies(params, grads)
         params, grads = copies.tensors
-        x2_scale = None
+        middle2 = None
+        middle3 = None
+        m_bound = None
         param_bound = None
         row_factor = None
         grad_sum = zero_sum(params[0], len(params))
@@ -55,68 +54,121 @@ def update_factored(
                 # g = -g
                 grad_blocks = torch._foreach_neg(grad_blocks)
             if param_cols == 1:
-                # x = g - mean(g)
                 torch._foreach_add_(grad_sums, [total(grad_block) for grad_block in grad_blocks])
             else:
-                # x = g - row_mean(g)
                 torch._foreach_add_(
                     grad_row_sum_blocks, [row_sum(grad_block) for grad_block in grad_blocks]
                 )
         if param_cols == 1:
-            # x = g - mean(g)
-            x2_scale = grad_sum / params[0].numel()
-        maximum_max_abs = zero_sum(params[0], len(params))
-        minimum_max_abs = zero_sum(params[0], len(params))
-        maximum_row_max_abs = zero_row_sum(params[0], len(params))
-        minimum_row_max_abs = zero_row_sum(params[0], len(params))
-        maximum_max_abs_list = maximum_max_abs.unbind()
-        minimum_max_abs_list = minimum_max_abs.unbind()
-        for (
-            grad_blocks,
-            maximum_row_max_abs_blocks,
-            minimum_row_max_abs_blocks,
-            x2_scale_blocks,
-            grad_row_sum_blocks,
-        ) in list_blocks(
+            middle2 = grad_sum / params[0].numel()
+        else:
+            middle3 = grad_row_sum / cols(params[0])
+        if param_cols != 1:
+            # m = row_max_abs(x)
+            m_bound = -middle3
+        m2 = zero_sum(params[0], len(params))
+        m = zero_row_sum(params[0], len(params))
+        m2s = m2.unbind()
+        for grad_blocks, m_blocks, middle2_blocks, m_bound_blocks, middle3_blocks in list_blocks(
             grads,
-            maximum_row_max_abs.unbind(),
-            minimum_row_max_abs.unbind(),
-            [] if x2_scale is None else x2_scale.unbind(),
-            grad_row_sum.unbind(),
+            m.unbind(),
+            [] if middle2 is None else middle2.unbind(),
+            [] if m_bound is None else m_bound.unbind(),
+            [] if middle3 is None else middle3.unbind(),
         ):
             if maximize:
                 # g = -g
                 grad_blocks = torch._foreach_neg(grad_blocks)
             if param_cols == 1:
-                # x = g - mean(g)
-                x2s = torch._foreach_sub(grad_blocks, x2_scale_blocks)
-                # r = max_abs(maximum(x, 0)) + max_abs(minimum(x, 0))
-                operands = torch._foreach_clamp_min(x2s, 0)
+                # m = max_abs(x)
+                conditions = [grad_block.eq(0) for grad_block in grad_blocks]
+                values = torch._foreach_neg(middle2_blocks)
+                value_2s = torch._foreach_sub(grad_blocks, middle2_blocks)
+                operands = [
+                    torch.where(condition, value, value_2)
+                    for condition, value, value_2 in zip(conditions, values, value_2s, strict=True)
+                ]
+                torch._foreach_maximum_(m2s, [max_abs(operand) for operand in operands])
+            else:
+                # m = row_max_abs(x)
+                conditions = [grad_block.eq(0) for grad_block in grad_blocks]
+                values = torch._foreach_sub(grad_blocks, middle3_blocks)
+                operands = [
+                    torch.where(condition, m_bound_block, value)
+                    for condition, m_bound_block, value in zip(
+                        conditions, m_bound_blocks, values, strict=True
+                    )
+                ]
+                torch._foreach_maximum_(m_blocks, [row_max_abs(operand) for operand in operands])
+        x2_max_abs = zero_sum(params[0], len(params))
+        m2_max_abs = zero_sum(params[0], len(params))
+        x_row_max_abs = zero_row_sum(params[0], len(params))
+        m_row_max_abs = zero_row_sum(params[0], len(params))
+        x2_max_abs_list = x2_max_abs.unbind()
+        m2_max_abs_list = m2_max_abs.unbind()
+        for (
+            grad_blocks,
+            x_row_max_abs_blocks,
+            m_row_max_abs_blocks,
+            middle2_blocks,
+            m2_blocks,
+            m_bound_blocks,
+            middle3_blocks,
+            m_blocks,
+        ) in list_blocks(
+            grads,
+            x_row_max_abs.unbind(),
+            m_row_max_abs.unbind(),
+            [] if middle2 is None else middle2.unbind(),
+            m2.unbind(),
+            [] if m_bound is None else m_bound.unbind(),
+            [] if middle3 is None else middle3.unbind(),
+            m.unbind(),
+        ):
+            if maximize:
+                # g = -g
+                grad_blocks = torch._foreach_neg(grad_blocks)
+            if param_cols == 1:
+                # x = less(g, mean(g))
+                conditions = [grad_block.eq(0) for grad_block in grad_blocks]
+                values = torch._foreach_neg(middle2_blocks)
+                value_2s = torch._foreach_sub(grad_blocks, middle2_blocks)
+                x2s = [
+                    torch.where(condition, value, value_2)
+                    for condition, value, value_2 in zip(conditions, values, value_2s, strict=True)
+                ]
+                # r = max_abs(x + m) + max_abs(m - x) - 2 * m
+                operands = torch._foreach_add(x2s, m2_blocks)
+                torch._foreach_maximum_(x2_max_abs_list, [max_abs(operand) for operand in operands])
+                differences = torch._foreach_sub(m2_blocks, x2s)
                 torch._foreach_maximum_(
-                    maximum_max_abs_list, [max_abs(operand) for operand in operands]
-                )
-                operands = torch._foreach_clamp_max(x2s, 0)
-                torch._foreach_maximum_(
-                    minimum_max_abs_list, [max_abs(operand) for operand in operands]
+                    m2_max_abs_list, [max_abs(difference) for difference in differences]
                 )
             else:
-                # x = g - row_mean(g)
-                xs = torch._foreach_add(grad_blocks, grad_row_sum_blocks, alpha=-one_over_cols)
-                # r = row_max_abs(maximum(x, 0)) + row_max_abs(minimum(x, 0))
-                operands = torch._foreach_clamp_min(xs, 0)
+                # x = less(g, row_mean(g))
+                conditions = [grad_block.eq(0) for grad_block in grad_blocks]
+                values = torch._foreach_sub(grad_blocks, middle3_blocks)
+                xs = [
+                    torch.where(condition, m_bound_block, value)
+                    for condition, m_bound_block, value in zip(
+                        conditions, m_bound_blocks, values, strict=True
+                    )
+                ]
+                # r = row_max_abs(x + m) + row_max_abs(m - x) - 2 * m
+                operands = torch._foreach_add(xs, m_blocks)
                 torch._foreach_maximum_(
-                    maximum_row_max_abs_blocks, [row_max_abs(operand) for operand in operands]
+                    x_row_max_abs_blocks, [row_max_abs(operand) for operand in operands]
                 )
-                operands = torch._foreach_clamp_max(xs, 0)
+                differences = torch._foreach_sub(m_blocks, xs)
                 torch._foreach_maximum_(
-                    minimum_row_max_abs_blocks, [row_max_abs(operand) for operand in operands]
+                    m_row_max_abs_blocks, [row_max_abs(difference) for difference in differences]
                 )
         if param_cols == 1:
-            # r = max_abs(maximum(x, 0)) + max_abs(minimum(x, 0))
-            r2 = maximum_max_abs + minimum_max_abs
+            # r = max_abs(x + m) + max_abs(m - x) - 2 * m
+            r2 = x2_max_abs + m2_max_abs - 2 * m2
         else:
-            # r = row_max_abs(maximum(x, 0)) + row_max_abs(minimum(x, 0))
-            r = maximum_row_max_abs + minimum_row_max_abs
+            # r = row_max_abs(x + m) + row_max_abs(m - x) - 2 * m
+            r = x_row_max_abs + m_row_max_abs - 2 * m
             if stabilize:
                 # middle = col_mean(r)
                 r_col_sum = col_sum(r)
@@ -133,19 +185,21 @@ def update_factored(
             # p = bounded(p, g, lr)
             param_bound = r2 + 1
         else:
-            # p = p - lr * g / where(r > 0, r, 1)
-            row_factor = 1 / where(r_2 > 0, r_2, 1)
+            # p = p - lr * g / where(r == 0, 1, r)
+            row_factor = 1 / where(r_2 == 0, 1, r_2)
         for (
             param_blocks,
             grad_blocks,
             param_bound_blocks,
-            grad_row_sum_blocks,
+            m_bound_blocks,
+            middle3_blocks,
             row_factor_blocks,
         ) in list_blocks(
             params,
             grads,
             [] if param_bound is None else param_bound.unbind(),
-            grad_row_sum.unbind(),
+            [] if m_bound is None else m_bound.unbind(),
+            [] if middle3 is None else middle3.unbind(),
             [] if row_factor is None else row_factor.unbind(),
         ):
             if maximize:
@@ -163,12 +217,19 @@ def update_factored(
                 ]
                 torch._foreach_addcdiv_(param_blocks, grad_blocks, denoms, -lr)
             else:
-                # x = g - row_mean(g)
-                xs = torch._foreach_add(grad_blocks, grad_row_sum_blocks, alpha=-one_over_cols)
+                # x = less(g, row_mean(g))
+                conditions = [grad_block.eq(0) for grad_block in grad_blocks]
+                values = torch._foreach_sub(grad_blocks, middle3_blocks)
+                xs = [
+                    torch.where(condition, m_bound_block, value)
+                    for condition, m_bound_block, value in zip(
+                        conditions, m_bound_blocks, values, strict=True
+                    )
+                ]
                 if centralize:
                     # g = x
                     grad_blocks = [x.clone() for x in xs]
-                # p = p - lr * g / where(r > 0, r, 1)
+                # p = p - lr * g / where(r == 0, 1, r)
                 torch._foreach_addcmul_(param_blocks, grad_blocks, row_factor_blocks, -lr)
         copies.write_back()
 
@@ -188,13 +249,12 @@ def update_sharded_factored(
     param_cols = cols(collectives.whole)
     param_numel = collectives.whole.numel()
     decay_factor = 1 - minimum(lr * weight_decay, 1)
-    if param_cols != 1:
-        one_over_cols = divide(1, cols(collectives.whole))
-        one_over_cols = divide(1, cols(collectives.whole))
 
     copies = WideCopies(params, grads)
     params, grads = copies.tensors
-    x2_scale = None
+    middle2 = None
+    middle3 = None
+    m_bound = None
     param_bound = None
     row_factor = None
     grad_sum = zero_sum(params[0], len(params))
@@ -206,78 +266,140 @@ def update_sharded_factored(
             # g = -g
             grad_blocks = torch._foreach_neg(grad_blocks)
         if param_cols == 1:
-            # x = g - mean(g)
             torch._foreach_add_(grad_sum_blocks, [total(grad_block) for grad_block in grad_blocks])
         else:
-            # x = g - row_mean(g)
             torch._foreach_add_(
                 grad_row_sum_blocks, [row_sum(grad_block) for grad_block in grad_blocks]
             )
     del grad_blocks  # freed before waiting for other ranks
     yield [collectives.sum(grad_sum), collectives.sum(grad_row_sum, "cols")]
     if param_cols == 1:
-        # x = g - mean(g)
-        x2_scale = grad_sum / collectives.whole.numel()
-    maximum_max_abs = zero_sum(params[0], len(params))
-    minimum_max_abs = zero_sum(params[0], len(params))
-    maximum_row_max_abs = zero_row_sum(params[0], len(params))
-    minimum_row_max_abs = zero_row_sum(params[0], len(params))
+        middle2 = grad_sum / collectives.whole.numel()
+    else:
+        middle3 = grad_row_sum / cols(collectives.whole)
+    if param_cols != 1:
+        # m = row_max_abs(x)
+        m_bound = -middle3
+    m2 = zero_sum(params[0], len(params))
+    m = zero_row_sum(params[0], len(params))
     for (
         grad_blocks,
-        maximum_row_max_abs_blocks,
-        minimum_row_max_abs_blocks,
-        x2_scale_blocks,
-        grad_row_sum_blocks,
-        maximum_max_abs_blocks,
-        minimum_max_abs_blocks,
+        m_blocks,
+        middle2_blocks,
+        m_bound_blocks,
+        middle3_blocks,
+        m2_blocks,
     ) in list_chunks(
         grads,
-        maximum_row_max_abs.unbind(),
-        minimum_row_max_abs.unbind(),
-        [] if x2_scale is None else x2_scale.unbind(),
-        grad_row_sum.unbind(),
-        sums=[maximum_max_abs.unbind(), minimum_max_abs.unbind()],
+        m.unbind(),
+        [] if middle2 is None else middle2.unbind(),
+        [] if m_bound is None else m_bound.unbind(),
+        [] if middle3 is None else middle3.unbind(),
+        sums=[m2.unbind()],
     ):
         if maximize:
             # g = -g
             grad_blocks = torch._foreach_neg(grad_blocks)
         if param_cols == 1:
-            # x = g - mean(g)
-            x2s = torch._foreach_sub(grad_blocks, x2_scale_blocks)
-            # r = max_abs(maximum(x, 0)) + max_abs(minimum(x, 0))
-            operands = torch._foreach_clamp_min(x2s, 0)
+            # m = max_abs(x)
+            conditions = [grad_block.eq(0) for grad_block in grad_blocks]
+            values = torch._foreach_neg(middle2_blocks)
+            value_2s = torch._foreach_sub(grad_blocks, middle2_blocks)
+            operands = [
+                torch.where(condition, value, value_2)
+                for condition, value, value_2 in zip(conditions, values, value_2s, strict=True)
+            ]
+            torch._foreach_maximum_(m2_blocks, [max_abs(operand) for operand in operands])
+        else:
+            # m = row_max_abs(x)
+            conditions = [grad_block.eq(0) for grad_block in grad_blocks]
+            values = torch._foreach_sub(grad_blocks, middle3_blocks)
+            operands = [
+                torch.where(condition, m_bound_block, value)
+                for condition, m_bound_block, value in zip(
+                    conditions, m_bound_blocks, values, strict=True
+                )
+            ]
+            torch._foreach_maximum_(m_blocks, [row_max_abs(operand) for operand in operands])
+    del grad_blocks  # freed before waiting for other ranks
+    yield [collectives.max(m2), collectives.max(m, "cols")]
+    x2_max_abs = zero_sum(params[0], len(params))
+    m2_max_abs = zero_sum(params[0], len(params))
+    x_row_max_abs = zero_row_sum(params[0], len(params))
+    m_row_max_abs = zero_row_sum(params[0], len(params))
+    for (
+        grad_blocks,
+        x_row_max_abs_blocks,
+        m_row_max_abs_blocks,
+        middle2_blocks,
+        m2_blocks,
+        m_bound_blocks,
+        middle3_blocks,
+        m_blocks,
+        x2_max_abs_blocks,
+        m2_max_abs_blocks,
+    ) in list_chunks(
+        grads,
+        x_row_max_abs.unbind(),
+        m_row_max_abs.unbind(),
+        [] if middle2 is None else middle2.unbind(),
+        m2.unbind(),
+        [] if m_bound is None else m_bound.unbind(),
+        [] if middle3 is None else middle3.unbind(),
+        m.unbind(),
+        sums=[x2_max_abs.unbind(), m2_max_abs.unbind()],
+    ):
+        if maximize:
+            # g = -g
+            grad_blocks = torch._foreach_neg(grad_blocks)
+        if param_cols == 1:
+            # x = less(g, mean(g))
+            conditions = [grad_block.eq(0) for grad_block in grad_blocks]
+            values = torch._foreach_neg(middle2_blocks)
+            value_2s = torch._foreach_sub(grad_blocks, middle2_blocks)
+            x2s = [
+                torch.where(condition, value, value_2)
+                for condition, value, value_2 in zip(conditions, values, value_2s, strict=True)
+            ]
+            # r = max_abs(x + m) + max_abs(m - x) - 2 * m
+            operands = torch._foreach_add(x2s, m2_blocks)
+            torch._foreach_maximum_(x2_max_abs_blocks, [max_abs(operand) for operand in operands])
+            differences = torch._foreach_sub(m2_blocks, x2s)
             torch._foreach_maximum_(
-                maximum_max_abs_blocks, [max_abs(operand) for operand in operands]
-            )
-            operands = torch._foreach_clamp_max(x2s, 0)
-            torch._foreach_maximum_(
-                minimum_max_abs_blocks, [max_abs(operand) for operand in operands]
+                m2_max_abs_blocks, [max_abs(difference) for difference in differences]
             )
         else:
-            # x = g - row_mean(g)
-            xs = torch._foreach_add(grad_blocks, grad_row_sum_blocks, alpha=-one_over_cols)
-            # r = row_max_abs(maximum(x, 0)) + row_max_abs(minimum(x, 0))
-            operands = torch._foreach_clamp_min(xs, 0)
+            # x = less(g, row_mean(g))
+            conditions = [grad_block.eq(0) for grad_block in grad_blocks]
+            values = torch._foreach_sub(grad_blocks, middle3_blocks)
+            xs = [
+                torch.where(condition, m_bound_block, value)
+                for condition, m_bound_block, value in zip(
+                    conditions, m_bound_blocks, values, strict=True
+                )
+            ]
+            # r = row_max_abs(x + m) + row_max_abs(m - x) - 2 * m
+            operands = torch._foreach_add(xs, m_blocks)
             torch._foreach_maximum_(
-                maximum_row_max_abs_blocks, [row_max_abs(operand) for operand in operands]
+                x_row_max_abs_blocks, [row_max_abs(operand) for operand in operands]
             )
-            operands = torch._foreach_clamp_max(xs, 0)
+            differences = torch._foreach_sub(m_blocks, xs)
             torch._foreach_maximum_(
-                minimum_row_max_abs_blocks, [row_max_abs(operand) for operand in operands]
+                m_row_max_abs_blocks, [row_max_abs(difference) for difference in differences]
             )
     del grad_blocks  # freed before waiting for other ranks
     yield [
-        collectives.max(maximum_max_abs),
-        collectives.max(minimum_max_abs),
-        collectives.max(maximum_row_max_abs, "cols"),
-        collectives.max(minimum_row_max_abs, "cols"),
+        collectives.max(x2_max_abs),
+        collectives.max(m2_max_abs),
+        collectives.max(x_row_max_abs, "cols"),
+        collectives.max(m_row_max_abs, "cols"),
     ]
     if param_cols == 1:
-        # r = max_abs(maximum(x, 0)) + max_abs(minimum(x, 0))
-        r2 = maximum_max_abs + minimum_max_abs
+        # r = max_abs(x + m) + max_abs(m - x) - 2 * m
+        r2 = x2_max_abs + m2_max_abs - 2 * m2
     else:
-        # r = row_max_abs(maximum(x, 0)) + row_max_abs(minimum(x, 0))
-        r = maximum_row_max_abs + minimum_row_max_abs
+        # r = row_max_abs(x + m) + row_max_abs(m - x) - 2 * m
+        r = x_row_max_abs + m_row_max_abs - 2 * m
         if stabilize:
             # middle = col_mean(r)
             r_col_sum = col_sum(r)
@@ -296,19 +418,21 @@ def update_sharded_factored(
         # p = bounded(p, g, lr)
         param_bound = r2 + 1
     else:
-        # p = p - lr * g / where(r > 0, r, 1)
-        row_factor = 1 / where(r_2 > 0, r_2, 1)
+        # p = p - lr * g / where(r == 0, 1, r)
+        row_factor = 1 / where(r_2 == 0, 1, r_2)
     for (
         param_blocks,
         grad_blocks,
         param_bound_blocks,
-        grad_row_sum_blocks,
+        m_bound_blocks,
+        middle3_blocks,
         row_factor_blocks,
     ) in list_chunks(
         params,
         grads,
         [] if param_bound is None else param_bound.unbind(),
-        grad_row_sum.unbind(),
+        [] if m_bound is None else m_bound.unbind(),
+        [] if middle3 is None else middle3.unbind(),
         [] if row_factor is None else row_factor.unbind(),
     ):
         if maximize:
@@ -326,12 +450,19 @@ def update_sharded_factored(
             ]
             torch._foreach_addcdiv_(param_blocks, grad_blocks, denoms, -lr)
         else:
-            # x = g - row_mean(g)
-            xs = torch._foreach_add(grad_blocks, grad_row_sum_blocks, alpha=-one_over_cols)
+            # x = less(g, row_mean(g))
+            conditions = [grad_block.eq(0) for grad_block in grad_blocks]
+            values = torch._foreach_sub(grad_blocks, middle3_blocks)
+            xs = [
+                torch.where(condition, m_bound_block, value)
+                for condition, m_bound_block, value in zip(
+                    conditions, m_bound_blocks, values, strict=True
+                )
+            ]
             if centralize:
                 # g = x
                 grad_blocks = [x.clone() for x in xs]
-            # p = p - lr * g / where(r > 0, r, 1)
+            # p = p - lr * g / where(r == 0, 1, r)
             torch._foreach_addcmul_(param_blocks, grad_blocks, row_factor_blocks, -lr)
     copies.write_back()
 
@@ -360,31 +491,50 @@ def update_not_factored(
             if maximize:
                 # g = -g
                 grad_blocks = torch._foreach_neg(grad_blocks)
-            # x = g - mean(g)
             torch._foreach_add_(grad_sums, [total(grad_block) for grad_block in grad_blocks])
-        # x = g - mean(g)
-        x3_scale = grad_sum / params[0].numel()
-        maximum_max_abs = zero_sum(params[0], len(params))
-        minimum_max_abs = zero_sum(params[0], len(params))
-        maximum_max_abs_list = maximum_max_abs.unbind()
-        minimum_max_abs_list = minimum_max_abs.unbind()
-        for grad_blocks, x3_scale_blocks in list_blocks(grads, x3_scale.unbind()):
+        middle4 = grad_sum / params[0].numel()
+        m3 = zero_sum(params[0], len(params))
+        m3s = m3.unbind()
+        for grad_blocks, middle4_blocks in list_blocks(grads, middle4.unbind()):
             if maximize:
                 # g = -g
                 grad_blocks = torch._foreach_neg(grad_blocks)
-            # x = g - mean(g)
-            x3s = torch._foreach_sub(grad_blocks, x3_scale_blocks)
-            # r = max_abs(maximum(x, 0)) + max_abs(minimum(x, 0))
-            operands = torch._foreach_clamp_min(x3s, 0)
+            # m = max_abs(x)
+            conditions = [grad_block.eq(0) for grad_block in grad_blocks]
+            values = torch._foreach_neg(middle4_blocks)
+            value_2s = torch._foreach_sub(grad_blocks, middle4_blocks)
+            operands = [
+                torch.where(condition, value, value_2)
+                for condition, value, value_2 in zip(conditions, values, value_2s, strict=True)
+            ]
+            torch._foreach_maximum_(m3s, [max_abs(operand) for operand in operands])
+        x3_max_abs = zero_sum(params[0], len(params))
+        m3_max_abs = zero_sum(params[0], len(params))
+        x3_max_abs_list = x3_max_abs.unbind()
+        m3_max_abs_list = m3_max_abs.unbind()
+        for grad_blocks, middle4_blocks, m3_blocks in list_blocks(
+            grads, middle4.unbind(), m3.unbind()
+        ):
+            if maximize:
+                # g = -g
+                grad_blocks = torch._foreach_neg(grad_blocks)
+            # x = less(g, mean(g))
+            conditions = [grad_block.eq(0) for grad_block in grad_blocks]
+            values = torch._foreach_neg(middle4_blocks)
+            value_2s = torch._foreach_sub(grad_blocks, middle4_blocks)
+            x3s = [
+                torch.where(condition, value, value_2)
+                for condition, value, value_2 in zip(conditions, values, value_2s, strict=True)
+            ]
+            # r = max_abs(x + m) + max_abs(m - x) - 2 * m
+            operands = torch._foreach_add(x3s, m3_blocks)
+            torch._foreach_maximum_(x3_max_abs_list, [max_abs(operand) for operand in operands])
+            differences = torch._foreach_sub(m3_blocks, x3s)
             torch._foreach_maximum_(
-                maximum_max_abs_list, [max_abs(operand) for operand in operands]
+                m3_max_abs_list, [max_abs(difference) for difference in differences]
             )
-            operands = torch._foreach_clamp_max(x3s, 0)
-            torch._foreach_maximum_(
-                minimum_max_abs_list, [max_abs(operand) for operand in operands]
-            )
-        # r = max_abs(maximum(x, 0)) + max_abs(minimum(x, 0))
-        r3 = maximum_max_abs + minimum_max_abs
+        # r = max_abs(x + m) + max_abs(m - x) - 2 * m
+        r3 = x3_max_abs + m3_max_abs - 2 * m3
         # p = bounded(p, g, lr)
         param_bound = r3 + 1
         for param_blocks, grad_blocks, param_bound_blocks in list_blocks(
@@ -428,31 +578,63 @@ def update_sharded_not_factored(
         if maximize:
             # g = -g
             grad_blocks = torch._foreach_neg(grad_blocks)
-        # x = g - mean(g)
         torch._foreach_add_(grad_sum_blocks, [total(grad_block) for grad_block in grad_blocks])
     del grad_blocks  # freed before waiting for other ranks
     yield [collectives.sum(grad_sum)]
-    # x = g - mean(g)
-    x3_scale = grad_sum / collectives.whole.numel()
-    maximum_max_abs = zero_sum(params[0], len(params))
-    minimum_max_abs = zero_sum(params[0], len(params))
-    for grad_blocks, x3_scale_blocks, maximum_max_abs_blocks, minimum_max_abs_blocks in list_chunks(
-        grads, x3_scale.unbind(), sums=[maximum_max_abs.unbind(), minimum_max_abs.unbind()]
+    middle4 = grad_sum / collectives.whole.numel()
+    m3 = zero_sum(params[0], len(params))
+    for grad_blocks, middle4_blocks, m3_blocks in list_chunks(
+        grads, middle4.unbind(), sums=[m3.unbind()]
     ):
         if maximize:
             # g = -g
             grad_blocks = torch._foreach_neg(grad_blocks)
-        # x = g - mean(g)
-        x3s = torch._foreach_sub(grad_blocks, x3_scale_blocks)
-        # r = max_abs(maximum(x, 0)) + max_abs(minimum(x, 0))
-        operands = torch._foreach_clamp_min(x3s, 0)
-        torch._foreach_maximum_(maximum_max_abs_blocks, [max_abs(operand) for operand in operands])
-        operands = torch._foreach_clamp_max(x3s, 0)
-        torch._foreach_maximum_(minimum_max_abs_blocks, [max_abs(operand) for operand in operands])
-    del grad_blocks, x3s, operands  # freed before waiting for other ranks
-    yield [collectives.max(maximum_max_abs), collectives.max(minimum_max_abs)]
-    # r = max_abs(maximum(x, 0)) + max_abs(minimum(x, 0))
-    r3 = maximum_max_abs + minimum_max_abs
+        # m = max_abs(x)
+        conditions = [grad_block.eq(0) for grad_block in grad_blocks]
+        values = torch._foreach_neg(middle4_blocks)
+        value_2s = torch._foreach_sub(grad_blocks, middle4_blocks)
+        operands = [
+            torch.where(condition, value, value_2)
+            for condition, value, value_2 in zip(conditions, values, value_2s, strict=True)
+        ]
+        torch._foreach_maximum_(m3_blocks, [max_abs(operand) for operand in operands])
+    del grad_blocks, conditions, values, value_2s, operands  # freed before waiting for other ranks
+    yield [collectives.max(m3)]
+    x3_max_abs = zero_sum(params[0], len(params))
+    m3_max_abs = zero_sum(params[0], len(params))
+    for grad_blocks, middle4_blocks, m3_blocks, x3_max_abs_blocks, m3_max_abs_blocks in list_chunks(
+        grads, middle4.unbind(), m3.unbind(), sums=[x3_max_abs.unbind(), m3_max_abs.unbind()]
+    ):
+        if maximize:
+            # g = -g
+            grad_blocks = torch._foreach_neg(grad_blocks)
+        # x = less(g, mean(g))
+        conditions = [grad_block.eq(0) for grad_block in grad_blocks]
+        values = torch._foreach_neg(middle4_blocks)
+        value_2s = torch._foreach_sub(grad_blocks, middle4_blocks)
+        x3s = [
+            torch.where(condition, value, value_2)
+            for condition, value, value_2 in zip(conditions, values, value_2s, strict=True)
+        ]
+        # r = max_abs(x + m) + max_abs(m - x) - 2 * m
+        operands = torch._foreach_add(x3s, m3_blocks)
+        torch._foreach_maximum_(x3_max_abs_blocks, [max_abs(operand) for operand in operands])
+        differences = torch._foreach_sub(m3_blocks, x3s)
+        torch._foreach_maximum_(
+            m3_max_abs_blocks, [max_abs(difference) for difference in differences]
+        )
+    del (
+        grad_blocks,
+        conditions,
+        values,
+        value_2s,
+        x3s,
+        operands,
+        differences,
+    )  # freed before waiting for other ranks
+    yield [collectives.max(x3_max_abs), collectives.max(m3_max_abs)]
+    # r = max_abs(x + m) + max_abs(m - x) - 2 * m
+    r3 = x3_max_abs + m3_max_abs - 2 * m3
     # p = bounded(p, g, lr)
     param_bound = r3 + 1
     for param_blocks, grad_blocks, param_bound_blocks in list_chunks(

@@ -15,7 +15,7 @@ from optgen.runtime.eager.reductions import (
     zero_row_sum,
     zero_sum,
 )
-from optgen.runtime.eager.scalars import divide, maximum, minimum, sqrt, where
+from optgen.runtime.eager.scalars import divide, minimum, sqrt, where
 from optgen.runtime.eager.working_copies import WideCopies, wider
 from optgen.runtime.matrix_ops import cols, rows
 
@@ -34,14 +34,13 @@ def update_factored(
     param_cols = cols(params[0])
     param_numel = params[0].numel()
     decay_factor = 1 - minimum(lr * weight_decay, 1)
-    if param_cols != 1:
-        one_over_cols = divide(1, cols(params[0]))
-        one_over_cols = divide(1, cols(params[0]))
 
     for index in range(len(params)):
         copies = WideCopies(params[index], grads[index])
         param, grad = copies.tensors
-        x2_scale = None
+        middle2 = None
+        middle3 = None
+        m_bound = None
         param_bound = None
         row_factor = None
         grad_sum = zero_sum(param)
@@ -51,54 +50,81 @@ def update_factored(
                 # g = -g
                 grad_block = grad_block.neg()
             if param_cols == 1:
-                # x = g - mean(g)
                 grad_sum.add_(total(grad_block))
             else:
-                # x = g - row_mean(g)
                 grad_row_sum_block.add_(row_sum(grad_block))
         if param_cols == 1:
-            # x = g - mean(g)
-            x2_scale = grad_sum / params[0].numel()
-        maximum_max_abs = zero_sum(param)
-        minimum_max_abs = zero_sum(param)
-        maximum_row_max_abs = zero_row_sum(param)
-        minimum_row_max_abs = zero_row_sum(param)
-        for (
-            grad_block,
-            maximum_row_max_abs_block,
-            minimum_row_max_abs_block,
-            x2_scale_block,
-            grad_row_sum_block,
-        ) in blocks(grad, maximum_row_max_abs, minimum_row_max_abs, x2_scale, grad_row_sum):
+            middle2 = grad_sum / params[0].numel()
+        else:
+            middle3 = grad_row_sum / cols(params[0])
+        if param_cols != 1:
+            # m = row_max_abs(x)
+            m_bound = -middle3
+        m2 = zero_sum(param)
+        m = zero_row_sum(param)
+        for grad_block, m_block, middle2_block, m_bound_block, middle3_block in blocks(
+            grad, m, middle2, m_bound, middle3
+        ):
             if maximize:
                 # g = -g
                 grad_block = grad_block.neg()
             if param_cols == 1:
-                # x = g - mean(g)
-                x2 = grad_block.sub(x2_scale_block)
-                # r = max_abs(maximum(x, 0)) + max_abs(minimum(x, 0))
-                operand = x2.clamp_min(0)
-                torch.maximum(maximum_max_abs, max_abs(operand), out=maximum_max_abs)
-                operand = x2.clamp_max(0)
-                torch.maximum(minimum_max_abs, max_abs(operand), out=minimum_max_abs)
+                # m = max_abs(x)
+                condition = grad_block.eq(0)
+                value = middle2_block.neg()
+                value_2 = grad_block.sub(middle2_block)
+                operand = torch.where(condition, value, value_2)
+                torch.maximum(m2, max_abs(operand), out=m2)
             else:
-                # x = g - row_mean(g)
-                x = grad_block.add(grad_row_sum_block, alpha=-one_over_cols)
-                # r = row_max_abs(maximum(x, 0)) + row_max_abs(minimum(x, 0))
-                operand = x.clamp_min(0)
-                torch.maximum(
-                    maximum_row_max_abs_block, row_max_abs(operand), out=maximum_row_max_abs_block
-                )
-                operand = x.clamp_max(0)
-                torch.maximum(
-                    minimum_row_max_abs_block, row_max_abs(operand), out=minimum_row_max_abs_block
-                )
+                # m = row_max_abs(x)
+                condition = grad_block.eq(0)
+                value = grad_block.sub(middle3_block)
+                operand = torch.where(condition, m_bound_block, value)
+                torch.maximum(m_block, row_max_abs(operand), out=m_block)
+        x2_max_abs = zero_sum(param)
+        m2_max_abs = zero_sum(param)
+        x_row_max_abs = zero_row_sum(param)
+        m_row_max_abs = zero_row_sum(param)
+        for (
+            grad_block,
+            x_row_max_abs_block,
+            m_row_max_abs_block,
+            middle2_block,
+            m2_block,
+            m_bound_block,
+            middle3_block,
+            m_block,
+        ) in blocks(grad, x_row_max_abs, m_row_max_abs, middle2, m2, m_bound, middle3, m):
+            if maximize:
+                # g = -g
+                grad_block = grad_block.neg()
+            if param_cols == 1:
+                # x = less(g, mean(g))
+                condition = grad_block.eq(0)
+                value = middle2_block.neg()
+                value_2 = grad_block.sub(middle2_block)
+                x2 = torch.where(condition, value, value_2)
+                # r = max_abs(x + m) + max_abs(m - x) - 2 * m
+                operand = x2.add(m2_block)
+                torch.maximum(x2_max_abs, max_abs(operand), out=x2_max_abs)
+                difference = m2_block.sub(x2)
+                torch.maximum(m2_max_abs, max_abs(difference), out=m2_max_abs)
+            else:
+                # x = less(g, row_mean(g))
+                condition = grad_block.eq(0)
+                value = grad_block.sub(middle3_block)
+                x = torch.where(condition, m_bound_block, value)
+                # r = row_max_abs(x + m) + row_max_abs(m - x) - 2 * m
+                operand = x.add(m_block)
+                torch.maximum(x_row_max_abs_block, row_max_abs(operand), out=x_row_max_abs_block)
+                difference = m_block.sub(x)
+                torch.maximum(m_row_max_abs_block, row_max_abs(difference), out=m_row_max_abs_block)
         if param_cols == 1:
-            # r = max_abs(maximum(x, 0)) + max_abs(minimum(x, 0))
-            r2 = maximum_max_abs + minimum_max_abs
+            # r = max_abs(x + m) + max_abs(m - x) - 2 * m
+            r2 = x2_max_abs + m2_max_abs - 2 * m2
         else:
-            # r = row_max_abs(maximum(x, 0)) + row_max_abs(minimum(x, 0))
-            r = maximum_row_max_abs + minimum_row_max_abs
+            # r = row_max_abs(x + m) + row_max_abs(m - x) - 2 * m
+            r = x_row_max_abs + m_row_max_abs - 2 * m
             if stabilize:
                 # middle = col_mean(r)
                 r_col_sum = col_sum(r)
@@ -115,15 +141,16 @@ def update_factored(
             # p = bounded(p, g, lr)
             param_bound = r2 + 1
         else:
-            # p = p - lr * g / where(r > 0, r, 1)
-            row_factor = 1 / where(r_2 > 0, r_2, 1)
+            # p = p - lr * g / where(r == 0, 1, r)
+            row_factor = 1 / where(r_2 == 0, 1, r_2)
         for (
             param_block,
             grad_block,
             param_bound_block,
-            grad_row_sum_block,
+            m_bound_block,
+            middle3_block,
             row_factor_block,
-        ) in blocks(param, grad, param_bound, grad_row_sum, row_factor):
+        ) in blocks(param, grad, param_bound, m_bound, middle3, row_factor):
             if maximize:
                 # g = -g
                 grad_block = grad_block.neg()
@@ -135,12 +162,14 @@ def update_factored(
                 denom = torch.where(torch.tensor(param_numel > 1), param_bound_block, value)
                 param_block.addcdiv_(grad_block, denom, value=-lr)
             else:
-                # x = g - row_mean(g)
-                x = grad_block.add(grad_row_sum_block, alpha=-one_over_cols)
+                # x = less(g, row_mean(g))
+                condition = grad_block.eq(0)
+                value = grad_block.sub(middle3_block)
+                x = torch.where(condition, m_bound_block, value)
                 if centralize:
                     # g = x
                     grad_block = x.clone()
-                # p = p - lr * g / where(r > 0, r, 1)
+                # p = p - lr * g / where(r == 0, 1, r)
                 param_block.addcmul_(grad_block, row_factor_block, value=-lr)
         copies.write_back()
 
@@ -175,23 +204,27 @@ def update_functional_factored(
         # p = p - minimum(lr * weight_decay, 1) * p
         param = decay_factor * param
         if capturable:
-            # x = g - mean(g)
             grad_sum = total(grad)
-            x2 = grad - grad_sum / param.numel()
-            # r = max_abs(maximum(x, 0)) + max_abs(minimum(x, 0))
-            maximum_max_abs = max_abs(maximum(x2, 0))
-            minimum_max_abs = max_abs(minimum(x2, 0))
-            r2 = maximum_max_abs + minimum_max_abs
+            middle2 = grad_sum / param.numel()
+            # x = less(g, mean(g))
+            x2 = where(grad == 0, -middle2, grad - middle2)
+            # m = max_abs(x)
+            m2 = max_abs(x2)
+            # r = max_abs(x + m) + max_abs(m - x) - 2 * m
+            x2_max_abs = max_abs(x2 + m2)
+            m2_max_abs = max_abs(m2 - x2)
+            r2 = x2_max_abs + m2_max_abs - 2 * m2
             # p = bounded(p, g, lr)
             param_then = param - lr * grad / where(param_numel > 1, r2 + 1, abs(grad) + 1e-05)
             grad_else = grad
-            # x = g - row_mean(g)
             grad_row_sum = row_sum(grad)
-            x = grad - one_over_cols * grad_row_sum
-            # r = row_max_abs(maximum(x, 0)) + row_max_abs(minimum(x, 0))
-            maximum_row_max_abs = row_max_abs(maximum(x, 0))
-            minimum_row_max_abs = row_max_abs(minimum(x, 0))
-            r = maximum_row_max_abs + minimum_row_max_abs
+            # x = less(g, row_mean(g))
+            x = where(grad == 0, -one_over_cols * grad_row_sum, grad - one_over_cols * grad_row_sum)
+            m = row_max_abs(x)
+            # r = row_max_abs(x + m) + row_max_abs(m - x) - 2 * m
+            x_row_max_abs = row_max_abs(x + m)
+            m_row_max_abs = row_max_abs(m - x)
+            r = x_row_max_abs + m_row_max_abs - 2 * m
             if stabilize:
                 # middle = col_mean(r)
                 r_col_sum = col_sum(r)
@@ -214,27 +247,31 @@ def update_functional_factored(
             if centralize:
                 # g = x
                 grad_else = x.clone()
-            # p = p - lr * g / where(r > 0, r, 1)
-            param_else = param - lr * grad_else / where(r_2 > 0, r_2, 1)
+            # p = p - lr * g / where(r == 0, 1, r)
+            param_else = param - lr * grad_else / where(r_2 == 0, 1, r_2)
             param = where(param_cols == 1, param_then, param_else)
         elif param_cols == 1:
-            # x = g - mean(g)
             grad_sum = total(grad)
-            x2 = grad - grad_sum / param.numel()
-            # r = max_abs(maximum(x, 0)) + max_abs(minimum(x, 0))
-            maximum_max_abs = max_abs(maximum(x2, 0))
-            minimum_max_abs = max_abs(minimum(x2, 0))
-            r2 = maximum_max_abs + minimum_max_abs
+            middle2 = grad_sum / param.numel()
+            # x = less(g, mean(g))
+            x2 = where(grad == 0, -middle2, grad - middle2)
+            # m = max_abs(x)
+            m2 = max_abs(x2)
+            # r = max_abs(x + m) + max_abs(m - x) - 2 * m
+            x2_max_abs = max_abs(x2 + m2)
+            m2_max_abs = max_abs(m2 - x2)
+            r2 = x2_max_abs + m2_max_abs - 2 * m2
             # p = bounded(p, g, lr)
             param = param - lr * grad / where(param_numel > 1, r2 + 1, abs(grad) + 1e-05)
         else:
-            # x = g - row_mean(g)
             grad_row_sum = row_sum(grad)
-            x = grad - one_over_cols * grad_row_sum
-            # r = row_max_abs(maximum(x, 0)) + row_max_abs(minimum(x, 0))
-            maximum_row_max_abs = row_max_abs(maximum(x, 0))
-            minimum_row_max_abs = row_max_abs(minimum(x, 0))
-            r = maximum_row_max_abs + minimum_row_max_abs
+            # x = less(g, row_mean(g))
+            x = where(grad == 0, -one_over_cols * grad_row_sum, grad - one_over_cols * grad_row_sum)
+            m = row_max_abs(x)
+            # r = row_max_abs(x + m) + row_max_abs(m - x) - 2 * m
+            x_row_max_abs = row_max_abs(x + m)
+            m_row_max_abs = row_max_abs(m - x)
+            r = x_row_max_abs + m_row_max_abs - 2 * m
             if stabilize:
                 # middle = col_mean(r)
                 r_col_sum = col_sum(r)
@@ -257,8 +294,8 @@ def update_functional_factored(
             if centralize:
                 # g = x
                 grad = x.clone()
-            # p = p - lr * g / where(r > 0, r, 1)
-            param = param - lr * grad / where(r_2 > 0, r_2, 1)
+            # p = p - lr * g / where(r == 0, 1, r)
+            param = param - lr * grad / where(r_2 == 0, 1, r_2)
 
         params[index].copy_(param)
 
@@ -285,25 +322,37 @@ def update_not_factored(
             if maximize:
                 # g = -g
                 grad_block = grad_block.neg()
-            # x = g - mean(g)
             grad_sum.add_(total(grad_block))
-        # x = g - mean(g)
-        x3_scale = grad_sum / params[0].numel()
-        maximum_max_abs = zero_sum(param)
-        minimum_max_abs = zero_sum(param)
-        for grad_block, x3_scale_block in blocks(grad, x3_scale):
+        middle4 = grad_sum / params[0].numel()
+        m3 = zero_sum(param)
+        for grad_block, middle4_block in blocks(grad, middle4):
             if maximize:
                 # g = -g
                 grad_block = grad_block.neg()
-            # x = g - mean(g)
-            x3 = grad_block.sub(x3_scale_block)
-            # r = max_abs(maximum(x, 0)) + max_abs(minimum(x, 0))
-            operand = x3.clamp_min(0)
-            torch.maximum(maximum_max_abs, max_abs(operand), out=maximum_max_abs)
-            operand = x3.clamp_max(0)
-            torch.maximum(minimum_max_abs, max_abs(operand), out=minimum_max_abs)
-        # r = max_abs(maximum(x, 0)) + max_abs(minimum(x, 0))
-        r3 = maximum_max_abs + minimum_max_abs
+            # m = max_abs(x)
+            condition = grad_block.eq(0)
+            value = middle4_block.neg()
+            value_2 = grad_block.sub(middle4_block)
+            operand = torch.where(condition, value, value_2)
+            torch.maximum(m3, max_abs(operand), out=m3)
+        x3_max_abs = zero_sum(param)
+        m3_max_abs = zero_sum(param)
+        for grad_block, middle4_block, m3_block in blocks(grad, middle4, m3):
+            if maximize:
+                # g = -g
+                grad_block = grad_block.neg()
+            # x = less(g, mean(g))
+            condition = grad_block.eq(0)
+            value = middle4_block.neg()
+            value_2 = grad_block.sub(middle4_block)
+            x3 = torch.where(condition, value, value_2)
+            # r = max_abs(x + m) + max_abs(m - x) - 2 * m
+            operand = x3.add(m3_block)
+            torch.maximum(x3_max_abs, max_abs(operand), out=x3_max_abs)
+            difference = m3_block.sub(x3)
+            torch.maximum(m3_max_abs, max_abs(difference), out=m3_max_abs)
+        # r = max_abs(x + m) + max_abs(m - x) - 2 * m
+        r3 = x3_max_abs + m3_max_abs - 2 * m3
         # p = bounded(p, g, lr)
         param_bound = r3 + 1
         for param_block, grad_block, param_bound_block in blocks(param, grad, param_bound):
@@ -342,13 +391,16 @@ def update_functional_not_factored(
             grad = -grad
         # p = p - minimum(lr * weight_decay, 1) * p
         param = decay_factor * param
-        # x = g - mean(g)
         grad_sum = total(grad)
-        x3 = grad - grad_sum / param.numel()
-        # r = max_abs(maximum(x, 0)) + max_abs(minimum(x, 0))
-        maximum_max_abs = max_abs(maximum(x3, 0))
-        minimum_max_abs = max_abs(minimum(x3, 0))
-        r3 = maximum_max_abs + minimum_max_abs
+        middle4 = grad_sum / param.numel()
+        # x = less(g, mean(g))
+        x3 = where(grad == 0, -middle4, grad - middle4)
+        # m = max_abs(x)
+        m3 = max_abs(x3)
+        # r = max_abs(x + m) + max_abs(m - x) - 2 * m
+        x3_max_abs = max_abs(x3 + m3)
+        m3_max_abs = max_abs(m3 - x3)
+        r3 = x3_max_abs + m3_max_abs - 2 * m3
         # p = bounded(p, g, lr)
         param = param - lr * grad / where(param_numel > 1, r3 + 1, abs(grad) + 1e-05)
 

@@ -25,44 +25,48 @@ struct RoseFactoredNotOneByOneRule : Rule {
 
     // Results of the scalar program that the loops read.
     struct Scalars {
-        double param_cols, one_over_cols, decay_factor, param_numel;
+        double param_cols, decay_factor, param_numel;
     };
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
-        double grad_sum, x2_scale, maximum_max_abs, minimum_max_abs, r2, param_bound;
+        double grad_sum, middle2, m2, x2_max_abs, m2_max_abs, r2, param_bound;
     };
 
     // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
     // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
     // which run several steps together.
     enum {
-        GRAD_VALUE_2 = STREAMS, GRAD_ROW_SUM, MAXIMUM_VALUE, MINIMUM_VALUE, MAXIMUM_VALUE_2,
-        MINIMUM_VALUE_2, MAXIMUM_ROW_MAX_ABS, MINIMUM_ROW_MAX_ABS, R, R_COL_SUM, MIDDLE, R_SQ,
-        R_SQ_COL_SUM, TRUST, R_2, ROW_FACTOR, VALUES };
+        GRAD_VALUE_2 = STREAMS, GRAD_ROW_SUM, MIDDLE3, M_BOUND, M2_VALUE, M_VALUE, M, X2_VALUE,
+        M2_VALUE_2, X_VALUE, M_VALUE_2, X_ROW_MAX_ABS, M_ROW_MAX_ABS, R, R_COL_SUM, MIDDLE, R_SQ,
+        R_SQ_COL_SUM, TRUST, R_2, GRAD_BOUND, ROW_FACTOR, VALUES };
     static constexpr int AXES[] = {
-        TENSOR, TENSOR, TENSOR, ROW, TENSOR, TENSOR, TENSOR, TENSOR, ROW, ROW, ROW, MATRIX, MATRIX,
-        ROW, MATRIX, MATRIX, ROW, ROW};
+        TENSOR, TENSOR, TENSOR, ROW, ROW, ROW, TENSOR, TENSOR, ROW, TENSOR, TENSOR, TENSOR, TENSOR,
+        ROW, ROW, ROW, MATRIX, MATRIX, ROW, MATRIX, MATRIX, ROW, ROW, ROW};
     enum {
-        RUN_SWEEP1, MAKE_GRAD_SUM, MAKE_GRAD_ROW_SUM, RUN_NUMBERS1, RUN_SWEEP2,
-        MAKE_MAXIMUM_MAX_ABS, MAKE_MINIMUM_MAX_ABS, MAKE_MAXIMUM_ROW_MAX_ABS,
-        MAKE_MINIMUM_ROW_MAX_ABS, RUN_NUMBERS2, RUN_ROWS1, MAKE_R_COL_SUM, RUN_MATRICES1, RUN_ROWS2,
-        MAKE_R_SQ_COL_SUM, RUN_MATRICES2, RUN_ROWS3, RUN_NUMBERS3, RUN_ROWS4, RUN_SWEEP3,
+        RUN_SWEEP1, MAKE_GRAD_SUM, MAKE_GRAD_ROW_SUM, RUN_NUMBERS1, RUN_ROWS1, RUN_SWEEP2, MAKE_M2,
+        MAKE_M, RUN_SWEEP3, MAKE_X2_MAX_ABS, MAKE_M2_MAX_ABS, MAKE_X_ROW_MAX_ABS,
+        MAKE_M_ROW_MAX_ABS, RUN_NUMBERS2, RUN_ROWS2, MAKE_R_COL_SUM, RUN_MATRICES1, RUN_ROWS3,
+        MAKE_R_SQ_COL_SUM, RUN_MATRICES2, RUN_ROWS4, RUN_NUMBERS3, RUN_ROWS5, RUN_SWEEP4,
         STEP_COUNT };
     static constexpr Step STEPS[] = {
         {Step::LOOP, TENSOR, set(GRAD), set(GRAD_VALUE_2), 0},
         {Step::SUM, NONE, set(), set(), 0},
         {Step::SUM, ROW, set(GRAD_VALUE_2), set(GRAD_ROW_SUM), 0},
         {Step::LOOP, NONE, set(), set(), 0},
+        {Step::LOOP, ROW, set(GRAD_ROW_SUM), set(MIDDLE3, M_BOUND), 0},
+        {Step::LOOP, TENSOR, set(GRAD, M_BOUND, MIDDLE3), set(M2_VALUE, M_VALUE), 0},
+        {Step::MAX, NONE, set(M2_VALUE), set(), 2},
+        {Step::MAX, ROW, set(M_VALUE), set(M), 1},
         {
-            Step::LOOP, TENSOR, set(GRAD, GRAD_ROW_SUM),
-            set(MAXIMUM_VALUE, MINIMUM_VALUE, MAXIMUM_VALUE_2, MINIMUM_VALUE_2), 0},
-        {Step::MAX, NONE, set(MAXIMUM_VALUE), set(), 2},
-        {Step::MAX, NONE, set(MINIMUM_VALUE), set(), 3},
-        {Step::MAX, ROW, set(MAXIMUM_VALUE_2), set(MAXIMUM_ROW_MAX_ABS), 1},
-        {Step::MAX, ROW, set(MINIMUM_VALUE_2), set(MINIMUM_ROW_MAX_ABS), 2},
+            Step::LOOP, TENSOR, set(GRAD, M_BOUND, MIDDLE3, M),
+            set(X2_VALUE, M2_VALUE_2, X_VALUE, M_VALUE_2), 0},
+        {Step::MAX, NONE, set(X2_VALUE), set(), 3},
+        {Step::MAX, NONE, set(M2_VALUE_2), set(), 4},
+        {Step::MAX, ROW, set(X_VALUE), set(X_ROW_MAX_ABS), 2},
+        {Step::MAX, ROW, set(M_VALUE_2), set(M_ROW_MAX_ABS), 3},
         {Step::LOOP, NONE, set(), set(), 0},
-        {Step::LOOP, ROW, set(MAXIMUM_ROW_MAX_ABS, MINIMUM_ROW_MAX_ABS), set(R), 0},
+        {Step::LOOP, ROW, set(X_ROW_MAX_ABS, M_ROW_MAX_ABS, M), set(R), 0},
         {Step::SUM, MATRIX, set(R), set(R_COL_SUM), 0},
         {Step::LOOP, MATRIX, set(R_COL_SUM), set(MIDDLE), 0},
         {Step::LOOP, ROW, set(R, MIDDLE), set(R_SQ), 0},
@@ -70,58 +74,71 @@ struct RoseFactoredNotOneByOneRule : Rule {
         {Step::LOOP, MATRIX, set(R_SQ_COL_SUM, MIDDLE), set(TRUST), 0},
         {Step::LOOP, ROW, set(MIDDLE, TRUST, R), set(R_2), 0},
         {Step::LOOP, NONE, set(), set(), 0},
-        {Step::LOOP, ROW, set(R_2), set(ROW_FACTOR), 0},
-        {Step::LOOP, TENSOR, set(GRAD, PARAM, GRAD_ROW_SUM, ROW_FACTOR), set(PARAM), 0},
+        {Step::LOOP, ROW, set(MIDDLE3, R_2), set(GRAD_BOUND, ROW_FACTOR), 0},
+        {Step::LOOP, TENSOR, set(GRAD, PARAM, GRAD_BOUND, MIDDLE3, ROW_FACTOR), set(PARAM), 0},
     };
     static constexpr Pass WHOLE_MATRICES[] = {
         {
-            set(RUN_SWEEP1, MAKE_GRAD_SUM, MAKE_GRAD_ROW_SUM),
+            set(RUN_SWEEP1, MAKE_GRAD_SUM, MAKE_GRAD_ROW_SUM, RUN_ROWS1),
             set(RUN_NUMBERS1),
             set(),
         },
         {
+            set(RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, MAKE_M2, MAKE_M),
+            set(),
+            set(),
+        },
+        {
             set(
-                RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_SWEEP2, MAKE_MAXIMUM_MAX_ABS,
-                MAKE_MINIMUM_MAX_ABS, MAKE_MAXIMUM_ROW_MAX_ABS, MAKE_MINIMUM_ROW_MAX_ABS,
-                RUN_ROWS1, MAKE_R_COL_SUM, RUN_MATRICES1, RUN_ROWS2, MAKE_R_SQ_COL_SUM,
-                RUN_MATRICES2, RUN_ROWS3, RUN_ROWS4),
+                RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, MAKE_M, RUN_SWEEP3,
+                MAKE_X2_MAX_ABS, MAKE_M2_MAX_ABS, MAKE_X_ROW_MAX_ABS, MAKE_M_ROW_MAX_ABS,
+                RUN_ROWS2, MAKE_R_COL_SUM, RUN_MATRICES1, RUN_ROWS3, MAKE_R_SQ_COL_SUM,
+                RUN_MATRICES2, RUN_ROWS4, RUN_ROWS5),
             set(RUN_NUMBERS2, RUN_NUMBERS3),
             set(),
         },
         {
             set(
-                RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_SWEEP2, MAKE_MAXIMUM_ROW_MAX_ABS,
-                MAKE_MINIMUM_ROW_MAX_ABS, RUN_ROWS1, MAKE_R_COL_SUM, RUN_MATRICES1, RUN_ROWS2,
-                MAKE_R_SQ_COL_SUM, RUN_MATRICES2, RUN_ROWS3, RUN_ROWS4, RUN_SWEEP3),
+                RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, MAKE_M, RUN_SWEEP3,
+                MAKE_X_ROW_MAX_ABS, MAKE_M_ROW_MAX_ABS, RUN_ROWS2, MAKE_R_COL_SUM,
+                RUN_MATRICES1, RUN_ROWS3, MAKE_R_SQ_COL_SUM, RUN_MATRICES2, RUN_ROWS4,
+                RUN_ROWS5, RUN_SWEEP4),
             set(),
             set(PARAM),
         },
     };
     static constexpr Pass WHOLE_ROWS[] = {
         {
-            set(RUN_SWEEP1, MAKE_GRAD_SUM, MAKE_GRAD_ROW_SUM),
+            set(RUN_SWEEP1, MAKE_GRAD_SUM, MAKE_GRAD_ROW_SUM, RUN_ROWS1),
             set(RUN_NUMBERS1),
             set(),
         },
         {
+            set(RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, MAKE_M2, MAKE_M),
+            set(),
+            set(),
+        },
+        {
             set(
-                RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_SWEEP2, MAKE_MAXIMUM_MAX_ABS,
-                MAKE_MINIMUM_MAX_ABS, MAKE_MAXIMUM_ROW_MAX_ABS, MAKE_MINIMUM_ROW_MAX_ABS,
-                RUN_ROWS1, MAKE_R_COL_SUM),
+                RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, MAKE_M, RUN_SWEEP3,
+                MAKE_X2_MAX_ABS, MAKE_M2_MAX_ABS, MAKE_X_ROW_MAX_ABS, MAKE_M_ROW_MAX_ABS,
+                RUN_ROWS2, MAKE_R_COL_SUM),
             set(RUN_NUMBERS2, RUN_MATRICES1, RUN_NUMBERS3),
             set(),
         },
         {
             set(
-                RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_SWEEP2, MAKE_MAXIMUM_ROW_MAX_ABS,
-                MAKE_MINIMUM_ROW_MAX_ABS, RUN_ROWS1, RUN_ROWS2, MAKE_R_SQ_COL_SUM),
+                RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, MAKE_M, RUN_SWEEP3,
+                MAKE_X_ROW_MAX_ABS, MAKE_M_ROW_MAX_ABS, RUN_ROWS2, RUN_ROWS3,
+                MAKE_R_SQ_COL_SUM),
             set(RUN_MATRICES2),
             set(),
         },
         {
             set(
-                RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_SWEEP2, MAKE_MAXIMUM_ROW_MAX_ABS,
-                MAKE_MINIMUM_ROW_MAX_ABS, RUN_ROWS1, RUN_ROWS3, RUN_ROWS4, RUN_SWEEP3),
+                RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, MAKE_M, RUN_SWEEP3,
+                MAKE_X_ROW_MAX_ABS, MAKE_M_ROW_MAX_ABS, RUN_ROWS2, RUN_ROWS4, RUN_ROWS5,
+                RUN_SWEEP4),
             set(),
             set(PARAM),
         },
@@ -129,73 +146,91 @@ struct RoseFactoredNotOneByOneRule : Rule {
     static constexpr Pass WHOLE_COLUMNS[] = {
         {
             set(RUN_SWEEP1, MAKE_GRAD_SUM, MAKE_GRAD_ROW_SUM),
-            set(RUN_NUMBERS1),
+            set(RUN_NUMBERS1, RUN_ROWS1),
+            set(),
+        },
+        {
+            set(RUN_SWEEP2, MAKE_M2, MAKE_M),
+            set(),
             set(),
         },
         {
             set(
-                RUN_SWEEP2, MAKE_MAXIMUM_MAX_ABS, MAKE_MINIMUM_MAX_ABS,
-                MAKE_MAXIMUM_ROW_MAX_ABS, MAKE_MINIMUM_ROW_MAX_ABS),
+                RUN_SWEEP3, MAKE_X2_MAX_ABS, MAKE_M2_MAX_ABS, MAKE_X_ROW_MAX_ABS,
+                MAKE_M_ROW_MAX_ABS),
             set(
-                RUN_NUMBERS2, RUN_ROWS1, MAKE_R_COL_SUM, RUN_MATRICES1, RUN_ROWS2,
-                MAKE_R_SQ_COL_SUM, RUN_MATRICES2, RUN_ROWS3, RUN_NUMBERS3, RUN_ROWS4),
+                RUN_NUMBERS2, RUN_ROWS2, MAKE_R_COL_SUM, RUN_MATRICES1, RUN_ROWS3,
+                MAKE_R_SQ_COL_SUM, RUN_MATRICES2, RUN_ROWS4, RUN_NUMBERS3, RUN_ROWS5),
             set(),
         },
         {
-            set(RUN_SWEEP3),
+            set(RUN_SWEEP4),
             set(),
             set(PARAM),
         },
     };
     static constexpr Pass EXACT_MATRICES[] = {
         {
-            set(RUN_SWEEP1, MAKE_GRAD_SUM, MAKE_GRAD_ROW_SUM),
+            set(RUN_SWEEP1, MAKE_GRAD_SUM, MAKE_GRAD_ROW_SUM, RUN_ROWS1),
             set(RUN_NUMBERS1),
             set(),
         },
         {
+            set(RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, MAKE_M2, MAKE_M),
+            set(),
+            set(),
+        },
+        {
             set(
-                RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_SWEEP2, MAKE_MAXIMUM_MAX_ABS,
-                MAKE_MINIMUM_MAX_ABS, MAKE_MAXIMUM_ROW_MAX_ABS, MAKE_MINIMUM_ROW_MAX_ABS,
-                RUN_ROWS1, MAKE_R_COL_SUM, RUN_MATRICES1, RUN_ROWS2, MAKE_R_SQ_COL_SUM,
-                RUN_MATRICES2, RUN_ROWS3, RUN_ROWS4),
+                RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, MAKE_M, RUN_SWEEP3,
+                MAKE_X2_MAX_ABS, MAKE_M2_MAX_ABS, MAKE_X_ROW_MAX_ABS, MAKE_M_ROW_MAX_ABS,
+                RUN_ROWS2, MAKE_R_COL_SUM, RUN_MATRICES1, RUN_ROWS3, MAKE_R_SQ_COL_SUM,
+                RUN_MATRICES2, RUN_ROWS4, RUN_ROWS5),
             set(RUN_NUMBERS2, RUN_NUMBERS3),
             set(),
         },
         {
             set(
-                RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_SWEEP2, MAKE_MAXIMUM_ROW_MAX_ABS,
-                MAKE_MINIMUM_ROW_MAX_ABS, RUN_ROWS1, MAKE_R_COL_SUM, RUN_MATRICES1, RUN_ROWS2,
-                MAKE_R_SQ_COL_SUM, RUN_MATRICES2, RUN_ROWS3, RUN_ROWS4, RUN_SWEEP3),
+                RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, MAKE_M, RUN_SWEEP3,
+                MAKE_X_ROW_MAX_ABS, MAKE_M_ROW_MAX_ABS, RUN_ROWS2, MAKE_R_COL_SUM,
+                RUN_MATRICES1, RUN_ROWS3, MAKE_R_SQ_COL_SUM, RUN_MATRICES2, RUN_ROWS4,
+                RUN_ROWS5, RUN_SWEEP4),
             set(),
             set(PARAM),
         },
     };
     static constexpr Pass EXACT_ROWS[] = {
         {
-            set(RUN_SWEEP1, MAKE_GRAD_SUM, MAKE_GRAD_ROW_SUM),
+            set(RUN_SWEEP1, MAKE_GRAD_SUM, MAKE_GRAD_ROW_SUM, RUN_ROWS1),
             set(RUN_NUMBERS1),
             set(),
         },
         {
+            set(RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, MAKE_M2, MAKE_M),
+            set(),
+            set(),
+        },
+        {
             set(
-                RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_SWEEP2, MAKE_MAXIMUM_MAX_ABS,
-                MAKE_MINIMUM_MAX_ABS, MAKE_MAXIMUM_ROW_MAX_ABS, MAKE_MINIMUM_ROW_MAX_ABS,
-                RUN_ROWS1, MAKE_R_COL_SUM),
+                RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, MAKE_M, RUN_SWEEP3,
+                MAKE_X2_MAX_ABS, MAKE_M2_MAX_ABS, MAKE_X_ROW_MAX_ABS, MAKE_M_ROW_MAX_ABS,
+                RUN_ROWS2, MAKE_R_COL_SUM),
             set(RUN_NUMBERS2, RUN_MATRICES1, RUN_NUMBERS3),
             set(),
         },
         {
             set(
-                RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_SWEEP2, MAKE_MAXIMUM_ROW_MAX_ABS,
-                MAKE_MINIMUM_ROW_MAX_ABS, RUN_ROWS1, RUN_ROWS2, MAKE_R_SQ_COL_SUM),
+                RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, MAKE_M, RUN_SWEEP3,
+                MAKE_X_ROW_MAX_ABS, MAKE_M_ROW_MAX_ABS, RUN_ROWS2, RUN_ROWS3,
+                MAKE_R_SQ_COL_SUM),
             set(RUN_MATRICES2),
             set(),
         },
         {
             set(
-                RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_SWEEP2, MAKE_MAXIMUM_ROW_MAX_ABS,
-                MAKE_MINIMUM_ROW_MAX_ABS, RUN_ROWS1, RUN_ROWS3, RUN_ROWS4, RUN_SWEEP3),
+                RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, MAKE_M, RUN_SWEEP3,
+                MAKE_X_ROW_MAX_ABS, MAKE_M_ROW_MAX_ABS, RUN_ROWS2, RUN_ROWS4, RUN_ROWS5,
+                RUN_SWEEP4),
             set(),
             set(PARAM),
         },
@@ -203,20 +238,25 @@ struct RoseFactoredNotOneByOneRule : Rule {
     static constexpr Pass EXACT_COLUMNS[] = {
         {
             set(RUN_SWEEP1, MAKE_GRAD_SUM, MAKE_GRAD_ROW_SUM),
-            set(RUN_NUMBERS1),
+            set(RUN_NUMBERS1, RUN_ROWS1),
+            set(),
+        },
+        {
+            set(RUN_SWEEP2, MAKE_M2, MAKE_M),
+            set(),
             set(),
         },
         {
             set(
-                RUN_SWEEP2, MAKE_MAXIMUM_MAX_ABS, MAKE_MINIMUM_MAX_ABS,
-                MAKE_MAXIMUM_ROW_MAX_ABS, MAKE_MINIMUM_ROW_MAX_ABS),
+                RUN_SWEEP3, MAKE_X2_MAX_ABS, MAKE_M2_MAX_ABS, MAKE_X_ROW_MAX_ABS,
+                MAKE_M_ROW_MAX_ABS),
             set(
-                RUN_NUMBERS2, RUN_ROWS1, MAKE_R_COL_SUM, RUN_MATRICES1, RUN_ROWS2,
-                MAKE_R_SQ_COL_SUM, RUN_MATRICES2, RUN_ROWS3, RUN_NUMBERS3, RUN_ROWS4),
+                RUN_NUMBERS2, RUN_ROWS2, MAKE_R_COL_SUM, RUN_MATRICES1, RUN_ROWS3,
+                MAKE_R_SQ_COL_SUM, RUN_MATRICES2, RUN_ROWS4, RUN_NUMBERS3, RUN_ROWS5),
             set(),
         },
         {
-            set(RUN_SWEEP3),
+            set(RUN_SWEEP4),
             set(),
             set(PARAM),
         },
@@ -224,20 +264,25 @@ struct RoseFactoredNotOneByOneRule : Rule {
     static constexpr Pass SPLIT[] = {
         {
             set(RUN_SWEEP1, MAKE_GRAD_SUM, MAKE_GRAD_ROW_SUM),
-            set(RUN_NUMBERS1),
+            set(RUN_NUMBERS1, RUN_ROWS1),
+            set(),
+        },
+        {
+            set(RUN_SWEEP2, MAKE_M2, MAKE_M),
+            set(),
             set(),
         },
         {
             set(
-                RUN_SWEEP2, MAKE_MAXIMUM_MAX_ABS, MAKE_MINIMUM_MAX_ABS,
-                MAKE_MAXIMUM_ROW_MAX_ABS, MAKE_MINIMUM_ROW_MAX_ABS),
+                RUN_SWEEP3, MAKE_X2_MAX_ABS, MAKE_M2_MAX_ABS, MAKE_X_ROW_MAX_ABS,
+                MAKE_M_ROW_MAX_ABS),
             set(
-                RUN_NUMBERS2, RUN_ROWS1, MAKE_R_COL_SUM, RUN_MATRICES1, RUN_ROWS2,
-                MAKE_R_SQ_COL_SUM, RUN_MATRICES2, RUN_ROWS3, RUN_NUMBERS3, RUN_ROWS4),
+                RUN_NUMBERS2, RUN_ROWS2, MAKE_R_COL_SUM, RUN_MATRICES1, RUN_ROWS3,
+                MAKE_R_SQ_COL_SUM, RUN_MATRICES2, RUN_ROWS4, RUN_NUMBERS3, RUN_ROWS5),
             set(),
         },
         {
-            set(RUN_SWEEP3),
+            set(RUN_SWEEP4),
             set(),
             set(PARAM),
         },
@@ -245,10 +290,10 @@ struct RoseFactoredNotOneByOneRule : Rule {
     static constexpr const Pass* PASSES[] = {
         WHOLE_MATRICES, WHOLE_ROWS, WHOLE_COLUMNS, EXACT_MATRICES, EXACT_ROWS, EXACT_COLUMNS,
         SPLIT};
-    static constexpr int PASS_COUNTS[] = {3, 4, 3, 3, 4, 3, 3};
+    static constexpr int PASS_COUNTS[] = {4, 5, 4, 4, 5, 4, 4};
     static constexpr bool HAS_AXES = true;
-    static constexpr int NUMBERS = 6;
-    static constexpr int ROW_REDUCTIONS = 3, COLUMN_REDUCTIONS = 0;
+    static constexpr int NUMBERS = 7;
+    static constexpr int ROW_REDUCTIONS = 4, COLUMN_REDUCTIONS = 0;
     static constexpr int MATRIX_REDUCTIONS = 2;
 
     // Scalar program: computed once per step and parameter, in double.
@@ -257,13 +302,7 @@ struct RoseFactoredNotOneByOneRule : Rule {
         const double param_cols = sizes.cols;
         const double param_numel = sizes.numel;
         const double decay_factor = 1 - minimum(lr * weight_decay, 1.0);
-        double one_over_cols = 0;
-        if (param_cols == 1) {
-        } else {
-            one_over_cols = 1 / sizes.cols;
-            one_over_cols = 1 / sizes.cols;
-        }
-        return {param_cols, one_over_cols, decay_factor, param_numel};
+        return {param_cols, decay_factor, param_numel};
     }
 
     template <class S, class C, bool EXPANDED>
@@ -289,10 +328,8 @@ struct RoseFactoredNotOneByOneRule : Rule {
                 C grad_value = 0;
                 C grad_value_2 = 0;
                 if (param_cols_equals_1 != 0) {
-                    // x = g - mean(g)
                     grad_value = grad;
                 } else {
-                    // x = g - row_mean(g)
                     grad_value_2 = grad;
                 }
 
@@ -314,23 +351,47 @@ struct RoseFactoredNotOneByOneRule : Rule {
 
     static void numbers1(const Scalars& scalars, const Sizes& sizes, Numbers& numbers) {
         const double grad_sum = numbers.grad_sum;
-        double x2_scale = 0;
+        double middle2 = 0;
         if (scalars.param_cols == 1) {
-            // x = g - mean(g)
-            x2_scale = grad_sum / sizes.numel;
+            middle2 = grad_sum / sizes.numel;
         }
-        numbers.x2_scale = x2_scale;
+        numbers.middle2 = middle2;
+    }
+
+    template <class C>
+    NOINLINE static void rows1(
+        const Scalars& scalars, const Sizes& sizes, i64 n, const C* __restrict grad_row_sums,
+        C* __restrict middle3s, C* __restrict m_bounds) {
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto param_cols_equals_1 = flag<C>(scalars.param_cols == 1);
+
+        for (i64 i = 0; i < n; ++i) {
+            C grad_row_sum = grad_row_sums[i];
+
+            C middle3 = 0;
+            if (param_cols_equals_1 != 0) {
+            } else {
+                middle3 = grad_row_sum * C(1 / sizes.cols);
+            }
+            C m_bound = 0;
+            if (param_cols_equals_1 != 0) {
+            } else {
+                // m = row_max_abs(x)
+                m_bound = -middle3;
+            }
+
+            middle3s[i] = middle3;
+            m_bounds[i] = m_bound;
+        }
     }
 
     template <class S, class C, bool EXPANDED>
     NOINLINE static void sweep2(
         const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, i64 rows, i64 n,
-        i64 pitch, const S* __restrict grads, const ComputeScalar<S>* __restrict grad_row_sums,
-        ComputeScalar<S>* __restrict maximum_values, ComputeScalar<S>* __restrict minimum_values,
-        ComputeScalar<S>* __restrict maximum_value_2s,
-        ComputeScalar<S>* __restrict minimum_value_2s) {
-        const C one_over_cols = C(scalars.one_over_cols);
-        const C x2_scale = C(numbers.x2_scale);
+        i64 pitch, const S* __restrict grads, const ComputeScalar<S>* __restrict middle3s,
+        const ComputeScalar<S>* __restrict m_bounds, ComputeScalar<S>* __restrict m2_values,
+        ComputeScalar<S>* __restrict m_values) {
+        const C middle2 = C(numbers.middle2);
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
         const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto param_cols_equals_1 = flag<C>(scalars.param_cols == 1);
@@ -338,68 +399,113 @@ struct RoseFactoredNotOneByOneRule : Rule {
         for (i64 row = 0; row < rows; ++row) {
             for (i64 i = 0; i < n; i += LANES<C>) {
                 C grad = load_as<S, C>(grads + i);
-                const C grad_row_sum = broadcast<S, C, EXPANDED>(grad_row_sums, i, row);
+                const C middle3 = broadcast<S, C, EXPANDED>(middle3s, i, row);
+                const C m_bound = broadcast<S, C, EXPANDED>(m_bounds, i, row);
 
                 if (maximize != 0) {
                     // g = -g
                     grad = -grad;
                 }
-                C maximum_value = 0;
-                C minimum_value = 0;
-                C maximum_value_2 = 0;
-                C minimum_value_2 = 0;
+                C m2_value = 0;
+                C m_value = 0;
                 if (param_cols_equals_1 != 0) {
-                    // x = g - mean(g)
-                    const C x2 = grad - x2_scale;
-                    // r = max_abs(maximum(x, 0)) + max_abs(minimum(x, 0))
-                    maximum_value = abs(maximum(x2, C(0)));
-                    minimum_value = abs(minimum(x2, C(0)));
+                    // m = max_abs(x)
+                    m2_value = abs(where<C>(grad == 0, -middle2, grad - middle2));
                 } else {
-                    // x = g - row_mean(g)
-                    const C x = grad - one_over_cols * grad_row_sum;
-                    // r = row_max_abs(maximum(x, 0)) + row_max_abs(minimum(x, 0))
-                    maximum_value_2 = abs(maximum(x, C(0)));
-                    minimum_value_2 = abs(minimum(x, C(0)));
+                    // m = row_max_abs(x)
+                    m_value = abs(where<C>(grad == 0, m_bound, grad - middle3));
                 }
 
-                store_as<S>(maximum_values + i, maximum_value);
-                store_as<S>(minimum_values + i, minimum_value);
-                store_as<S>(maximum_value_2s + i, maximum_value_2);
-                store_as<S>(minimum_value_2s + i, minimum_value_2);
+                store_as<S>(m2_values + i, m2_value);
+                store_as<S>(m_values + i, m_value);
+            }
+            grads += pitch, m2_values += pitch, m_values += pitch;
+        }
+    }
+
+    template <class S, class C, bool EXPANDED>
+    NOINLINE static void sweep3(
+        const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, i64 rows, i64 n,
+        i64 pitch, const S* __restrict grads, const ComputeScalar<S>* __restrict middle3s,
+        const ComputeScalar<S>* __restrict m_bounds, const ComputeScalar<S>* __restrict ms,
+        ComputeScalar<S>* __restrict x2_values, ComputeScalar<S>* __restrict m2_value_2s,
+        ComputeScalar<S>* __restrict x_values, ComputeScalar<S>* __restrict m_value_2s) {
+        const C middle2 = C(numbers.middle2);
+        const C m2 = C(numbers.m2);
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
+        const auto param_cols_equals_1 = flag<C>(scalars.param_cols == 1);
+
+        for (i64 row = 0; row < rows; ++row) {
+            for (i64 i = 0; i < n; i += LANES<C>) {
+                C grad = load_as<S, C>(grads + i);
+                const C middle3 = broadcast<S, C, EXPANDED>(middle3s, i, row);
+                const C m_bound = broadcast<S, C, EXPANDED>(m_bounds, i, row);
+                const C m = broadcast<S, C, EXPANDED>(ms, i, row);
+
+                if (maximize != 0) {
+                    // g = -g
+                    grad = -grad;
+                }
+                C x2_value = 0;
+                C m2_value_2 = 0;
+                C x_value = 0;
+                C m_value_2 = 0;
+                if (param_cols_equals_1 != 0) {
+                    // x = less(g, mean(g))
+                    const C x2 = where<C>(grad == 0, -middle2, grad - middle2);
+                    // r = max_abs(x + m) + max_abs(m - x) - 2 * m
+                    x2_value = abs(x2 + m2);
+                    m2_value_2 = abs(m2 - x2);
+                } else {
+                    // x = less(g, row_mean(g))
+                    const C x = where<C>(grad == 0, m_bound, grad - middle3);
+                    // r = row_max_abs(x + m) + row_max_abs(m - x) - 2 * m
+                    x_value = abs(x + m);
+                    m_value_2 = abs(m - x);
+                }
+
+                store_as<S>(x2_values + i, x2_value);
+                store_as<S>(m2_value_2s + i, m2_value_2);
+                store_as<S>(x_values + i, x_value);
+                store_as<S>(m_value_2s + i, m_value_2);
             }
 
-                grads += pitch, maximum_values += pitch, minimum_values += pitch,
-                maximum_value_2s += pitch, minimum_value_2s += pitch;
+                grads += pitch, x2_values += pitch, m2_value_2s += pitch, x_values += pitch,
+                m_value_2s += pitch;
         }
     }
 
     static void numbers2(const Scalars& scalars, Numbers& numbers) {
-        const double maximum_max_abs = numbers.maximum_max_abs;
-        const double minimum_max_abs = numbers.minimum_max_abs;
+        const double x2_max_abs = numbers.x2_max_abs;
+        const double m2_max_abs = numbers.m2_max_abs;
+        const double m2 = numbers.m2;
         double r2 = 0;
         if (scalars.param_cols == 1) {
-            // r = max_abs(maximum(x, 0)) + max_abs(minimum(x, 0))
-            r2 = maximum_max_abs + minimum_max_abs;
+            // r = max_abs(x + m) + max_abs(m - x) - 2 * m
+            r2 = x2_max_abs + m2_max_abs - 2 * m2;
         }
         numbers.r2 = r2;
     }
 
     template <class C>
-    NOINLINE static void rows1(
-        const Scalars& scalars, i64 n, const C* __restrict maximum_row_max_abs_list,
-        const C* __restrict minimum_row_max_abs_list, C* __restrict rs) {
+    NOINLINE static void rows2(
+        const Scalars& scalars, i64 n, const C* __restrict ms,
+        const C* __restrict x_row_max_abs_list, const C* __restrict m_row_max_abs_list,
+        C* __restrict rs) {
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
         const auto param_cols_equals_1 = flag<C>(scalars.param_cols == 1);
 
         for (i64 i = 0; i < n; ++i) {
-            C maximum_row_max_abs = maximum_row_max_abs_list[i];
-            C minimum_row_max_abs = minimum_row_max_abs_list[i];
+            C m = ms[i];
+            C x_row_max_abs = x_row_max_abs_list[i];
+            C m_row_max_abs = m_row_max_abs_list[i];
 
             C r = 0;
             if (param_cols_equals_1 != 0) {
             } else {
-                // r = row_max_abs(maximum(x, 0)) + row_max_abs(minimum(x, 0))
-                r = maximum_row_max_abs + minimum_row_max_abs;
+                // r = row_max_abs(x + m) + row_max_abs(m - x) - 2 * m
+                r = x_row_max_abs + m_row_max_abs - 2 * m;
             }
 
             rs[i] = r;
@@ -427,7 +533,7 @@ struct RoseFactoredNotOneByOneRule : Rule {
     }
 
     template <class C, bool EXPANDED>
-    NOINLINE static void rows2(
+    NOINLINE static void rows3(
         i64 n, const C* __restrict rs, const C* __restrict middles, C* __restrict r_sqs) {
         for (i64 i = 0; i < n; ++i) {
             C r = rs[i];
@@ -464,7 +570,7 @@ struct RoseFactoredNotOneByOneRule : Rule {
     }
 
     template <class C, bool EXPANDED>
-    NOINLINE static void rows3(
+    NOINLINE static void rows4(
         const Hypers& hypers, const Scalars& scalars, i64 n, const C* __restrict rs,
         const C* __restrict middles, const C* __restrict trusts, C* __restrict r_2s) {
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
@@ -500,32 +606,40 @@ struct RoseFactoredNotOneByOneRule : Rule {
     }
 
     template <class C>
-    NOINLINE static void rows4(
-        const Scalars& scalars, i64 n, const C* __restrict r_2s, C* __restrict row_factors) {
+    NOINLINE static void rows5(
+        const Hypers& hypers, const Scalars& scalars, i64 n, const C* __restrict middle3s,
+        const C* __restrict r_2s, C* __restrict grad_bounds, C* __restrict row_factors) {
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
-        const auto param_cols_equals_1 = flag<C>(scalars.param_cols == 1);
+        const auto centralize = flag<C>(!(scalars.param_cols == 1) && truth(hypers.centralize));
+        const auto not_param_cols_equals_1 = flag<C>(!(scalars.param_cols == 1));
 
         for (i64 i = 0; i < n; ++i) {
+            C middle3 = middle3s[i];
             C r_2 = r_2s[i];
 
+            C grad_bound = 0;
+            if (centralize != 0) {
+                // x = less(g, row_mean(g))
+                // g = x
+                grad_bound = -middle3;
+            }
             C row_factor = 0;
-            if (param_cols_equals_1 != 0) {
-            } else {
-                // p = p - lr * g / where(r > 0, r, 1)
-                row_factor = 1 / where<C>(r_2 > 0, r_2, 1);
+            if (not_param_cols_equals_1 != 0) {
+                // p = p - lr * g / where(r == 0, 1, r)
+                row_factor = 1 / where<C>(r_2 == 0, 1, r_2);
             }
 
+            grad_bounds[i] = grad_bound;
             row_factors[i] = row_factor;
         }
     }
 
     template <class S, class C, bool EXPANDED>
-    NOINLINE static void sweep3(
+    NOINLINE static void sweep4(
         const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, i64 rows, i64 n,
         i64 pitch, S* __restrict params, const S* __restrict grads,
-        const ComputeScalar<S>* __restrict grad_row_sums,
+        const ComputeScalar<S>* __restrict middle3s, const ComputeScalar<S>* __restrict grad_bounds,
         const ComputeScalar<S>* __restrict row_factors) {
-        const C one_over_cols = C(scalars.one_over_cols);
         const C decay_factor = C(scalars.decay_factor);
         const C lr = C(hypers.lr);
         const C param_bound = C(numbers.param_bound);
@@ -533,14 +647,15 @@ struct RoseFactoredNotOneByOneRule : Rule {
         const auto maximize = rare_flag<C>(truth(hypers.maximize));
         const auto param_cols_equals_1 = flag<C>(scalars.param_cols == 1);
         const auto param_numel_above_1 = flag<C>(scalars.param_numel > 1);
-        const auto not_param_cols_equals_1 = flag<C>(!(scalars.param_cols == 1));
         const auto centralize = flag<C>(!(scalars.param_cols == 1) && truth(hypers.centralize));
+        const auto not_param_cols_equals_1 = flag<C>(!(scalars.param_cols == 1));
 
         for (i64 row = 0; row < rows; ++row) {
             for (i64 i = 0; i < n; i += LANES<C>) {
                 C param = load_as<S, C>(params + i);
                 C grad = load_as<S, C>(grads + i);
-                const C grad_row_sum = broadcast<S, C, EXPANDED>(grad_row_sums, i, row);
+                const C middle3 = broadcast<S, C, EXPANDED>(middle3s, i, row);
+                const C grad_bound = broadcast<S, C, EXPANDED>(grad_bounds, i, row);
                 const C row_factor = broadcast<S, C, EXPANDED>(row_factors, i, row);
 
                 if (maximize != 0) {
@@ -555,17 +670,13 @@ struct RoseFactoredNotOneByOneRule : Rule {
                         - lr * grad
                         / where<C>(param_numel_above_1 != 0, param_bound, abs(grad) + C(1e-05));
                 }
-                C x = 0;
-                if (not_param_cols_equals_1 != 0) {
-                    // x = g - row_mean(g)
-                    x = grad - one_over_cols * grad_row_sum;
-                }
                 if (centralize != 0) {
+                    // x = less(g, row_mean(g))
                     // g = x
-                    grad = x;
+                    grad = where<C>(grad == 0, grad_bound, grad - middle3);
                 }
                 if (not_param_cols_equals_1 != 0) {
-                    // p = p - lr * g / where(r > 0, r, 1)
+                    // p = p - lr * g / where(r == 0, 1, r)
                     param = param - lr * grad * row_factor;
                 }
 
@@ -592,19 +703,25 @@ struct RoseFactoredNotOneByOneRule : Rule {
         switch (step) {
             case RUN_ROWS1:
                 return rows1<C>(
-                    inputs.scalars, n, at[MAXIMUM_ROW_MAX_ABS], at[MINIMUM_ROW_MAX_ABS], at[R]);
+                    inputs.scalars, inputs.sizes, n, at[GRAD_ROW_SUM], at[MIDDLE3], at[M_BOUND]);
+            case RUN_ROWS2:
+                return rows2<C>(
+                    inputs.scalars, n, at[M], at[X_ROW_MAX_ABS], at[M_ROW_MAX_ABS], at[R]);
             case RUN_MATRICES1:
                 return matrices1<C>(
                     inputs.hypers, inputs.scalars, inputs.sizes, n, at[R_COL_SUM], at[MIDDLE]);
-            case RUN_ROWS2: return rows2<C, EXPANDED>(n, at[R], at[MIDDLE], at[R_SQ]);
+            case RUN_ROWS3: return rows3<C, EXPANDED>(n, at[R], at[MIDDLE], at[R_SQ]);
             case RUN_MATRICES2:
                 return matrices2<C>(
                     inputs.hypers, inputs.scalars, inputs.sizes, n, at[MIDDLE], at[R_SQ_COL_SUM],
                     at[TRUST]);
-            case RUN_ROWS3:
-                return rows3<C, EXPANDED>(
+            case RUN_ROWS4:
+                return rows4<C, EXPANDED>(
                     inputs.hypers, inputs.scalars, n, at[R], at[MIDDLE], at[TRUST], at[R_2]);
-            case RUN_ROWS4: return rows4<C>(inputs.scalars, n, at[R_2], at[ROW_FACTOR]);
+            case RUN_ROWS5:
+                return rows5<C>(
+                    inputs.hypers, inputs.scalars, n, at[MIDDLE3], at[R_2], at[GRAD_BOUND],
+                    at[ROW_FACTOR]);
         }
     }
 
@@ -623,12 +740,16 @@ struct RoseFactoredNotOneByOneRule : Rule {
             case RUN_SWEEP2:
                 return sweep2<S, C, EXPANDED>(
                     inputs.hypers, inputs.scalars, inputs.named_numbers(), rows, n, pitch, at[GRAD],
-                    at[GRAD_ROW_SUM], at[MAXIMUM_VALUE], at[MINIMUM_VALUE], at[MAXIMUM_VALUE_2],
-                    at[MINIMUM_VALUE_2]);
+                    at[MIDDLE3], at[M_BOUND], at[M2_VALUE], at[M_VALUE]);
             case RUN_SWEEP3:
                 return sweep3<S, C, EXPANDED>(
+                    inputs.hypers, inputs.scalars, inputs.named_numbers(), rows, n, pitch, at[GRAD],
+                    at[MIDDLE3], at[M_BOUND], at[M], at[X2_VALUE], at[M2_VALUE_2], at[X_VALUE],
+                    at[M_VALUE_2]);
+            case RUN_SWEEP4:
+                return sweep4<S, C, EXPANDED>(
                     inputs.hypers, inputs.scalars, inputs.named_numbers(), rows, n, pitch,
-                    at[PARAM], at[GRAD], at[GRAD_ROW_SUM], at[ROW_FACTOR]);
+                    at[PARAM], at[GRAD], at[MIDDLE3], at[GRAD_BOUND], at[ROW_FACTOR]);
             default: return run_axes<ComputeScalar<S>, EXPANDED>(step, inputs, n, at);
         }
     }
@@ -646,24 +767,26 @@ struct RoseFactoredOneByOneRule : Rule {
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
-        double grad_sum, x2_scale, maximum_max_abs, minimum_max_abs, param_bound;
+        double grad_sum, middle2, m2, x2_max_abs, m2_max_abs, param_bound;
     };
 
     // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
     // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
     // which run several steps together.
-    enum { MAXIMUM_VALUE = STREAMS, MINIMUM_VALUE, VALUES };
-    static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR};
+    enum { M2_VALUE = STREAMS, X2_VALUE, M2_VALUE_2, VALUES };
+    static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum {
-        RUN_SWEEP1, MAKE_GRAD_SUM, RUN_NUMBERS1, RUN_SWEEP2, MAKE_MAXIMUM_MAX_ABS,
-        MAKE_MINIMUM_MAX_ABS, RUN_NUMBERS2, RUN_SWEEP3, STEP_COUNT };
+        RUN_SWEEP1, MAKE_GRAD_SUM, RUN_NUMBERS1, RUN_SWEEP2, MAKE_M2, RUN_SWEEP3, MAKE_X2_MAX_ABS,
+        MAKE_M2_MAX_ABS, RUN_NUMBERS2, RUN_SWEEP4, STEP_COUNT };
     static constexpr Step STEPS[] = {
         {Step::LOOP, TENSOR, set(GRAD), set(), 0},
         {Step::SUM, NONE, set(), set(), 0},
         {Step::LOOP, NONE, set(), set(), 0},
-        {Step::LOOP, TENSOR, set(GRAD), set(MAXIMUM_VALUE, MINIMUM_VALUE), 0},
-        {Step::MAX, NONE, set(MAXIMUM_VALUE), set(), 2},
-        {Step::MAX, NONE, set(MINIMUM_VALUE), set(), 3},
+        {Step::LOOP, TENSOR, set(GRAD), set(M2_VALUE), 0},
+        {Step::MAX, NONE, set(M2_VALUE), set(), 2},
+        {Step::LOOP, TENSOR, set(GRAD), set(X2_VALUE, M2_VALUE_2), 0},
+        {Step::MAX, NONE, set(X2_VALUE), set(), 3},
+        {Step::MAX, NONE, set(M2_VALUE_2), set(), 4},
         {Step::LOOP, NONE, set(), set(), 0},
         {Step::LOOP, TENSOR, set(GRAD, PARAM), set(PARAM), 0},
     };
@@ -674,20 +797,25 @@ struct RoseFactoredOneByOneRule : Rule {
             set(),
         },
         {
-            set(RUN_SWEEP2, MAKE_MAXIMUM_MAX_ABS, MAKE_MINIMUM_MAX_ABS),
+            set(RUN_SWEEP2, MAKE_M2),
+            set(),
+            set(),
+        },
+        {
+            set(RUN_SWEEP3, MAKE_X2_MAX_ABS, MAKE_M2_MAX_ABS),
             set(RUN_NUMBERS2),
             set(),
         },
         {
-            set(RUN_SWEEP3),
+            set(RUN_SWEEP4),
             set(),
             set(PARAM),
         },
     };
     static constexpr const Pass* PASSES[] = {WHOLE_MATRICES};
-    static constexpr int PASS_COUNTS[] = {3};
+    static constexpr int PASS_COUNTS[] = {4};
     static constexpr bool HAS_AXES = false;
-    static constexpr int NUMBERS = 5;
+    static constexpr int NUMBERS = 6;
     static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
     static constexpr int MATRIX_REDUCTIONS = 0;
 
@@ -715,7 +843,6 @@ struct RoseFactoredOneByOneRule : Rule {
                 // g = -g
                 grad = -grad;
             }
-            // x = g - mean(g)
             const C grad_value = grad;
 
             grad_sum += grad_value;
@@ -726,16 +853,15 @@ struct RoseFactoredOneByOneRule : Rule {
 
     static void numbers1(const Sizes& sizes, Numbers& numbers) {
         const double grad_sum = numbers.grad_sum;
-        // x = g - mean(g)
-        const double x2_scale = grad_sum / sizes.numel;
-        numbers.x2_scale = x2_scale;
+        const double middle2 = grad_sum / sizes.numel;
+        numbers.middle2 = middle2;
     }
 
     template <class S, class C>
     NOINLINE static void sweep2(
         const Hypers& hypers, const Numbers& numbers, i64 n, const S* __restrict grads,
-        ComputeScalar<S>* __restrict maximum_values, ComputeScalar<S>* __restrict minimum_values) {
-        const C x2_scale = C(numbers.x2_scale);
+        ComputeScalar<S>* __restrict m2_values) {
+        const C middle2 = C(numbers.middle2);
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
         const auto maximize = rare_flag<C>(truth(hypers.maximize));
 
@@ -746,29 +872,53 @@ struct RoseFactoredOneByOneRule : Rule {
                 // g = -g
                 grad = -grad;
             }
-            // x = g - mean(g)
-            const C x2 = grad - x2_scale;
-            // r = max_abs(maximum(x, 0)) + max_abs(minimum(x, 0))
-            const C maximum_value = abs(maximum(x2, C(0)));
-            const C minimum_value = abs(minimum(x2, C(0)));
+            // m = max_abs(x)
+            const C m2_value = abs(where<C>(grad == 0, -middle2, grad - middle2));
 
-            store_as<S>(maximum_values + i, maximum_value);
-            store_as<S>(minimum_values + i, minimum_value);
+            store_as<S>(m2_values + i, m2_value);
+        }
+    }
+
+    template <class S, class C>
+    NOINLINE static void sweep3(
+        const Hypers& hypers, const Numbers& numbers, i64 n, const S* __restrict grads,
+        ComputeScalar<S>* __restrict x2_values, ComputeScalar<S>* __restrict m2_value_2s) {
+        const C middle2 = C(numbers.middle2);
+        const C m2 = C(numbers.m2);
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
+
+        for (i64 i = 0; i < n; i += LANES<C>) {
+            C grad = load_as<S, C>(grads + i);
+
+            if (maximize != 0) {
+                // g = -g
+                grad = -grad;
+            }
+            // x = less(g, mean(g))
+            const C x2 = where<C>(grad == 0, -middle2, grad - middle2);
+            // r = max_abs(x + m) + max_abs(m - x) - 2 * m
+            const C x2_value = abs(x2 + m2);
+            const C m2_value_2 = abs(m2 - x2);
+
+            store_as<S>(x2_values + i, x2_value);
+            store_as<S>(m2_value_2s + i, m2_value_2);
         }
     }
 
     static void numbers2(Numbers& numbers) {
-        const double maximum_max_abs = numbers.maximum_max_abs;
-        const double minimum_max_abs = numbers.minimum_max_abs;
-        // r = max_abs(maximum(x, 0)) + max_abs(minimum(x, 0))
-        const double r2 = maximum_max_abs + minimum_max_abs;
+        const double x2_max_abs = numbers.x2_max_abs;
+        const double m2_max_abs = numbers.m2_max_abs;
+        const double m2 = numbers.m2;
+        // r = max_abs(x + m) + max_abs(m - x) - 2 * m
+        const double r2 = x2_max_abs + m2_max_abs - 2 * m2;
         // p = bounded(p, g, lr)
         const double param_bound = r2 + 1;
         numbers.param_bound = param_bound;
     }
 
     template <class S, class C>
-    NOINLINE static void sweep3(
+    NOINLINE static void sweep4(
         const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, i64 n,
         S* __restrict params, const S* __restrict grads) {
         const C decay_factor = C(scalars.decay_factor);
@@ -816,10 +966,13 @@ struct RoseFactoredOneByOneRule : Rule {
                 return sweep1<S, C>(inputs.hypers, inputs.named_partials(), n, at[GRAD]);
             case RUN_SWEEP2:
                 return sweep2<S, C>(
-                    inputs.hypers, inputs.named_numbers(), n, at[GRAD], at[MAXIMUM_VALUE],
-                    at[MINIMUM_VALUE]);
+                    inputs.hypers, inputs.named_numbers(), n, at[GRAD], at[M2_VALUE]);
             case RUN_SWEEP3:
                 return sweep3<S, C>(
+                    inputs.hypers, inputs.named_numbers(), n, at[GRAD], at[X2_VALUE],
+                    at[M2_VALUE_2]);
+            case RUN_SWEEP4:
+                return sweep4<S, C>(
                     inputs.hypers, inputs.scalars, inputs.named_numbers(), n, at[PARAM], at[GRAD]);
         }
     }
@@ -837,24 +990,26 @@ struct RoseNotFactoredRule : Rule {
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
-        double grad_sum, x3_scale, maximum_max_abs, minimum_max_abs, param_bound;
+        double grad_sum, middle4, m3, x3_max_abs, m3_max_abs, param_bound;
     };
 
     // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
     // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
     // which run several steps together.
-    enum { MAXIMUM_VALUE = STREAMS, MINIMUM_VALUE, VALUES };
-    static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR};
+    enum { M3_VALUE = STREAMS, X3_VALUE, M3_VALUE_2, VALUES };
+    static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum {
-        RUN_SWEEP1, MAKE_GRAD_SUM, RUN_NUMBERS1, RUN_SWEEP2, MAKE_MAXIMUM_MAX_ABS,
-        MAKE_MINIMUM_MAX_ABS, RUN_NUMBERS2, RUN_SWEEP3, STEP_COUNT };
+        RUN_SWEEP1, MAKE_GRAD_SUM, RUN_NUMBERS1, RUN_SWEEP2, MAKE_M3, RUN_SWEEP3, MAKE_X3_MAX_ABS,
+        MAKE_M3_MAX_ABS, RUN_NUMBERS2, RUN_SWEEP4, STEP_COUNT };
     static constexpr Step STEPS[] = {
         {Step::LOOP, TENSOR, set(GRAD), set(), 0},
         {Step::SUM, NONE, set(), set(), 0},
         {Step::LOOP, NONE, set(), set(), 0},
-        {Step::LOOP, TENSOR, set(GRAD), set(MAXIMUM_VALUE, MINIMUM_VALUE), 0},
-        {Step::MAX, NONE, set(MAXIMUM_VALUE), set(), 2},
-        {Step::MAX, NONE, set(MINIMUM_VALUE), set(), 3},
+        {Step::LOOP, TENSOR, set(GRAD), set(M3_VALUE), 0},
+        {Step::MAX, NONE, set(M3_VALUE), set(), 2},
+        {Step::LOOP, TENSOR, set(GRAD), set(X3_VALUE, M3_VALUE_2), 0},
+        {Step::MAX, NONE, set(X3_VALUE), set(), 3},
+        {Step::MAX, NONE, set(M3_VALUE_2), set(), 4},
         {Step::LOOP, NONE, set(), set(), 0},
         {Step::LOOP, TENSOR, set(GRAD, PARAM), set(PARAM), 0},
     };
@@ -865,20 +1020,25 @@ struct RoseNotFactoredRule : Rule {
             set(),
         },
         {
-            set(RUN_SWEEP2, MAKE_MAXIMUM_MAX_ABS, MAKE_MINIMUM_MAX_ABS),
+            set(RUN_SWEEP2, MAKE_M3),
+            set(),
+            set(),
+        },
+        {
+            set(RUN_SWEEP3, MAKE_X3_MAX_ABS, MAKE_M3_MAX_ABS),
             set(RUN_NUMBERS2),
             set(),
         },
         {
-            set(RUN_SWEEP3),
+            set(RUN_SWEEP4),
             set(),
             set(PARAM),
         },
     };
     static constexpr const Pass* PASSES[] = {WHOLE_MATRICES};
-    static constexpr int PASS_COUNTS[] = {3};
+    static constexpr int PASS_COUNTS[] = {4};
     static constexpr bool HAS_AXES = false;
-    static constexpr int NUMBERS = 5;
+    static constexpr int NUMBERS = 6;
     static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
     static constexpr int MATRIX_REDUCTIONS = 0;
 
@@ -906,7 +1066,6 @@ struct RoseNotFactoredRule : Rule {
                 // g = -g
                 grad = -grad;
             }
-            // x = g - mean(g)
             const C grad_value = grad;
 
             grad_sum += grad_value;
@@ -917,16 +1076,15 @@ struct RoseNotFactoredRule : Rule {
 
     static void numbers1(const Sizes& sizes, Numbers& numbers) {
         const double grad_sum = numbers.grad_sum;
-        // x = g - mean(g)
-        const double x3_scale = grad_sum / sizes.numel;
-        numbers.x3_scale = x3_scale;
+        const double middle4 = grad_sum / sizes.numel;
+        numbers.middle4 = middle4;
     }
 
     template <class S, class C>
     NOINLINE static void sweep2(
         const Hypers& hypers, const Numbers& numbers, i64 n, const S* __restrict grads,
-        ComputeScalar<S>* __restrict maximum_values, ComputeScalar<S>* __restrict minimum_values) {
-        const C x3_scale = C(numbers.x3_scale);
+        ComputeScalar<S>* __restrict m3_values) {
+        const C middle4 = C(numbers.middle4);
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
         const auto maximize = rare_flag<C>(truth(hypers.maximize));
 
@@ -937,29 +1095,53 @@ struct RoseNotFactoredRule : Rule {
                 // g = -g
                 grad = -grad;
             }
-            // x = g - mean(g)
-            const C x3 = grad - x3_scale;
-            // r = max_abs(maximum(x, 0)) + max_abs(minimum(x, 0))
-            const C maximum_value = abs(maximum(x3, C(0)));
-            const C minimum_value = abs(minimum(x3, C(0)));
+            // m = max_abs(x)
+            const C m3_value = abs(where<C>(grad == 0, -middle4, grad - middle4));
 
-            store_as<S>(maximum_values + i, maximum_value);
-            store_as<S>(minimum_values + i, minimum_value);
+            store_as<S>(m3_values + i, m3_value);
+        }
+    }
+
+    template <class S, class C>
+    NOINLINE static void sweep3(
+        const Hypers& hypers, const Numbers& numbers, i64 n, const S* __restrict grads,
+        ComputeScalar<S>* __restrict x3_values, ComputeScalar<S>* __restrict m3_value_2s) {
+        const C middle4 = C(numbers.middle4);
+        const C m3 = C(numbers.m3);
+        // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
+        const auto maximize = rare_flag<C>(truth(hypers.maximize));
+
+        for (i64 i = 0; i < n; i += LANES<C>) {
+            C grad = load_as<S, C>(grads + i);
+
+            if (maximize != 0) {
+                // g = -g
+                grad = -grad;
+            }
+            // x = less(g, mean(g))
+            const C x3 = where<C>(grad == 0, -middle4, grad - middle4);
+            // r = max_abs(x + m) + max_abs(m - x) - 2 * m
+            const C x3_value = abs(x3 + m3);
+            const C m3_value_2 = abs(m3 - x3);
+
+            store_as<S>(x3_values + i, x3_value);
+            store_as<S>(m3_value_2s + i, m3_value_2);
         }
     }
 
     static void numbers2(Numbers& numbers) {
-        const double maximum_max_abs = numbers.maximum_max_abs;
-        const double minimum_max_abs = numbers.minimum_max_abs;
-        // r = max_abs(maximum(x, 0)) + max_abs(minimum(x, 0))
-        const double r3 = maximum_max_abs + minimum_max_abs;
+        const double x3_max_abs = numbers.x3_max_abs;
+        const double m3_max_abs = numbers.m3_max_abs;
+        const double m3 = numbers.m3;
+        // r = max_abs(x + m) + max_abs(m - x) - 2 * m
+        const double r3 = x3_max_abs + m3_max_abs - 2 * m3;
         // p = bounded(p, g, lr)
         const double param_bound = r3 + 1;
         numbers.param_bound = param_bound;
     }
 
     template <class S, class C>
-    NOINLINE static void sweep3(
+    NOINLINE static void sweep4(
         const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, i64 n,
         S* __restrict params, const S* __restrict grads) {
         const C decay_factor = C(scalars.decay_factor);
@@ -1007,10 +1189,13 @@ struct RoseNotFactoredRule : Rule {
                 return sweep1<S, C>(inputs.hypers, inputs.named_partials(), n, at[GRAD]);
             case RUN_SWEEP2:
                 return sweep2<S, C>(
-                    inputs.hypers, inputs.named_numbers(), n, at[GRAD], at[MAXIMUM_VALUE],
-                    at[MINIMUM_VALUE]);
+                    inputs.hypers, inputs.named_numbers(), n, at[GRAD], at[M3_VALUE]);
             case RUN_SWEEP3:
                 return sweep3<S, C>(
+                    inputs.hypers, inputs.named_numbers(), n, at[GRAD], at[X3_VALUE],
+                    at[M3_VALUE_2]);
+            case RUN_SWEEP4:
+                return sweep4<S, C>(
                     inputs.hypers, inputs.scalars, inputs.named_numbers(), n, at[PARAM], at[GRAD]);
         }
     }

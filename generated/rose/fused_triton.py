@@ -54,7 +54,7 @@ SCALARS = tl.constexpr(10)
 WORKSPACES = {
     # for _update_factored
     (True,): WorkspaceSpec(
-        scalars=SCALARS.value, in_phases=True, by_matrix=True, row_values=5, sums=2, row_sums=2
+        scalars=SCALARS.value, in_phases=True, by_matrix=True, row_values=8, sums=2, row_sums=2
     ),
     # for _update_not_factored
     (False,): WorkspaceSpec(scalars=SCALARS.value, in_phases=True, sums=2),
@@ -82,20 +82,14 @@ def rose_factored_scalars(table, hypers, shapes, scalars, found_inf, num_tensors
     param_cols = column_count
     param_numel = numel
     decay_factor = 1 - minimum(lr * weight_decay, tl.full((), 1, tl.float64))
-    if param_cols == 1:
-        pass
-    else:
-        one_over_cols = 1 / column_count
-        one_over_cols = 1 / column_count
-        tl.store(scalars + 2, one_over_cols)
 
     tl.store(scalars, maximize)
     tl.store(scalars + 1, param_cols == 1)
-    tl.store(scalars + 3, stabilize)
+    tl.store(scalars + 2, stabilize)
+    tl.store(scalars + 3, centralize)
     tl.store(scalars + 4, decay_factor)
     tl.store(scalars + 5, lr)
     tl.store(scalars + 6, param_numel > 1)
-    tl.store(scalars + 7, centralize)
 
 
 @triton.jit
@@ -114,10 +108,8 @@ def rose_factored_step1_on_elements(grads, lanes, mask, scalars, loss_scale, dty
         # g = -g
         grad = neg(grad)
     if param_cols_equals_1 != 0:
-        # x = g - mean(g)
         grad_sum = total(grad, mask)
     else:
-        # x = g - row_mean(g)
         grad_row_sum = row_total(grad, mask)
 
     return grad_sum, grad_row_sum
@@ -254,6 +246,7 @@ def rose_factored_matrices1(
     matrix_group,
     shapes,
     scalars,
+    values,
     partials,
     num_tensors,
     DEPTH: tl.constexpr,
@@ -263,17 +256,40 @@ def rose_factored_matrices1(
     """Compute, for some matrices of a tensor, the values that the next phase reads."""
     shape = shapes + tensor
     scalars += tensor * SCALARS
+    depth, height, _width = extents(shape, num_tensors)
     sums = partials + tl.load(shape + SUMS * num_tensors)
     sum_count = tl.load(shape + SUM_COUNT * num_tensors)
+    matrix = matrix_group * DEPTH
+    remaining_matrices = depth - matrix
+    all_rows = depth * height
+    values += tl.load(shape + VALUES * num_tensors)
+    row_values = values + matrix * height
     grad_sum = add_up(sums, sum_count)
     param_cols_equals_1 = tl.load(scalars + 1)
     numel = tl.load(shape + WHOLE_NUMEL * num_tensors).to(tl.float64)
-    x2_scale = tl.zeros((), tl.float64)
+    column_count = tl.load(shape + COLUMNS * num_tensors).to(tl.float64)
+    middle2 = tl.zeros((), tl.float64)
     if param_cols_equals_1 != 0:
-        # x = g - mean(g)
-        x2_scale = grad_sum / numel
+        middle2 = grad_sum / numel
+    for first in range(0, height, HEIGHT):
+        lanes = first + lines(height, DEPTH, HEIGHT)
+        mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
+        grad_row_sum = tl.load(row_values + lanes, mask, 0.0).to(tl.float64)
+        middle3 = tl.zeros((DEPTH, HEIGHT), tl.float64)
+        m_bound = tl.zeros((DEPTH, HEIGHT), tl.float64)
+        if param_cols_equals_1 != 0:
+            pass
+        else:
+            middle3 = grad_row_sum / column_count
+        if param_cols_equals_1 != 0:
+            pass
+        else:
+            # m = row_max_abs(x)
+            m_bound = neg(middle3)
+        tl.store(row_values + 3 * all_rows + lanes, middle3, mask)
+        tl.store(row_values + 4 * all_rows + lanes, m_bound, mask)
     if matrix_group == 0:
-        tl.store(scalars + 8, x2_scale)
+        tl.store(scalars + 7, middle2)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -282,8 +298,8 @@ def rose_factored_finish1(
     tensor_indices,
     shapes,
     scalars,
-    partials,
     values,
+    partials,
     arrivals,
     found_inf,
     num_tensors,
@@ -311,7 +327,7 @@ def rose_factored_finish1(
                     SUMS=1,
                     ROW_SUMS=1,
                     COLUMN_SUMS=0,
-                    ROW_VALUES=5,
+                    ROW_VALUES=8,
                     HEIGHT=TILES[k][1],
                     WIDTH=TILES[k][2],
                 )
@@ -321,6 +337,7 @@ def rose_factored_finish1(
                     matrix_group,
                     shapes,
                     scalars,
+                    values,
                     partials,
                     num_tensors,
                     FINISH_TILES[k][0],
@@ -331,37 +348,29 @@ def rose_factored_finish1(
 
 @triton.jit
 def rose_factored_step2_on_elements(
-    grads, lanes, mask, grad_row_sums, in_rows, scalars, dtype: tl.constexpr
+    grads, lanes, mask, m_bounds, middle3s, in_rows, scalars, dtype: tl.constexpr
 ):
     """Reduce the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
-    grad_row_sum = tl.load(grad_row_sums, in_rows)[:, :, None]
+    m_bound = tl.load(m_bounds, in_rows)[:, :, None]
+    middle3 = tl.load(middle3s, in_rows)[:, :, None]
     maximize = tl.load(scalars).to(dtype)
     param_cols_equals_1 = tl.load(scalars + 1).to(dtype)
-    x2_scale = tl.load(scalars + 8).to(dtype)
-    one_over_cols = tl.load(scalars + 2).to(dtype)
+    middle2 = tl.load(scalars + 7).to(dtype)
 
-    maximum_max_abs = largest(lanes * 0, mask)
-    minimum_max_abs = largest(lanes * 0, mask)
-    maximum_row_max_abs = row_largest(lanes * 0, mask)
-    minimum_row_max_abs = row_largest(lanes * 0, mask)
+    m2 = largest(lanes * 0, mask)
+    m = row_largest(lanes * 0, mask)
     if maximize != 0:
         # g = -g
         grad = neg(grad)
     if param_cols_equals_1 != 0:
-        # x = g - mean(g)
-        x2 = grad - x2_scale
-        # r = max_abs(maximum(x, 0)) + max_abs(minimum(x, 0))
-        maximum_max_abs = largest(maximum(x2, tl.full((), 0, dtype)), mask)
-        minimum_max_abs = largest(minimum(x2, tl.full((), 0, dtype)), mask)
+        # m = max_abs(x)
+        m2 = largest(tl.where(grad == 0, neg(middle2), grad - middle2), mask)
     else:
-        # x = g - row_mean(g)
-        x = grad - one_over_cols * grad_row_sum
-        # r = row_max_abs(maximum(x, 0)) + row_max_abs(minimum(x, 0))
-        maximum_row_max_abs = row_largest(maximum(x, tl.full((), 0, dtype)), mask)
-        minimum_row_max_abs = row_largest(minimum(x, tl.full((), 0, dtype)), mask)
+        # m = row_max_abs(x)
+        m = row_largest(tl.where(grad == 0, m_bound, grad - middle3), mask)
 
-    return maximum_max_abs, minimum_max_abs, maximum_row_max_abs, minimum_row_max_abs
+    return m2, m
 
 
 @triton.jit
@@ -400,11 +409,11 @@ def rose_factored_step2_on_tile(
     start = first_row * width + tile_column * WIDTH
     in_rows = lines_inside(remaining_matrices, remaining_rows, DEPTH, HEIGHT)
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
-    across = tl.cdiv(width, WIDTH)
     all_rows = depth * height
     values += tl.load(shape + VALUES * num_tensors)
     row_values = values + row_lanes
-    grad_row_sums = row_values
+    m_bounds = row_values + 4 * all_rows
+    middle3s = row_values + 3 * all_rows
     grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     full = is_whole(
         remaining_matrices,
@@ -420,38 +429,37 @@ def rose_factored_step2_on_tile(
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((grads) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
-        maximum_max_abs, minimum_max_abs, maximum_row_max_abs, minimum_row_max_abs = (
-            rose_factored_step2_on_elements(
-                at(grads, start, GRAD_T, VECTOR),
-                lanes,
-                None,
-                grad_row_sums,
-                None,
-                scalars,
-                COMPUTE_T,
-            )
+        m2, m = rose_factored_step2_on_elements(
+            at(grads, start, GRAD_T, VECTOR),
+            lanes,
+            None,
+            m_bounds,
+            middle3s,
+            None,
+            scalars,
+            COMPUTE_T,
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
         mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
-        maximum_max_abs, minimum_max_abs, maximum_row_max_abs, minimum_row_max_abs = (
-            rose_factored_step2_on_elements(
-                at(grads, start, GRAD_T, 1), lanes, mask, grad_row_sums, in_rows, scalars, COMPUTE_T
-            )
+        m2, m = rose_factored_step2_on_elements(
+            at(grads, start, GRAD_T, 1),
+            lanes,
+            mask,
+            m_bounds,
+            middle3s,
+            in_rows,
+            scalars,
+            COMPUTE_T,
         )
     partials += tl.load(shape + PARTIALS * num_tensors)
     blocks = tl.load(shape + BLOCKS * num_tensors)
-    tl.store(partials + block, maximum_max_abs)
-    tl.store(partials + blocks + block, minimum_max_abs)
+    tl.store(partials + block, m2)
     if DEPTH > 1:
-        tl.store(values + all_rows + row_lanes, maximum_row_max_abs, in_rows)
-        tl.store(values + 2 * all_rows + row_lanes, minimum_row_max_abs, in_rows)
+        tl.store(values + row_lanes, m, in_rows)
     else:
-        partials = partials + 2 * blocks
-        tl.store(partials + tile_column * all_rows + row_lanes, maximum_row_max_abs, in_rows)
-        tl.store(
-            partials + (tile_column + across) * all_rows + row_lanes, minimum_row_max_abs, in_rows
-        )
+        partials = partials + blocks
+        tl.store(partials + tile_column * all_rows + row_lanes, m, in_rows)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -502,12 +510,273 @@ def rose_factored_fold2(
 ):
     """Combine the partial sums of large tensors, chunk by chunk."""
     fold_chunk(
-        first_programs, tensor_indices, shapes, partials, num_tensors, FOLD, RESULTS=2, MAXIMA=2
+        first_programs, tensor_indices, shapes, partials, num_tensors, FOLD, RESULTS=1, MAXIMA=1
     )
 
 
 @triton.jit
 def rose_factored_matrices2(
+    tensor,
+    matrix_group,
+    shapes,
+    scalars,
+    partials,
+    num_tensors,
+    DEPTH: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Compute, for some matrices of a tensor, the values that the next phase reads."""
+    shape = shapes + tensor
+    scalars += tensor * SCALARS
+    sums = partials + tl.load(shape + SUMS * num_tensors)
+    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
+    m2 = pick_largest(sums, sum_count)
+    if matrix_group == 0:
+        tl.store(scalars + 8, m2)
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def rose_factored_finish2(
+    first_programs,
+    tensor_indices,
+    shapes,
+    scalars,
+    partials,
+    values,
+    arrivals,
+    found_inf,
+    num_tensors,
+    TILES: tl.constexpr,
+    FINISH_TILES: tl.constexpr,
+):
+    """Combine partial sums of rows and columns, and finish each matrix whose sums are complete."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
+    tensor = tl.load(tensor_indices + tl.program_id(0))
+    program = tl.program_id(0) - tl.load(first_programs + tensor)
+    shape = shapes + tensor
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
+    for k in tl.static_range(len(TILES)):
+        if tile_shape_index == k:
+            matrix_group, program_count = program, 1
+            if TILES[k][0] == 1:
+                matrix_group, program_count = combine(
+                    program,
+                    shape,
+                    values,
+                    partials,
+                    num_tensors,
+                    SUMS=1,
+                    ROW_SUMS=1,
+                    COLUMN_SUMS=0,
+                    ROW_VALUES=8,
+                    ROW_MAXIMA=1,
+                    HEIGHT=TILES[k][1],
+                    WIDTH=TILES[k][2],
+                )
+            if is_last(arrivals, matrix_group, shape, num_tensors, program_count):
+                rose_factored_matrices2(
+                    tensor,
+                    matrix_group,
+                    shapes,
+                    scalars,
+                    partials,
+                    num_tensors,
+                    FINISH_TILES[k][0],
+                    FINISH_TILES[k][1],
+                    FINISH_TILES[k][2],
+                )
+
+
+@triton.jit
+def rose_factored_step3_on_elements(
+    grads, lanes, mask, m_bounds, middle3s, ms, in_rows, scalars, dtype: tl.constexpr
+):
+    """Reduce the elements `lanes` of one tensor."""
+    grad = tl.load(grads + lanes, mask).to(dtype)
+    m_bound = tl.load(m_bounds, in_rows)[:, :, None]
+    middle3 = tl.load(middle3s, in_rows)[:, :, None]
+    m = tl.load(ms, in_rows)[:, :, None]
+    maximize = tl.load(scalars).to(dtype)
+    param_cols_equals_1 = tl.load(scalars + 1).to(dtype)
+    middle2 = tl.load(scalars + 7).to(dtype)
+    m2 = tl.load(scalars + 8).to(dtype)
+
+    x2_max_abs = largest(lanes * 0, mask)
+    m2_max_abs = largest(lanes * 0, mask)
+    x_row_max_abs = row_largest(lanes * 0, mask)
+    m_row_max_abs = row_largest(lanes * 0, mask)
+    if maximize != 0:
+        # g = -g
+        grad = neg(grad)
+    if param_cols_equals_1 != 0:
+        # x = less(g, mean(g))
+        x2 = tl.where(grad == 0, neg(middle2), grad - middle2)
+        # r = max_abs(x + m) + max_abs(m - x) - 2 * m
+        x2_max_abs = largest(x2 + m2, mask)
+        m2_max_abs = largest(m2 - x2, mask)
+    else:
+        # x = less(g, row_mean(g))
+        x = tl.where(grad == 0, m_bound, grad - middle3)
+        # r = row_max_abs(x + m) + row_max_abs(m - x) - 2 * m
+        x_row_max_abs = row_largest(x + m, mask)
+        m_row_max_abs = row_largest(m - x, mask)
+
+    return x2_max_abs, m2_max_abs, x_row_max_abs, m_row_max_abs
+
+
+@triton.jit
+def rose_factored_step3_on_tile(
+    tensor,
+    depth,
+    height,
+    width,
+    table,
+    shapes,
+    scalars,
+    values,
+    partials,
+    found_inf,
+    num_tensors,
+    COMPUTE_T: tl.constexpr,
+    GRAD_T: tl.constexpr,
+    VECTOR: tl.constexpr,
+    DEPTH: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Reduce one tile of one tensor: without masks if full and aligned, else with masks."""
+    entry = table + tensor
+    shape = shapes + tensor
+    scalars += tensor * SCALARS
+    block = (tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)).to(tl.int32)
+    matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
+    remaining_matrices = tile_extent(depth, matrix, DEPTH)
+    remaining_rows = tile_extent(height, tile_row * HEIGHT, HEIGHT)
+    remaining_columns = tile_extent(width, tile_column * WIDTH, WIDTH)
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            remaining_matrices = 0
+    first_row = matrix * height + tile_row * HEIGHT
+    start = first_row * width + tile_column * WIDTH
+    in_rows = lines_inside(remaining_matrices, remaining_rows, DEPTH, HEIGHT)
+    row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
+    across = tl.cdiv(width, WIDTH)
+    all_rows = depth * height
+    values += tl.load(shape + VALUES * num_tensors)
+    row_values = values + row_lanes
+    m_bounds = row_values + 4 * all_rows
+    middle3s = row_values + 3 * all_rows
+    ms = row_values
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    full = is_whole(
+        remaining_matrices,
+        remaining_rows,
+        remaining_columns,
+        height,
+        width,
+        VECTOR,
+        DEPTH,
+        HEIGHT,
+        WIDTH,
+    )
+    height, width = height.to(tl.int32), width.to(tl.int32)
+    if full & ((grads) & 15 == 0):
+        lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+        x2_max_abs, m2_max_abs, x_row_max_abs, m_row_max_abs = rose_factored_step3_on_elements(
+            at(grads, start, GRAD_T, VECTOR),
+            lanes,
+            None,
+            m_bounds,
+            middle3s,
+            ms,
+            None,
+            scalars,
+            COMPUTE_T,
+        )
+    else:
+        lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
+        mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
+        x2_max_abs, m2_max_abs, x_row_max_abs, m_row_max_abs = rose_factored_step3_on_elements(
+            at(grads, start, GRAD_T, 1),
+            lanes,
+            mask,
+            m_bounds,
+            middle3s,
+            ms,
+            in_rows,
+            scalars,
+            COMPUTE_T,
+        )
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
+    tl.store(partials + block, x2_max_abs)
+    tl.store(partials + blocks + block, m2_max_abs)
+    if DEPTH > 1:
+        tl.store(values + all_rows + row_lanes, x_row_max_abs, in_rows)
+        tl.store(values + 2 * all_rows + row_lanes, m_row_max_abs, in_rows)
+    else:
+        partials = partials + 2 * blocks
+        tl.store(partials + tile_column * all_rows + row_lanes, x_row_max_abs, in_rows)
+        tl.store(partials + (tile_column + across) * all_rows + row_lanes, m_row_max_abs, in_rows)
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def rose_factored_step3(
+    table,
+    tensor_of_block,
+    shapes,
+    scalars,
+    values,
+    partials,
+    found_inf,
+    num_tensors,
+    COMPUTE_T: tl.constexpr,
+    GRAD_T: tl.constexpr,
+    VECTOR: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """Reduce one tile of one tensor, in the tile shape that its matrices fill best."""
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
+    depth, height, width = extents(shapes + tensor, num_tensors)  # loaded beside the next value
+    tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
+    for k in tl.static_range(len(TILES)):
+        if tile_shape_index == k:
+            rose_factored_step3_on_tile(
+                tensor,
+                depth,
+                height,
+                width,
+                table,
+                shapes,
+                scalars,
+                values,
+                partials,
+                found_inf,
+                num_tensors,
+                COMPUTE_T,
+                GRAD_T,
+                VECTOR,
+                TILES[k][0],
+                TILES[k][1],
+                TILES[k][2],
+            )
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def rose_factored_fold3(
+    first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr
+):
+    """Combine the partial sums of large tensors, chunk by chunk."""
+    fold_chunk(
+        first_programs, tensor_indices, shapes, partials, num_tensors, FOLD, RESULTS=2, MAXIMA=2
+    )
+
+
+@triton.jit
+def rose_factored_matrices3(
     tensor,
     matrix_group,
     shapes,
@@ -530,16 +799,18 @@ def rose_factored_matrices2(
     all_rows = depth * height
     values += tl.load(shape + VALUES * num_tensors)
     row_values = values + matrix * height
-    maximum_max_abs = pick_largest(sums, sum_count)
-    minimum_max_abs = pick_largest(sums + sum_count, sum_count)
+    x2_max_abs = pick_largest(sums, sum_count)
+    m2_max_abs = pick_largest(sums + sum_count, sum_count)
     param_cols_equals_1 = tl.load(scalars + 1)
-    stabilize = tl.load(scalars + 3)
+    m2 = tl.load(scalars + 8)
+    stabilize = tl.load(scalars + 2)
+    centralize = tl.load(scalars + 3)
     row_count = tl.load(shape + ROWS * num_tensors).to(tl.float64)
     r2 = tl.zeros((), tl.float64)
     param_bound = tl.zeros((), tl.float64)
     if param_cols_equals_1 != 0:
-        # r = max_abs(maximum(x, 0)) + max_abs(minimum(x, 0))
-        r2 = maximum_max_abs + minimum_max_abs
+        # r = max_abs(x + m) + max_abs(m - x) - 2 * m
+        r2 = x2_max_abs + m2_max_abs - 2 * m2
     if param_cols_equals_1 != 0:
         # p = bounded(p, g, lr)
         param_bound = r2 + 1
@@ -547,15 +818,25 @@ def rose_factored_matrices2(
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
         mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
-        maximum_row_max_abs = tl.load(row_values + all_rows + lanes, mask, 0.0).to(tl.float64)
-        minimum_row_max_abs = tl.load(row_values + 2 * all_rows + lanes, mask, 0.0).to(tl.float64)
+        x_row_max_abs = tl.load(row_values + all_rows + lanes, mask, 0.0).to(tl.float64)
+        m_row_max_abs = tl.load(row_values + 2 * all_rows + lanes, mask, 0.0).to(tl.float64)
+        m = tl.load(row_values + lanes, mask, 0.0).to(tl.float64)
+        middle3 = tl.load(row_values + 3 * all_rows + lanes, mask, 0.0).to(tl.float64)
         r = tl.zeros((DEPTH, HEIGHT), tl.float64)
+        grad_bound = tl.zeros((DEPTH, HEIGHT), tl.float64)
         if param_cols_equals_1 != 0:
             pass
         else:
-            # r = row_max_abs(maximum(x, 0)) + row_max_abs(minimum(x, 0))
-            r = maximum_row_max_abs + minimum_row_max_abs
-        tl.store(row_values + 4 * all_rows + lanes, r, mask)
+            # r = row_max_abs(x + m) + row_max_abs(m - x) - 2 * m
+            r = x_row_max_abs + m_row_max_abs - 2 * m
+        if param_cols_equals_1 != 0:
+            pass
+        elif centralize != 0:
+            # x = less(g, row_mean(g))
+            # g = x
+            grad_bound = neg(middle3)
+        tl.store(row_values + 7 * all_rows + lanes, r, mask)
+        tl.store(row_values + 5 * all_rows + lanes, grad_bound, mask)
         r_col_sum += masked(r, mask)
     r_col_sum = tl.sum(r_col_sum, axis=1)[:, None]
     middle = tl.zeros((DEPTH, 1), tl.float64)
@@ -569,7 +850,7 @@ def rose_factored_matrices2(
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
         mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
-        r = tl.load(row_values + 4 * all_rows + lanes, mask, 0.0).to(tl.float64)
+        r = tl.load(row_values + 7 * all_rows + lanes, mask, 0.0).to(tl.float64)
         r_sq_col_sum += masked((r - middle) * (r - middle), mask)
     r_sq_col_sum = tl.sum(r_sq_col_sum, axis=1)[:, None]
     spread = tl.zeros((DEPTH, 1), tl.float64)
@@ -585,7 +866,7 @@ def rose_factored_matrices2(
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
         mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
-        r = tl.load(row_values + 4 * all_rows + lanes, mask, 0.0).to(tl.float64)
+        r = tl.load(row_values + 7 * all_rows + lanes, mask, 0.0).to(tl.float64)
         r_2 = tl.zeros((DEPTH, HEIGHT), tl.float64)
         row_factor = tl.zeros((DEPTH, HEIGHT), tl.float64)
         if param_cols_equals_1 != 0:
@@ -598,15 +879,15 @@ def rose_factored_matrices2(
         if param_cols_equals_1 != 0:
             pass
         else:
-            # p = p - lr * g / where(r > 0, r, 1)
-            row_factor = 1 / tl.where(r_2 > 0, r_2, tl.full((), 1, tl.float64))
-        tl.store(row_values + 3 * all_rows + lanes, row_factor, mask)
+            # p = p - lr * g / where(r == 0, 1, r)
+            row_factor = 1 / tl.where(r_2 == 0, tl.full((), 1, tl.float64), r_2)
+        tl.store(row_values + 6 * all_rows + lanes, row_factor, mask)
     if matrix_group == 0:
         tl.store(scalars + 9, param_bound)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def rose_factored_finish2(
+def rose_factored_finish3(
     first_programs,
     tensor_indices,
     shapes,
@@ -640,14 +921,14 @@ def rose_factored_finish2(
                     SUMS=2,
                     ROW_SUMS=2,
                     COLUMN_SUMS=0,
-                    ROW_VALUES=5,
+                    ROW_VALUES=8,
                     FIRST_ROW=1,
                     ROW_MAXIMA=2,
                     HEIGHT=TILES[k][1],
                     WIDTH=TILES[k][2],
                 )
             if is_last(arrivals, matrix_group, shape, num_tensors, program_count):
-                rose_factored_matrices2(
+                rose_factored_matrices3(
                     tensor,
                     matrix_group,
                     shapes,
@@ -662,13 +943,23 @@ def rose_factored_finish2(
 
 
 @triton.jit
-def rose_factored_step3_on_elements(
-    params, grads, lanes, mask, grad_row_sums, row_factors, in_rows, scalars, dtype: tl.constexpr
+def rose_factored_step4_on_elements(
+    params,
+    grads,
+    lanes,
+    mask,
+    grad_bounds,
+    middle3s,
+    row_factors,
+    in_rows,
+    scalars,
+    dtype: tl.constexpr,
 ):
     """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
-    grad_row_sum = tl.load(grad_row_sums, in_rows)[:, :, None]
+    grad_bound = tl.load(grad_bounds, in_rows)[:, :, None]
+    middle3 = tl.load(middle3s, in_rows)[:, :, None]
     row_factor = tl.load(row_factors, in_rows)[:, :, None]
     maximize = tl.load(scalars).to(dtype)
     decay_factor = tl.load(scalars + 4).to(dtype)
@@ -676,8 +967,7 @@ def rose_factored_step3_on_elements(
     lr = tl.load(scalars + 5).to(dtype)
     param_numel_above_1 = tl.load(scalars + 6).to(dtype)
     param_bound = tl.load(scalars + 9).to(dtype)
-    one_over_cols = tl.load(scalars + 2).to(dtype)
-    centralize = tl.load(scalars + 7).to(dtype)
+    centralize = tl.load(scalars + 3).to(dtype)
 
     if maximize != 0:
         # g = -g
@@ -690,19 +980,18 @@ def rose_factored_step3_on_elements(
             grad, tl.where(param_numel_above_1 != 0, param_bound, tl.abs(grad) + 1e-05)
         )
     else:
-        # x = g - row_mean(g)
-        x = grad - one_over_cols * grad_row_sum
         if centralize != 0:
+            # x = less(g, row_mean(g))
             # g = x
-            grad = x
-        # p = p - lr * g / where(r > 0, r, 1)
+            grad = tl.where(grad == 0, grad_bound, grad - middle3)
+        # p = p - lr * g / where(r == 0, 1, r)
         param = param - lr * grad * row_factor
 
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
 
 
 @triton.jit
-def rose_factored_step3_on_tile(
+def rose_factored_step4_on_tile(
     tensor,
     depth,
     height,
@@ -740,8 +1029,9 @@ def rose_factored_step3_on_tile(
     all_rows = depth * height
     values += tl.load(shape + VALUES * num_tensors)
     row_values = values + row_lanes
-    grad_row_sums = row_values
-    row_factors = row_values + 3 * all_rows
+    grad_bounds = row_values + 5 * all_rows
+    middle3s = row_values + 3 * all_rows
+    row_factors = row_values + 6 * all_rows
     params = tl.load(entry + STREAMS * num_tensors)
     grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     full = is_whole(
@@ -758,12 +1048,13 @@ def rose_factored_step3_on_tile(
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((params | grads) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
-        rose_factored_step3_on_elements(
+        rose_factored_step4_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             lanes,
             None,
-            grad_row_sums,
+            grad_bounds,
+            middle3s,
             row_factors,
             None,
             scalars,
@@ -772,12 +1063,13 @@ def rose_factored_step3_on_tile(
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
         mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
-        rose_factored_step3_on_elements(
+        rose_factored_step4_on_elements(
             at(params, start, PARAM_T, 1),
             at(grads, start, GRAD_T, 1),
             lanes,
             mask,
-            grad_row_sums,
+            grad_bounds,
+            middle3s,
             row_factors,
             in_rows,
             scalars,
@@ -786,7 +1078,7 @@ def rose_factored_step3_on_tile(
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def rose_factored_step3(
+def rose_factored_step4(
     table,
     tensor_of_block,
     shapes,
@@ -806,7 +1098,7 @@ def rose_factored_step3(
     tile_shape_index = tl.load(shapes + TILE_SHAPE_INDEX * num_tensors + tensor)
     for k in tl.static_range(len(TILES)):
         if tile_shape_index == k:
-            rose_factored_step3_on_tile(
+            rose_factored_step4_on_tile(
                 tensor,
                 depth,
                 height,
@@ -865,7 +1157,6 @@ def rose_not_factored_step1_on_elements(
     if maximize != 0:
         # g = -g
         grad = neg(grad)
-    # x = g - mean(g)
     grad_sum = total(grad, mask)
 
     return grad_sum
@@ -940,9 +1231,8 @@ def rose_not_factored_finish1(shapes, scalars, partials, found_inf, num_tensors)
     sum_count = tl.load(shape + SUM_COUNT * num_tensors)
     grad_sum = add_up(sums, sum_count)
     numel = tl.load(shape + WHOLE_NUMEL * num_tensors).to(tl.float64)
-    # x = g - mean(g)
-    x3_scale = grad_sum / numel
-    tl.store(scalars + 4, x3_scale)
+    middle4 = grad_sum / numel
+    tl.store(scalars + 4, middle4)
 
 
 @triton.jit
@@ -950,18 +1240,15 @@ def rose_not_factored_step2_on_elements(grads, lanes, mask, scalars, dtype: tl.c
     """Reduce the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
     maximize = tl.load(scalars).to(dtype)
-    x3_scale = tl.load(scalars + 4).to(dtype)
+    middle4 = tl.load(scalars + 4).to(dtype)
 
     if maximize != 0:
         # g = -g
         grad = neg(grad)
-    # x = g - mean(g)
-    x3 = grad - x3_scale
-    # r = max_abs(maximum(x, 0)) + max_abs(minimum(x, 0))
-    maximum_max_abs = largest(maximum(x3, tl.full((), 0, dtype)), mask)
-    minimum_max_abs = largest(minimum(x3, tl.full((), 0, dtype)), mask)
+    # m = max_abs(x)
+    m3 = largest(tl.where(grad == 0, neg(middle4), grad - middle4), mask)
 
-    return maximum_max_abs, minimum_max_abs
+    return m3
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -991,24 +1278,20 @@ def rose_not_factored_step2(
         if tl.load(found_inf) != 0.0:
             count = 0
     grads = tl.load(entry + (STREAMS + 1) * num_tensors)
-    maximum_max_abs = tl.zeros((), tl.float64)
-    minimum_max_abs = tl.zeros((), tl.float64)
+    m3 = tl.zeros((), tl.float64)
     if (count == BLOCK) & ((grads) & 15 == 0):
-        maximum_max_abs, minimum_max_abs = rose_not_factored_step2_on_elements(
+        m3 = rose_not_factored_step2_on_elements(
             at(grads, start, GRAD_T, VECTOR), tl.arange(0, BLOCK), None, scalars, COMPUTE_T
         )
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            more_maximum_max_abs, more_minimum_max_abs = rose_not_factored_step2_on_elements(
+            more_m3 = rose_not_factored_step2_on_elements(
                 at(grads, start, GRAD_T, 1), lanes, lanes < count, scalars, COMPUTE_T
             )
-            maximum_max_abs = maximum(maximum_max_abs, more_maximum_max_abs)
-            minimum_max_abs = maximum(minimum_max_abs, more_minimum_max_abs)
+            m3 = maximum(m3, more_m3)
     partials += tl.load(shape + PARTIALS * num_tensors)
-    blocks = tl.load(shape + BLOCKS * num_tensors)
-    tl.store(partials + block, maximum_max_abs)
-    tl.store(partials + blocks + block, minimum_max_abs)
+    tl.store(partials + block, m3)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -1017,7 +1300,7 @@ def rose_not_factored_fold2(
 ):
     """Combine the partial sums of large tensors, chunk by chunk."""
     fold_chunk(
-        first_programs, tensor_indices, shapes, partials, num_tensors, FOLD, RESULTS=2, MAXIMA=2
+        first_programs, tensor_indices, shapes, partials, num_tensors, FOLD, RESULTS=1, MAXIMA=1
     )
 
 
@@ -1031,17 +1314,109 @@ def rose_not_factored_finish2(shapes, scalars, partials, found_inf, num_tensors)
     scalars += tl.program_id(0) * SCALARS
     sums = partials + tl.load(shape + SUMS * num_tensors)
     sum_count = tl.load(shape + SUM_COUNT * num_tensors)
-    maximum_max_abs = pick_largest(sums, sum_count)
-    minimum_max_abs = pick_largest(sums + sum_count, sum_count)
-    # r = max_abs(maximum(x, 0)) + max_abs(minimum(x, 0))
-    r3 = maximum_max_abs + minimum_max_abs
-    # p = bounded(p, g, lr)
-    param_bound = r3 + 1
-    tl.store(scalars + 5, param_bound)
+    m3 = pick_largest(sums, sum_count)
+    tl.store(scalars + 5, m3)
 
 
 @triton.jit
-def rose_not_factored_step3_on_elements(params, grads, lanes, mask, scalars, dtype: tl.constexpr):
+def rose_not_factored_step3_on_elements(grads, lanes, mask, scalars, dtype: tl.constexpr):
+    """Reduce the elements `lanes` of one tensor."""
+    grad = tl.load(grads + lanes, mask).to(dtype)
+    maximize = tl.load(scalars).to(dtype)
+    middle4 = tl.load(scalars + 4).to(dtype)
+    m3 = tl.load(scalars + 5).to(dtype)
+
+    if maximize != 0:
+        # g = -g
+        grad = neg(grad)
+    # x = less(g, mean(g))
+    x3 = tl.where(grad == 0, neg(middle4), grad - middle4)
+    # r = max_abs(x + m) + max_abs(m - x) - 2 * m
+    x3_max_abs = largest(x3 + m3, mask)
+    m3_max_abs = largest(m3 - x3, mask)
+
+    return x3_max_abs, m3_max_abs
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def rose_not_factored_step3(
+    table,
+    tensor_of_block,
+    shapes,
+    scalars,
+    partials,
+    found_inf,
+    num_tensors,
+    COMPUTE_T: tl.constexpr,
+    GRAD_T: tl.constexpr,
+    VECTOR: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TAIL: tl.constexpr,
+):
+    """Reduce one block of one tensor: at once if full and aligned, else in a masked loop."""
+    tensor = tl.load(tensor_of_block + tl.program_id(0))
+    entry = table + tensor
+    shape = shapes + tensor
+    scalars += tensor * SCALARS
+    block = tl.program_id(0) - tl.load(entry + FIRST_BLOCK * num_tensors)
+    start = block * BLOCK
+    count = tl.minimum(tl.load(entry + NUMEL * num_tensors) - start, BLOCK).to(tl.int32)
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            count = 0
+    grads = tl.load(entry + (STREAMS + 1) * num_tensors)
+    x3_max_abs = tl.zeros((), tl.float64)
+    m3_max_abs = tl.zeros((), tl.float64)
+    if (count == BLOCK) & ((grads) & 15 == 0):
+        x3_max_abs, m3_max_abs = rose_not_factored_step3_on_elements(
+            at(grads, start, GRAD_T, VECTOR), tl.arange(0, BLOCK), None, scalars, COMPUTE_T
+        )
+    else:
+        for first in range(0, count, TAIL):
+            lanes = first + tl.arange(0, TAIL)
+            more_x3_max_abs, more_m3_max_abs = rose_not_factored_step3_on_elements(
+                at(grads, start, GRAD_T, 1), lanes, lanes < count, scalars, COMPUTE_T
+            )
+            x3_max_abs = maximum(x3_max_abs, more_x3_max_abs)
+            m3_max_abs = maximum(m3_max_abs, more_m3_max_abs)
+    partials += tl.load(shape + PARTIALS * num_tensors)
+    blocks = tl.load(shape + BLOCKS * num_tensors)
+    tl.store(partials + block, x3_max_abs)
+    tl.store(partials + blocks + block, m3_max_abs)
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def rose_not_factored_fold3(
+    first_programs, tensor_indices, shapes, partials, num_tensors, FOLD: tl.constexpr
+):
+    """Combine the partial sums of large tensors, chunk by chunk."""
+    fold_chunk(
+        first_programs, tensor_indices, shapes, partials, num_tensors, FOLD, RESULTS=2, MAXIMA=2
+    )
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def rose_not_factored_finish3(shapes, scalars, partials, found_inf, num_tensors):
+    """Compute, for one tensor, the numbers that the next phase reads."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
+    shape = shapes + tl.program_id(0)
+    scalars += tl.program_id(0) * SCALARS
+    sums = partials + tl.load(shape + SUMS * num_tensors)
+    sum_count = tl.load(shape + SUM_COUNT * num_tensors)
+    x3_max_abs = pick_largest(sums, sum_count)
+    m3_max_abs = pick_largest(sums + sum_count, sum_count)
+    m3 = tl.load(scalars + 5)
+    # r = max_abs(x + m) + max_abs(m - x) - 2 * m
+    r3 = x3_max_abs + m3_max_abs - 2 * m3
+    # p = bounded(p, g, lr)
+    param_bound = r3 + 1
+    tl.store(scalars + 6, param_bound)
+
+
+@triton.jit
+def rose_not_factored_step4_on_elements(params, grads, lanes, mask, scalars, dtype: tl.constexpr):
     """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
@@ -1049,7 +1424,7 @@ def rose_not_factored_step3_on_elements(params, grads, lanes, mask, scalars, dty
     decay_factor = tl.load(scalars + 1).to(dtype)
     lr = tl.load(scalars + 2).to(dtype)
     param_numel_above_1 = tl.load(scalars + 3).to(dtype)
-    param_bound = tl.load(scalars + 5).to(dtype)
+    param_bound = tl.load(scalars + 6).to(dtype)
 
     if maximize != 0:
         # g = -g
@@ -1065,7 +1440,7 @@ def rose_not_factored_step3_on_elements(params, grads, lanes, mask, scalars, dty
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def rose_not_factored_step3(
+def rose_not_factored_step4(
     table,
     tensor_of_block,
     scalars,
@@ -1090,7 +1465,7 @@ def rose_not_factored_step3(
     params = tl.load(entry + STREAMS * num_tensors)
     grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     if (count == BLOCK) & ((params | grads) & 15 == 0):
-        rose_not_factored_step3_on_elements(
+        rose_not_factored_step4_on_elements(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
             tl.arange(0, BLOCK),
@@ -1101,7 +1476,7 @@ def rose_not_factored_step3(
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            rose_not_factored_step3_on_elements(
+            rose_not_factored_step4_on_elements(
                 at(params, start, PARAM_T, 1),
                 at(grads, start, GRAD_T, 1),
                 lanes,
@@ -1148,7 +1523,7 @@ def _update_factored(bucket: Bucket) -> None:
         LineSums(
             sums=1,
             rows=1,
-            row_values=5,
+            row_values=8,
         )
     )
     bucket.launch(
@@ -1158,8 +1533,8 @@ def _update_factored(bucket: Bucket) -> None:
         programs.tensor_indices,
         whole.shapes,
         bucket.scalars,
-        whole.partials,
         whole.values,
+        whole.partials,
         whole.arrivals,
         bucket.found_inf,
         bucket.num_tensors,
@@ -1180,18 +1555,56 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.types[1],
         **bucket.options,
     )
-    bucket.fold(rose_factored_fold2, results=2, maxima=2)
+    bucket.fold(rose_factored_fold2, results=1, maxima=1)
+    programs = bucket.finish_programs(
+        LineSums(
+            sums=1,
+            rows=1,
+            row_maxima=1,
+            row_values=8,
+        )
+    )
+    bucket.launch(
+        rose_factored_finish2,
+        programs.total,
+        programs.first_programs,
+        programs.tensor_indices,
+        whole.shapes,
+        bucket.scalars,
+        whole.partials,
+        whole.values,
+        whole.arrivals,
+        bucket.found_inf,
+        bucket.num_tensors,
+        **whole.line_options,
+    )
+    bucket.launch(
+        rose_factored_step3,
+        bucket.blocks,
+        bucket.table,
+        bucket.tensor_of_block,
+        work.shapes,
+        bucket.scalars,
+        work.values,
+        work.partials,
+        bucket.found_inf,
+        bucket.num_tensors,
+        bucket.compute_type,
+        bucket.types[1],
+        **bucket.options,
+    )
+    bucket.fold(rose_factored_fold3, results=2, maxima=2)
     programs = bucket.finish_programs(
         LineSums(
             sums=2,
             rows=2,
             row_maxima=2,
-            row_values=5,
+            row_values=8,
             first_row=1,
         )
     )
     bucket.launch(
-        rose_factored_finish2,
+        rose_factored_finish3,
         programs.total,
         programs.first_programs,
         programs.tensor_indices,
@@ -1205,7 +1618,7 @@ def _update_factored(bucket: Bucket) -> None:
         **whole.line_options,
     )
     bucket.launch(
-        rose_factored_step3,
+        rose_factored_step4,
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
@@ -1276,7 +1689,7 @@ def _update_not_factored(bucket: Bucket) -> None:
         bucket.types[1],
         **bucket.options,
     )
-    bucket.fold(rose_not_factored_fold2, results=2, maxima=2)
+    bucket.fold(rose_not_factored_fold2, results=1, maxima=1)
     bucket.launch(
         rose_not_factored_finish2,
         bucket.num_tensors,
@@ -1289,6 +1702,31 @@ def _update_not_factored(bucket: Bucket) -> None:
     )
     bucket.launch(
         rose_not_factored_step3,
+        bucket.blocks,
+        bucket.table,
+        bucket.tensor_of_block,
+        work.shapes,
+        bucket.scalars,
+        work.partials,
+        bucket.found_inf,
+        bucket.num_tensors,
+        bucket.compute_type,
+        bucket.types[1],
+        **bucket.options,
+    )
+    bucket.fold(rose_not_factored_fold3, results=2, maxima=2)
+    bucket.launch(
+        rose_not_factored_finish3,
+        bucket.num_tensors,
+        whole.shapes,
+        bucket.scalars,
+        whole.partials,
+        bucket.found_inf,
+        bucket.num_tensors,
+        **whole.number_options,
+    )
+    bucket.launch(
+        rose_not_factored_step4,
         bucket.blocks,
         bucket.table,
         bucket.tensor_of_block,
