@@ -78,7 +78,7 @@ REASONS = {
     ),
     "one program for all lines": (
         r"(adafactor\w*|adam_mini\w*|came|mano|normuon|racs|(adamp|sgdp|tam)_factored)_finish1 |"
-        r"nero_factored_finish[23] |rose_factored_finish2 |"
+        r"nero_factored_finish[23] |rose_factored_finish[13] |"
         r"^(dion/sweep2|apollo/sweep7|aro/sweep2|fira/sweep4) .*_finish1 ",
         "when all programs have combined the partial sums of a matrix, one of them finishes all "
         "of its lines, 1024 rows or columns at a time, and waits for loads and for quotients in "
