@@ -157,13 +157,14 @@ def _sources_of_axes(expr: Expr, kinds: KindLookup) -> Iterator[Expr]:
 
 _FOLDED_CATEGORIES = ("arithmetic", "comparison", "function")
 _LARGEST_INT = 2**31  # every printed language has the integers below it
+_PRODUCTS = (-2, -1, 2, 3, 4)  # exponents of powers that are products, or one over a product
 
 
 def fold(expr: Expr) -> Expr:
     """Return an expression with all arithmetic and logic on constants evaluated.
 
     A power of 0.5 becomes a root, as in torch: its last bit is right, and that of `pow` may be
-    wrong.
+    wrong. Exponents such as 3.0 become integers, whose powers are products.
     """
     expr = rebuild(expr, fold)
     match expr:
@@ -180,6 +181,10 @@ def fold(expr: Expr) -> Expr:
         case Call("**", (a, Const(0.5 | -0.5 as exponent))) if not _is_number(a):
             root = replace(expr, op="sqrt", args=(a,))
             return root if exponent > 0 else replace(expr, op="/", args=(Const(1), root))
+        case Call("**", (a, Const(1))) if not _is_number(a):
+            return a
+        case Call("**", (a, Const(float(n), place))) if n in _PRODUCTS and not _is_number(a):
+            return replace(expr, args=(a, Const(int(n), place)))
         case Call("truth", (a,)) if _is_number(a):
             return Const(a.value != 0, expr.place)
         case Call(word, args) if OPS[word].category in _FOLDED_CATEGORIES and all(

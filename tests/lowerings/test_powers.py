@@ -113,6 +113,75 @@ def test_powers_with_other_exponents_have_the_special_cases_of_c() -> None:
         check(functions(numbers, numbers, exponent)["y"], numbers.double() ** exponent)
 
 
+TWO_POWERS = """from optgen.spec import *
+
+@optimizer(paper="https://example.org")
+def Powers(
+    p, g, /, a=state("a", init="p"), b=state("b", init="p"), *, c=hyper(0.5), d=hyper(2.0)
+):
+    \"\"\"Has two powers in one loop.\"\"\"
+    a = a**c
+    b = abs(b) ** d
+    p = a + b + g
+"""
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("exponent", [-0.5, 0.5, 2.0, 1.5])
+def test_a_power_does_not_depend_on_the_other_exponents(
+    dtype: torch.dtype, exponent: float
+) -> None:
+    cls = optgen.load(Spec("Powers", TWO_POWERS, "powers.py", 1))
+    values = torch.tensor([*SPECIAL, math.nan])
+    x = torch.cat([values, -values, torch.linspace(0.01, 5, 500)]).to(dtype)
+    results = []
+    for other in (2.0, 1.5):
+        param = torch.nn.Parameter(x.clone())
+        param.grad = torch.zeros_like(x)
+        optimizer = cls([param], c=exponent, d=other)
+        with use_lowering("fused_cpu"):
+            optimizer.step()
+        results.append(optimizer.state[param]["a"])
+    torch.testing.assert_close(*results, rtol=0, atol=0, equal_nan=True)
+    zero = results[0] == 0
+    assert torch.equal(results[0].signbit()[zero], results[1].signbit()[zero])
+
+
+def test_logarithms_know_subnormal_numbers_that_the_processor_does_not() -> None:
+    x = torch.tensor([1e-45, 1e-39, -1e-40, -1e-45, 0.0, -0.0])
+    exact = x.double().log()
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor knows all numbers")
+    try:
+        logs = functions(x, torch.ones_like(x), 2.0)["l"]
+    finally:
+        torch.set_flush_denormal(False)
+    torch.testing.assert_close(logs, exact.float(), equal_nan=True)
+
+
+REDUCED = """from optgen.spec import *
+
+@optimizer(paper="https://example.org")
+def Reduced(p, g, /, *, c=hyper(0.5)):
+    \"\"\"Has functions in a loop that reads a sum.\"\"\"
+    n = mean(g)
+    p = p - n * abs(g) ** c * log(abs(p)) * exp(n * g)
+"""
+
+
+def test_loops_over_16_bits_beside_sums_are_vectorized(tmp_path: Path) -> None:
+    command = compiler.find()
+    if command is None or is_clang(command):
+        pytest.skip("g++ alone writes this assembly")
+
+    compiler_output(cpp_of(REDUCED, "Reduced"), tmp_path, "-save-temps=obj")
+
+    assembly = next(tmp_path.glob("*kernel.s")).read_text()
+    loops = sweep_assembly(assembly, "bfloat16")
+    for loop in loops:
+        assert not re.search(r"^\s*(?:call|bl)\s+(?!\S*sweep)", loop, re.M), loop
+
+
 def test_loops_with_functions_are_vectorized(tmp_path: Path) -> None:
     command = compiler.find()
     if command is None or is_clang(command):

@@ -23,7 +23,14 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.plan import Plan, Sweep
 from optgen.ir.reserved_in_python import plural
-from optgen.lowerings.fused_cpu.cpp_text import WIDTH, constant, indented, variable, wrapped_list
+from optgen.lowerings.fused_cpu.cpp_text import (
+    WIDTH,
+    constant,
+    indented,
+    variable,
+    wrapped_list,
+    wrapped_statement,
+)
 from optgen.lowerings.fused_cpu.loop_body import LoopBody
 from optgen.lowerings.fused_cpu.scalar_program import INPUTS, ScalarProgram
 
@@ -143,7 +150,7 @@ class LoopPrinter:
         call = f"return {self.name}<{', '.join(template)}>("
         return [
             "if constexpr (!SIMPLE_POWERS) {",
-            f"    if ({self.body.are_simple})",
+            *indented(wrapped_statement(f"if ({self.body.are_simple})", column=_COLUMN + 4)),
             *indented(indented(wrapped_list(call, arguments, ");", column=_COLUMN + 4))),
             "}",
         ]

@@ -26,13 +26,15 @@ INLINE double power_of_two(double x) {
     return mantissa * bit_cast<double>((bit_cast<u64>(shifted) << 52) + bit_cast<u64>(1.0));
 }
 
-// Returns log2 of a positive finite number: its exponent, and the series of 2 artanh(s) / ln 2 for
-// a fraction in [0.7, 1.42). The error is below 5e-12 of the result.
+// Returns log2 of a positive finite number: its exponent, and the series of 2 artanh(s) / ln 2 for a
+// fraction in [0.7, 1.42). The error is below 5e-12 of the result. A subnormal number is read as its
+// bits, since processors may be told to take it for 0.
 INLINE double log_of_two(float x) {
-    const bool is_subnormal = x < 0x1p-126f;
-    const int bits = bit_cast<int>(is_subnormal ? x * 0x1p24f : x);
+    const int given = bit_cast<int>(x);
+    const bool is_subnormal = given < 0x00800000;
+    const int bits = is_subnormal ? bit_cast<int>(float(given)) : given;
     const int exponent = (bits - 0x3f3504f3) >> 23; // from the root of 1/2
-    const float fraction = bit_cast<float>(bits - (exponent << 23));
+    const float fraction = bit_cast<float>(bits - exponent * 0x00800000);
     const float reciprocal = 1 / (fraction + 1);
     // A step of Newton's method turns the quotient of float32 into one of float64.
     const double difference = fraction - 1, quotient = difference * reciprocal;
@@ -42,18 +44,19 @@ INLINE double log_of_two(float x) {
     sum = sum * square + 0.577083584997529367;
     sum = sum * square + 0.961796673341558748;
     sum = sum * square + 2.88539008179008623;
-    return sum * s + (is_subnormal ? exponent - 24 : exponent);
+    return sum * s + (is_subnormal ? exponent - 149 : exponent);
 }
 
 INLINE float exp(float x) { return float(power_of_two(x * 1.4426950408889634)); }
 INLINE double exp(double x) { return __builtin_exp(x); }
 
 INLINE float log(float x) {
-    const float infinity = __builtin_inff();
-    const float finite = float(log_of_two(x) * 0.6931471805599453);
-    const float positive = x < infinity ? finite : x;
-    const float not_negative = x == 0 ? -infinity : positive;
-    return x < 0 ? __builtin_nanf("") : not_negative;
+    const float infinity = __builtin_inff(), size = __builtin_fabsf(x);
+    const u32 code = bit_cast<u32>(x), size_code = bit_cast<u32>(size);
+    const float finite = float(log_of_two(size) * 0.6931471805599453);
+    const float positive = size_code < 0x7f800000 ? finite : size;
+    const float not_negative = size_code == 0 ? -infinity : positive;
+    return code > 0x80000000 ? __builtin_nanf("") : not_negative;
 }
 INLINE double log(double x) { return __builtin_log(x); }
 
@@ -84,51 +87,58 @@ struct Exponent<float> {
     u32 if_odd; // the sign bit
 
     explicit INLINE Exponent(float y) {
-        const float infinity = __builtin_inff(), nan = __builtin_nanf("");
         const double raised = y < -0x1p50f ? -0x1p50 : double(y);
         kept = raised > 0x1p50 ? 0x1p50 : raised;
         const double shifted = kept + TO_INTEGER;
-        const bool is_integer = shifted - TO_INTEGER == kept;
-        unless_integer = is_integer ? -0.0f : nan; // adding -0 changes nothing
-        if_odd = is_integer ? u32(bit_cast<u64>(shifted)) << 31 : 0;
-        of_nan = y == 0 ? 1 : nan;
-        of_zero = y > 0 ? 0 : y < 0 ? infinity : of_nan;
-        of_infinity = y > 0 ? infinity : y < 0 ? 0 : of_nan;
+        const u32 is_integer = -u32(shifted - TO_INTEGER == kept);
+        const u32 is_zero = -u32(y == 0), is_positive = -u32(y > 0), is_negative = -u32(y < 0);
+        const u32 infinity = 0x7f800000, nan = 0x7fc00000, one = 0x3f800000;
+        unless_integer = bit_cast<float>((is_integer & 0x80000000) | (~is_integer & nan));
+        if_odd = is_integer & u32(bit_cast<u64>(shifted)) << 31;
+        const u32 nan_or_one = (is_zero & one) | (~is_zero & nan);
+        of_nan = bit_cast<float>(nan_or_one);
+        const u32 neither = nan_or_one & ~(is_positive | is_negative);
+        of_zero = bit_cast<float>((is_negative & infinity) | neither);
+        of_infinity = bit_cast<float>((is_positive & infinity) | neither);
     }
 };
 
 // The special cases are C's.
 INLINE float pow(float x, const Exponent<float>& y) {
-    const float infinity = __builtin_inff(), size = __builtin_fabsf(x);
+    const float size = __builtin_fabsf(x);
+    const u32 code = bit_cast<u32>(x), size_code = bit_cast<u32>(size);
     const float finite = float(power_of_two(y.kept * log_of_two(size)));
-    const float not_zero = size == infinity ? y.of_infinity : finite;
-    const float power = size == 0 ? y.of_zero : not_zero;
-    const u32 sign = bit_cast<u32>(x) & y.if_odd;
-    const float is_signed = bit_cast<float>(bit_cast<u32>(power) | sign);
-    const bool is_negative = (x < 0) & (size < infinity);
-    const float real = is_negative ? is_signed + y.unless_integer : is_signed;
-    const float number = x != x ? y.of_nan : real;
-    return x == 1 ? 1 : number;
+    const u32 is_inf = -u32(size_code == 0x7f800000), is_zero = -u32(size_code == 0);
+    const u32 is_nan = -u32(size_code > 0x7f800000), is_one = -u32(code == 0x3f800000);
+    const u32 power = (is_inf & bit_cast<u32>(y.of_infinity)) | (is_zero & bit_cast<u32>(y.of_zero))
+        | (~(is_inf | is_zero) & bit_cast<u32>(finite)) | (code & y.if_odd);
+    const u32 is_negative = u32(int(code) >> 31) & ~(is_inf | is_zero);
+    const u32 addend = (is_negative & bit_cast<u32>(y.unless_integer)) | (~is_negative & 0x80000000);
+    const u32 real = bit_cast<u32>(bit_cast<float>(power) + bit_cast<float>(addend));
+    return bit_cast<float>((is_one & 0x3f800000) | (is_nan & bit_cast<u32>(y.of_nan))
+        | (~(is_one | is_nan) & real));
 }
 INLINE double pow(double x, const Exponent<double>& y) { return __builtin_pow(x, y.y); }
 INLINE float pow(float x, float y) { return pow(x, Exponent<float>(y)); }
 INLINE double pow(double x, double y) { return __builtin_pow(x, y); }
 
 // Power with the exponent that all elements of a loop share. U is an unsigned integer of F's size.
-// Exponents for which torch takes a root, products or a reciprocal are `is_simple`; masks choose
-// among these. All is opaque to the compiler: it would make branches of the conditions on the
-// exponent, and not vectorize the loop.
+// Exponents for which torch takes a root, products or a reciprocal are simple; masks choose among
+// these, and between these and others. All is opaque to the compiler: it would make branches of the
+// conditions on the exponent, and not vectorize the loop.
 template <class F, class U>
 struct PowerOf {
     Exponent<F> exponent;
     U is_zero, is_half, is_one, is_two, is_three, is_negative; // of the exponent: all bits or none
+    U simple;
     bool is_simple;
 
     explicit INLINE PowerOf(F y) : exponent(y) {
         const F size = y < 0 ? -y : y;
         is_zero = -U(size == 0), is_half = -U(size == F(0.5)), is_one = -U(size == 1);
         is_two = -U(size == 2), is_three = -U(y == 3), is_negative = -U(y < 0);
-        is_simple = is_zero | is_half | is_one | is_two | is_three;
+        simple = is_zero | is_half | is_one | is_two | is_three;
+        is_simple = simple != 0;
         __asm__("" : "+m"(*this));
     }
 
@@ -153,15 +163,21 @@ struct Power<double> : PowerOf<double, u64> {
     explicit INLINE Power(double y) : PowerOf(y) {}
 };
 
+// Without IS_SIMPLE, the exponent may be simple or not.
+template <bool IS_SIMPLE, class F, class U>
+INLINE F power(F x, F root, const PowerOf<F, U>& y) {
+    const F simple = y.simple_power(x, root);
+    if constexpr (IS_SIMPLE) return simple;
+    const U other = bit_cast<U>(pow(x, y.exponent));
+    return bit_cast<F>((bit_cast<U>(simple) & y.simple) | (other & ~y.simple));
+}
 template <bool IS_SIMPLE>
 INLINE float pow(float x, const PowerOf<float, u32>& y) {
-    if constexpr (IS_SIMPLE) return y.simple_power(x, __builtin_sqrtf(x));
-    return pow(x, y.exponent);
+    return power<IS_SIMPLE>(x, __builtin_sqrtf(x), y);
 }
 template <bool IS_SIMPLE>
 INLINE double pow(double x, const PowerOf<double, u64>& y) {
-    if constexpr (IS_SIMPLE) return y.simple_power(x, __builtin_sqrt(x));
-    return pow(x, y.exponent);
+    return power<IS_SIMPLE>(x, __builtin_sqrt(x), y);
 }
 
 }  // namespace optgen

@@ -133,7 +133,7 @@ INLINE Vector per_lane(Vector x, Function function) {
 }
 template <float op(float)>
 INLINE Vector per_lane(Vector x) {
-    return per_lane(x, [](float number) { return op(number); });
+    return per_lane(x, [](float number) __attribute__((always_inline)) { return op(number); });
 }
 
 template <float op(float, float)>
@@ -141,6 +141,7 @@ INLINE Vector per_lane(Vector x, Vector y) {
     float numbers[VECTOR_LANES], others[VECTOR_LANES];
     __builtin_memcpy(numbers, &x, sizeof x);
     __builtin_memcpy(others, &y, sizeof y);
+    __asm__("" : "+m"(numbers), "+m"(others));
     #pragma omp simd
     for (int i = 0; i < VECTOR_LANES; ++i) numbers[i] = op(numbers[i], others[i]);
     __builtin_memcpy(&x, numbers, sizeof x);
@@ -165,7 +166,7 @@ INLINE VectorPair pow(VectorPair x, VectorPair y) {
 template <bool IS_SIMPLE>
 INLINE VectorPair pow(VectorPair x, const Power<VectorPair>& y) {
     const PowerOf<float, u32>& of_one = y;
-    const auto power = [&](float number) { return pow<IS_SIMPLE>(number, of_one); };
+    const auto power = [&](float number) __attribute__((always_inline)) { return pow<IS_SIMPLE>(number, of_one); };
     return {per_lane(x.a, power), per_lane(x.b, power)};
 }
 INLINE VectorPair mod(VectorPair x, VectorPair y) {
