@@ -29,13 +29,14 @@ from optgen.spec import (
 
 
 def less(g, middle):
-    return where(g == 0, -middle, g - middle)
+    return where(abs(g) >= 0, g - middle, g)
 
 
 def bounded(p, g, lr):
     x = less(g, mean(g))
     m = max_abs(x)
-    r = max_abs(x + m) + max_abs(m - x) - 2 * m
+    above, below = x + m, m - x
+    r = max_abs(above) + max_abs(below) - 2 * m
     return p - lr * g / where(numel(p) > 1, r + 1, abs(g) + 1e-5)
 
 
@@ -59,7 +60,8 @@ def Rose(
         else:
             x = less(g, row_mean(g))
             m = row_max_abs(x)
-            r = row_max_abs(x + m) + row_max_abs(m - x) - 2 * m
+            above, below = x + m, m - x
+            r = row_max_abs(above) + row_max_abs(below) - 2 * m
             if stabilize:
                 middle = col_mean(r)
                 spread = sqrt(col_mean((r - middle) ** 2))

@@ -20,20 +20,25 @@ class Rose(GeneratedOptimizer):
             &\textbf{if } \dim \theta > 1: \\
             &\quad \textbf{if } \operatorname{cols}(\theta) = 1: \\
             &\quad \quad \text{middle2}_t \leftarrow \operatorname{mean}(g_t) \\
-            &\quad \quad x_{2,t} \leftarrow (g_t = 0 \;?\; -\text{middle2}_t : g_t -
-                \text{middle2}_t) \\
+            &\quad \quad x_{2,t} \leftarrow (\left|g_t\right| \ge 0 \;?\; g_t - \text{middle2}_t :
+                g_t) \\
             &\quad \quad m_{2,t} \leftarrow \left\|x_{2,t}\right\|_\infty \\
-            &\quad \quad r_{2,t} \leftarrow \left\|x_{2,t} + m_{2,t}\right\|_\infty + \left\|m_{2,t}
-                - x_{2,t}\right\|_\infty - 2 m_{2,t} \\
+            &\quad \quad \text{above2}_t \leftarrow x_{2,t} + m_{2,t} \\
+            &\quad \quad \text{below2}_t \leftarrow m_{2,t} - x_{2,t} \\
+            &\quad \quad r_{2,t} \leftarrow \left\|\text{above2}_t\right\|_\infty +
+                \left\|\text{below2}_t\right\|_\infty - 2 m_{2,t} \\
             &\quad \quad \theta_t \leftarrow \theta_t - \frac{\gamma g_t}{(\left|\theta\right| > 1
                 \;?\; r_{2,t} + 1 : \left|g_t\right| + 10^{-5})} \\
             &\quad \textbf{else}: \\
             &\quad \quad \text{middle3}_t \leftarrow \operatorname{mean}_{\rightarrow}(g_t) \\
-            &\quad \quad x_t \leftarrow (g_t = 0 \;?\; -\text{middle3}_t : g_t - \text{middle3}_t)
+            &\quad \quad x_t \leftarrow (\left|g_t\right| \ge 0 \;?\; g_t - \text{middle3}_t : g_t)
                 \\
             &\quad \quad m_t \leftarrow \operatorname{max}_{\rightarrow}(\left|x_t\right|) \\
-            &\quad \quad r_t \leftarrow \operatorname{max}_{\rightarrow}(\left|x_t + m_t\right|) +
-                \operatorname{max}_{\rightarrow}(\left|m_t - x_t\right|) - 2 m_t \\
+            &\quad \quad \text{above}_t \leftarrow x_t + m_t \\
+            &\quad \quad \text{below}_t \leftarrow m_t - x_t \\
+            &\quad \quad r_t \leftarrow
+                \operatorname{max}_{\rightarrow}(\left|\text{above}_t\right|) +
+                \operatorname{max}_{\rightarrow}(\left|\text{below}_t\right|) - 2 m_t \\
             &\quad \quad \textbf{if } \textit{stabilize}: \\
             &\quad \quad \quad \text{middle}_t \leftarrow \operatorname{mean}_{\downarrow}(r_t) \\
             &\quad \quad \quad \text{spread}_t \leftarrow
@@ -48,10 +53,12 @@ class Rose(GeneratedOptimizer):
                 \\
             &\textbf{else}: \\
             &\quad \text{middle4}_t \leftarrow \operatorname{mean}(g_t) \\
-            &\quad x_{3,t} \leftarrow (g_t = 0 \;?\; -\text{middle4}_t : g_t - \text{middle4}_t) \\
+            &\quad x_{3,t} \leftarrow (\left|g_t\right| \ge 0 \;?\; g_t - \text{middle4}_t : g_t) \\
             &\quad m_{3,t} \leftarrow \left\|x_{3,t}\right\|_\infty \\
-            &\quad r_{3,t} \leftarrow \left\|x_{3,t} + m_{3,t}\right\|_\infty + \left\|m_{3,t} -
-                x_{3,t}\right\|_\infty - 2 m_{3,t} \\
+            &\quad \text{above3}_t \leftarrow x_{3,t} + m_{3,t} \\
+            &\quad \text{below3}_t \leftarrow m_{3,t} - x_{3,t} \\
+            &\quad r_{3,t} \leftarrow \left\|\text{above3}_t\right\|_\infty +
+                \left\|\text{below3}_t\right\|_\infty - 2 m_{3,t} \\
             &\quad \theta_t \leftarrow \theta_t - \frac{\gamma g_t}{(\left|\theta\right| > 1 \;?\;
                 r_{3,t} + 1 : \left|g_t\right| + 10^{-5})}
         \end{aligned}

@@ -43,7 +43,6 @@ def update_factored(
         params, grads = copies.tensors
         middle2 = None
         middle3 = None
-        m_bound = None
         param_bound = None
         row_factor = None
         grad_sum = zero_sum(params[0], len(params))
@@ -63,17 +62,13 @@ def update_factored(
             middle2 = grad_sum / params[0].numel()
         else:
             middle3 = grad_row_sum / cols(params[0])
-        if param_cols != 1:
-            # m = row_max_abs(x)
-            m_bound = -middle3
         m2 = zero_sum(params[0], len(params))
         m = zero_row_sum(params[0], len(params))
         m2s = m2.unbind()
-        for grad_blocks, m_blocks, middle2_blocks, m_bound_blocks, middle3_blocks in list_blocks(
+        for grad_blocks, m_blocks, middle2_blocks, middle3_blocks in list_blocks(
             grads,
             m.unbind(),
             [] if middle2 is None else middle2.unbind(),
-            [] if m_bound is None else m_bound.unbind(),
             [] if middle3 is None else middle3.unbind(),
         ):
             if maximize:
@@ -81,47 +76,48 @@ def update_factored(
                 grad_blocks = torch._foreach_neg(grad_blocks)
             if param_cols == 1:
                 # m = max_abs(x)
-                conditions = [grad_block.eq(0) for grad_block in grad_blocks]
-                values = torch._foreach_neg(middle2_blocks)
+                values = torch._foreach_abs(grad_blocks)
+                conditions = [value.ge(0) for value in values]
                 value_2s = torch._foreach_sub(grad_blocks, middle2_blocks)
                 operands = [
-                    torch.where(condition, value, value_2)
-                    for condition, value, value_2 in zip(conditions, values, value_2s, strict=True)
+                    torch.where(condition, value_2, grad_block)
+                    for condition, value_2, grad_block in zip(
+                        conditions, value_2s, grad_blocks, strict=True
+                    )
                 ]
                 torch._foreach_maximum_(m2s, [max_abs(operand) for operand in operands])
             else:
                 # m = row_max_abs(x)
-                conditions = [grad_block.eq(0) for grad_block in grad_blocks]
-                values = torch._foreach_sub(grad_blocks, middle3_blocks)
+                values = torch._foreach_abs(grad_blocks)
+                conditions = [value.ge(0) for value in values]
+                value_2s = torch._foreach_sub(grad_blocks, middle3_blocks)
                 operands = [
-                    torch.where(condition, m_bound_block, value)
-                    for condition, m_bound_block, value in zip(
-                        conditions, m_bound_blocks, values, strict=True
+                    torch.where(condition, value_2, grad_block)
+                    for condition, value_2, grad_block in zip(
+                        conditions, value_2s, grad_blocks, strict=True
                     )
                 ]
                 torch._foreach_maximum_(m_blocks, [row_max_abs(operand) for operand in operands])
-        x2_max_abs = zero_sum(params[0], len(params))
-        m2_max_abs = zero_sum(params[0], len(params))
-        x_row_max_abs = zero_row_sum(params[0], len(params))
-        m_row_max_abs = zero_row_sum(params[0], len(params))
-        x2_max_abs_list = x2_max_abs.unbind()
-        m2_max_abs_list = m2_max_abs.unbind()
+        above2_max_abs = zero_sum(params[0], len(params))
+        below2_max_abs = zero_sum(params[0], len(params))
+        above_row_max_abs = zero_row_sum(params[0], len(params))
+        below_row_max_abs = zero_row_sum(params[0], len(params))
+        above2_max_abs_list = above2_max_abs.unbind()
+        below2_max_abs_list = below2_max_abs.unbind()
         for (
             grad_blocks,
-            x_row_max_abs_blocks,
-            m_row_max_abs_blocks,
+            above_row_max_abs_blocks,
+            below_row_max_abs_blocks,
             middle2_blocks,
             m2_blocks,
-            m_bound_blocks,
             middle3_blocks,
             m_blocks,
         ) in list_blocks(
             grads,
-            x_row_max_abs.unbind(),
-            m_row_max_abs.unbind(),
+            above_row_max_abs.unbind(),
+            below_row_max_abs.unbind(),
             [] if middle2 is None else middle2.unbind(),
             m2.unbind(),
-            [] if m_bound is None else m_bound.unbind(),
             [] if middle3 is None else middle3.unbind(),
             m.unbind(),
         ):
@@ -130,45 +126,52 @@ def update_factored(
                 grad_blocks = torch._foreach_neg(grad_blocks)
             if param_cols == 1:
                 # x = less(g, mean(g))
-                conditions = [grad_block.eq(0) for grad_block in grad_blocks]
-                values = torch._foreach_neg(middle2_blocks)
+                values = torch._foreach_abs(grad_blocks)
+                conditions = [value.ge(0) for value in values]
                 value_2s = torch._foreach_sub(grad_blocks, middle2_blocks)
                 x2s = [
-                    torch.where(condition, value, value_2)
-                    for condition, value, value_2 in zip(conditions, values, value_2s, strict=True)
+                    torch.where(condition, value_2, grad_block)
+                    for condition, value_2, grad_block in zip(
+                        conditions, value_2s, grad_blocks, strict=True
+                    )
                 ]
-                # r = max_abs(x + m) + max_abs(m - x) - 2 * m
-                operands = torch._foreach_add(x2s, m2_blocks)
-                torch._foreach_maximum_(x2_max_abs_list, [max_abs(operand) for operand in operands])
-                differences = torch._foreach_sub(m2_blocks, x2s)
+                # above, below = x + m, m - x
+                above2s = torch._foreach_add(x2s, m2_blocks)
+                below2s = torch._foreach_sub(m2_blocks, x2s)
+                # r = max_abs(above) + max_abs(below) - 2 * m
                 torch._foreach_maximum_(
-                    m2_max_abs_list, [max_abs(difference) for difference in differences]
+                    above2_max_abs_list, [max_abs(above2) for above2 in above2s]
+                )
+                torch._foreach_maximum_(
+                    below2_max_abs_list, [max_abs(below2) for below2 in below2s]
                 )
             else:
                 # x = less(g, row_mean(g))
-                conditions = [grad_block.eq(0) for grad_block in grad_blocks]
-                values = torch._foreach_sub(grad_blocks, middle3_blocks)
+                values = torch._foreach_abs(grad_blocks)
+                conditions = [value.ge(0) for value in values]
+                value_2s = torch._foreach_sub(grad_blocks, middle3_blocks)
                 xs = [
-                    torch.where(condition, m_bound_block, value)
-                    for condition, m_bound_block, value in zip(
-                        conditions, m_bound_blocks, values, strict=True
+                    torch.where(condition, value_2, grad_block)
+                    for condition, value_2, grad_block in zip(
+                        conditions, value_2s, grad_blocks, strict=True
                     )
                 ]
-                # r = row_max_abs(x + m) + row_max_abs(m - x) - 2 * m
-                operands = torch._foreach_add(xs, m_blocks)
+                # above, below = x + m, m - x
+                aboves = torch._foreach_add(xs, m_blocks)
+                belows = torch._foreach_sub(m_blocks, xs)
+                # r = row_max_abs(above) + row_max_abs(below) - 2 * m
                 torch._foreach_maximum_(
-                    x_row_max_abs_blocks, [row_max_abs(operand) for operand in operands]
+                    above_row_max_abs_blocks, [row_max_abs(above) for above in aboves]
                 )
-                differences = torch._foreach_sub(m_blocks, xs)
                 torch._foreach_maximum_(
-                    m_row_max_abs_blocks, [row_max_abs(difference) for difference in differences]
+                    below_row_max_abs_blocks, [row_max_abs(below) for below in belows]
                 )
         if param_cols == 1:
-            # r = max_abs(x + m) + max_abs(m - x) - 2 * m
-            r2 = x2_max_abs + m2_max_abs - 2 * m2
+            # r = max_abs(above) + max_abs(below) - 2 * m
+            r2 = above2_max_abs + below2_max_abs - 2 * m2
         else:
-            # r = row_max_abs(x + m) + row_max_abs(m - x) - 2 * m
-            r = x_row_max_abs + m_row_max_abs - 2 * m
+            # r = row_max_abs(above) + row_max_abs(below) - 2 * m
+            r = above_row_max_abs + below_row_max_abs - 2 * m
             if stabilize:
                 # middle = col_mean(r)
                 r_col_sum = col_sum(r)
@@ -191,14 +194,12 @@ def update_factored(
             param_blocks,
             grad_blocks,
             param_bound_blocks,
-            m_bound_blocks,
             middle3_blocks,
             row_factor_blocks,
         ) in list_blocks(
             params,
             grads,
             [] if param_bound is None else param_bound.unbind(),
-            [] if m_bound is None else m_bound.unbind(),
             [] if middle3 is None else middle3.unbind(),
             [] if row_factor is None else row_factor.unbind(),
         ):
@@ -218,12 +219,13 @@ def update_factored(
                 torch._foreach_addcdiv_(param_blocks, grad_blocks, denoms, -lr)
             else:
                 # x = less(g, row_mean(g))
-                conditions = [grad_block.eq(0) for grad_block in grad_blocks]
-                values = torch._foreach_sub(grad_blocks, middle3_blocks)
+                values = torch._foreach_abs(grad_blocks)
+                conditions = [value.ge(0) for value in values]
+                value_2s = torch._foreach_sub(grad_blocks, middle3_blocks)
                 xs = [
-                    torch.where(condition, m_bound_block, value)
-                    for condition, m_bound_block, value in zip(
-                        conditions, m_bound_blocks, values, strict=True
+                    torch.where(condition, value_2, grad_block)
+                    for condition, value_2, grad_block in zip(
+                        conditions, value_2s, grad_blocks, strict=True
                     )
                 ]
                 if centralize:
@@ -254,7 +256,6 @@ def update_sharded_factored(
     params, grads = copies.tensors
     middle2 = None
     middle3 = None
-    m_bound = None
     param_bound = None
     row_factor = None
     grad_sum = zero_sum(params[0], len(params))
@@ -277,23 +278,12 @@ def update_sharded_factored(
         middle2 = grad_sum / collectives.whole.numel()
     else:
         middle3 = grad_row_sum / cols(collectives.whole)
-    if param_cols != 1:
-        # m = row_max_abs(x)
-        m_bound = -middle3
     m2 = zero_sum(params[0], len(params))
     m = zero_row_sum(params[0], len(params))
-    for (
-        grad_blocks,
-        m_blocks,
-        middle2_blocks,
-        m_bound_blocks,
-        middle3_blocks,
-        m2_blocks,
-    ) in list_chunks(
+    for grad_blocks, m_blocks, middle2_blocks, middle3_blocks, m2_blocks in list_chunks(
         grads,
         m.unbind(),
         [] if middle2 is None else middle2.unbind(),
-        [] if m_bound is None else m_bound.unbind(),
         [] if middle3 is None else middle3.unbind(),
         sums=[m2.unbind()],
     ):
@@ -302,104 +292,108 @@ def update_sharded_factored(
             grad_blocks = torch._foreach_neg(grad_blocks)
         if param_cols == 1:
             # m = max_abs(x)
-            conditions = [grad_block.eq(0) for grad_block in grad_blocks]
-            values = torch._foreach_neg(middle2_blocks)
+            values = torch._foreach_abs(grad_blocks)
+            conditions = [value.ge(0) for value in values]
             value_2s = torch._foreach_sub(grad_blocks, middle2_blocks)
             operands = [
-                torch.where(condition, value, value_2)
-                for condition, value, value_2 in zip(conditions, values, value_2s, strict=True)
+                torch.where(condition, value_2, grad_block)
+                for condition, value_2, grad_block in zip(
+                    conditions, value_2s, grad_blocks, strict=True
+                )
             ]
             torch._foreach_maximum_(m2_blocks, [max_abs(operand) for operand in operands])
         else:
             # m = row_max_abs(x)
-            conditions = [grad_block.eq(0) for grad_block in grad_blocks]
-            values = torch._foreach_sub(grad_blocks, middle3_blocks)
+            values = torch._foreach_abs(grad_blocks)
+            conditions = [value.ge(0) for value in values]
+            value_2s = torch._foreach_sub(grad_blocks, middle3_blocks)
             operands = [
-                torch.where(condition, m_bound_block, value)
-                for condition, m_bound_block, value in zip(
-                    conditions, m_bound_blocks, values, strict=True
+                torch.where(condition, value_2, grad_block)
+                for condition, value_2, grad_block in zip(
+                    conditions, value_2s, grad_blocks, strict=True
                 )
             ]
             torch._foreach_maximum_(m_blocks, [row_max_abs(operand) for operand in operands])
     del grad_blocks  # freed before waiting for other ranks
     yield [collectives.max(m2), collectives.max(m, "cols")]
-    x2_max_abs = zero_sum(params[0], len(params))
-    m2_max_abs = zero_sum(params[0], len(params))
-    x_row_max_abs = zero_row_sum(params[0], len(params))
-    m_row_max_abs = zero_row_sum(params[0], len(params))
+    above2_max_abs = zero_sum(params[0], len(params))
+    below2_max_abs = zero_sum(params[0], len(params))
+    above_row_max_abs = zero_row_sum(params[0], len(params))
+    below_row_max_abs = zero_row_sum(params[0], len(params))
     for (
         grad_blocks,
-        x_row_max_abs_blocks,
-        m_row_max_abs_blocks,
+        above_row_max_abs_blocks,
+        below_row_max_abs_blocks,
         middle2_blocks,
         m2_blocks,
-        m_bound_blocks,
         middle3_blocks,
         m_blocks,
-        x2_max_abs_blocks,
-        m2_max_abs_blocks,
+        above2_max_abs_blocks,
+        below2_max_abs_blocks,
     ) in list_chunks(
         grads,
-        x_row_max_abs.unbind(),
-        m_row_max_abs.unbind(),
+        above_row_max_abs.unbind(),
+        below_row_max_abs.unbind(),
         [] if middle2 is None else middle2.unbind(),
         m2.unbind(),
-        [] if m_bound is None else m_bound.unbind(),
         [] if middle3 is None else middle3.unbind(),
         m.unbind(),
-        sums=[x2_max_abs.unbind(), m2_max_abs.unbind()],
+        sums=[above2_max_abs.unbind(), below2_max_abs.unbind()],
     ):
         if maximize:
             # g = -g
             grad_blocks = torch._foreach_neg(grad_blocks)
         if param_cols == 1:
             # x = less(g, mean(g))
-            conditions = [grad_block.eq(0) for grad_block in grad_blocks]
-            values = torch._foreach_neg(middle2_blocks)
+            values = torch._foreach_abs(grad_blocks)
+            conditions = [value.ge(0) for value in values]
             value_2s = torch._foreach_sub(grad_blocks, middle2_blocks)
             x2s = [
-                torch.where(condition, value, value_2)
-                for condition, value, value_2 in zip(conditions, values, value_2s, strict=True)
-            ]
-            # r = max_abs(x + m) + max_abs(m - x) - 2 * m
-            operands = torch._foreach_add(x2s, m2_blocks)
-            torch._foreach_maximum_(x2_max_abs_blocks, [max_abs(operand) for operand in operands])
-            differences = torch._foreach_sub(m2_blocks, x2s)
-            torch._foreach_maximum_(
-                m2_max_abs_blocks, [max_abs(difference) for difference in differences]
-            )
-        else:
-            # x = less(g, row_mean(g))
-            conditions = [grad_block.eq(0) for grad_block in grad_blocks]
-            values = torch._foreach_sub(grad_blocks, middle3_blocks)
-            xs = [
-                torch.where(condition, m_bound_block, value)
-                for condition, m_bound_block, value in zip(
-                    conditions, m_bound_blocks, values, strict=True
+                torch.where(condition, value_2, grad_block)
+                for condition, value_2, grad_block in zip(
+                    conditions, value_2s, grad_blocks, strict=True
                 )
             ]
-            # r = row_max_abs(x + m) + row_max_abs(m - x) - 2 * m
-            operands = torch._foreach_add(xs, m_blocks)
+            # above, below = x + m, m - x
+            above2s = torch._foreach_add(x2s, m2_blocks)
+            below2s = torch._foreach_sub(m2_blocks, x2s)
+            # r = max_abs(above) + max_abs(below) - 2 * m
+            torch._foreach_maximum_(above2_max_abs_blocks, [max_abs(above2) for above2 in above2s])
+            torch._foreach_maximum_(below2_max_abs_blocks, [max_abs(below2) for below2 in below2s])
+        else:
+            # x = less(g, row_mean(g))
+            values = torch._foreach_abs(grad_blocks)
+            conditions = [value.ge(0) for value in values]
+            value_2s = torch._foreach_sub(grad_blocks, middle3_blocks)
+            xs = [
+                torch.where(condition, value_2, grad_block)
+                for condition, value_2, grad_block in zip(
+                    conditions, value_2s, grad_blocks, strict=True
+                )
+            ]
+            # above, below = x + m, m - x
+            aboves = torch._foreach_add(xs, m_blocks)
+            belows = torch._foreach_sub(m_blocks, xs)
+            # r = row_max_abs(above) + row_max_abs(below) - 2 * m
             torch._foreach_maximum_(
-                x_row_max_abs_blocks, [row_max_abs(operand) for operand in operands]
+                above_row_max_abs_blocks, [row_max_abs(above) for above in aboves]
             )
-            differences = torch._foreach_sub(m_blocks, xs)
             torch._foreach_maximum_(
-                m_row_max_abs_blocks, [row_max_abs(difference) for difference in differences]
+                below_row_max_abs_blocks, [row_max_abs(below) for below in belows]
             )
     del grad_blocks  # freed before waiting for other ranks
     yield [
-        collectives.max(x2_max_abs),
-        collectives.max(m2_max_abs),
-        collectives.max(x_row_max_abs, "cols"),
-        collectives.max(m_row_max_abs, "cols"),
+        collectives.max(above2_max_abs),
+        collectives.max(below2_max_abs),
+        collectives.max(above_row_max_abs, "cols"),
+        collectives.max(below_row_max_abs, "cols"),
     ]
     if param_cols == 1:
-        # r = max_abs(x + m) + max_abs(m - x) - 2 * m
-        r2 = x2_max_abs + m2_max_abs - 2 * m2
+        # r = max_abs(above) + max_abs(below) - 2 * m
+        r2 = above2_max_abs + below2_max_abs - 2 * m2
     else:
-        # r = row_max_abs(x + m) + row_max_abs(m - x) - 2 * m
-        r = x_row_max_abs + m_row_max_abs - 2 * m
+        # r = row_max_abs(above) + row_max_abs(below) - 2 * m
+        r = above_row_max_abs + below_row_max_abs - 2 * m
         if stabilize:
             # middle = col_mean(r)
             r_col_sum = col_sum(r)
@@ -424,14 +418,12 @@ def update_sharded_factored(
         param_blocks,
         grad_blocks,
         param_bound_blocks,
-        m_bound_blocks,
         middle3_blocks,
         row_factor_blocks,
     ) in list_chunks(
         params,
         grads,
         [] if param_bound is None else param_bound.unbind(),
-        [] if m_bound is None else m_bound.unbind(),
         [] if middle3 is None else middle3.unbind(),
         [] if row_factor is None else row_factor.unbind(),
     ):
@@ -451,12 +443,13 @@ def update_sharded_factored(
             torch._foreach_addcdiv_(param_blocks, grad_blocks, denoms, -lr)
         else:
             # x = less(g, row_mean(g))
-            conditions = [grad_block.eq(0) for grad_block in grad_blocks]
-            values = torch._foreach_sub(grad_blocks, middle3_blocks)
+            values = torch._foreach_abs(grad_blocks)
+            conditions = [value.ge(0) for value in values]
+            value_2s = torch._foreach_sub(grad_blocks, middle3_blocks)
             xs = [
-                torch.where(condition, m_bound_block, value)
-                for condition, m_bound_block, value in zip(
-                    conditions, m_bound_blocks, values, strict=True
+                torch.where(condition, value_2, grad_block)
+                for condition, value_2, grad_block in zip(
+                    conditions, value_2s, grad_blocks, strict=True
                 )
             ]
             if centralize:
@@ -500,18 +493,20 @@ def update_not_factored(
                 # g = -g
                 grad_blocks = torch._foreach_neg(grad_blocks)
             # m = max_abs(x)
-            conditions = [grad_block.eq(0) for grad_block in grad_blocks]
-            values = torch._foreach_neg(middle4_blocks)
+            values = torch._foreach_abs(grad_blocks)
+            conditions = [value.ge(0) for value in values]
             value_2s = torch._foreach_sub(grad_blocks, middle4_blocks)
             operands = [
-                torch.where(condition, value, value_2)
-                for condition, value, value_2 in zip(conditions, values, value_2s, strict=True)
+                torch.where(condition, value_2, grad_block)
+                for condition, value_2, grad_block in zip(
+                    conditions, value_2s, grad_blocks, strict=True
+                )
             ]
             torch._foreach_maximum_(m3s, [max_abs(operand) for operand in operands])
-        x3_max_abs = zero_sum(params[0], len(params))
-        m3_max_abs = zero_sum(params[0], len(params))
-        x3_max_abs_list = x3_max_abs.unbind()
-        m3_max_abs_list = m3_max_abs.unbind()
+        above3_max_abs = zero_sum(params[0], len(params))
+        below3_max_abs = zero_sum(params[0], len(params))
+        above3_max_abs_list = above3_max_abs.unbind()
+        below3_max_abs_list = below3_max_abs.unbind()
         for grad_blocks, middle4_blocks, m3_blocks in list_blocks(
             grads, middle4.unbind(), m3.unbind()
         ):
@@ -519,22 +514,23 @@ def update_not_factored(
                 # g = -g
                 grad_blocks = torch._foreach_neg(grad_blocks)
             # x = less(g, mean(g))
-            conditions = [grad_block.eq(0) for grad_block in grad_blocks]
-            values = torch._foreach_neg(middle4_blocks)
+            values = torch._foreach_abs(grad_blocks)
+            conditions = [value.ge(0) for value in values]
             value_2s = torch._foreach_sub(grad_blocks, middle4_blocks)
             x3s = [
-                torch.where(condition, value, value_2)
-                for condition, value, value_2 in zip(conditions, values, value_2s, strict=True)
+                torch.where(condition, value_2, grad_block)
+                for condition, value_2, grad_block in zip(
+                    conditions, value_2s, grad_blocks, strict=True
+                )
             ]
-            # r = max_abs(x + m) + max_abs(m - x) - 2 * m
-            operands = torch._foreach_add(x3s, m3_blocks)
-            torch._foreach_maximum_(x3_max_abs_list, [max_abs(operand) for operand in operands])
-            differences = torch._foreach_sub(m3_blocks, x3s)
-            torch._foreach_maximum_(
-                m3_max_abs_list, [max_abs(difference) for difference in differences]
-            )
-        # r = max_abs(x + m) + max_abs(m - x) - 2 * m
-        r3 = x3_max_abs + m3_max_abs - 2 * m3
+            # above, below = x + m, m - x
+            above3s = torch._foreach_add(x3s, m3_blocks)
+            below3s = torch._foreach_sub(m3_blocks, x3s)
+            # r = max_abs(above) + max_abs(below) - 2 * m
+            torch._foreach_maximum_(above3_max_abs_list, [max_abs(above3) for above3 in above3s])
+            torch._foreach_maximum_(below3_max_abs_list, [max_abs(below3) for below3 in below3s])
+        # r = max_abs(above) + max_abs(below) - 2 * m
+        r3 = above3_max_abs + below3_max_abs - 2 * m3
         # p = bounded(p, g, lr)
         param_bound = r3 + 1
         for param_blocks, grad_blocks, param_bound_blocks in list_blocks(
@@ -590,51 +586,63 @@ def update_sharded_not_factored(
             # g = -g
             grad_blocks = torch._foreach_neg(grad_blocks)
         # m = max_abs(x)
-        conditions = [grad_block.eq(0) for grad_block in grad_blocks]
-        values = torch._foreach_neg(middle4_blocks)
+        values = torch._foreach_abs(grad_blocks)
+        conditions = [value.ge(0) for value in values]
         value_2s = torch._foreach_sub(grad_blocks, middle4_blocks)
         operands = [
-            torch.where(condition, value, value_2)
-            for condition, value, value_2 in zip(conditions, values, value_2s, strict=True)
+            torch.where(condition, value_2, grad_block)
+            for condition, value_2, grad_block in zip(
+                conditions, value_2s, grad_blocks, strict=True
+            )
         ]
         torch._foreach_maximum_(m3_blocks, [max_abs(operand) for operand in operands])
-    del grad_blocks, conditions, values, value_2s, operands  # freed before waiting for other ranks
+    del grad_blocks, values, conditions, value_2s, operands  # freed before waiting for other ranks
     yield [collectives.max(m3)]
-    x3_max_abs = zero_sum(params[0], len(params))
-    m3_max_abs = zero_sum(params[0], len(params))
-    for grad_blocks, middle4_blocks, m3_blocks, x3_max_abs_blocks, m3_max_abs_blocks in list_chunks(
-        grads, middle4.unbind(), m3.unbind(), sums=[x3_max_abs.unbind(), m3_max_abs.unbind()]
+    above3_max_abs = zero_sum(params[0], len(params))
+    below3_max_abs = zero_sum(params[0], len(params))
+    for (
+        grad_blocks,
+        middle4_blocks,
+        m3_blocks,
+        above3_max_abs_blocks,
+        below3_max_abs_blocks,
+    ) in list_chunks(
+        grads,
+        middle4.unbind(),
+        m3.unbind(),
+        sums=[above3_max_abs.unbind(), below3_max_abs.unbind()],
     ):
         if maximize:
             # g = -g
             grad_blocks = torch._foreach_neg(grad_blocks)
         # x = less(g, mean(g))
-        conditions = [grad_block.eq(0) for grad_block in grad_blocks]
-        values = torch._foreach_neg(middle4_blocks)
+        values = torch._foreach_abs(grad_blocks)
+        conditions = [value.ge(0) for value in values]
         value_2s = torch._foreach_sub(grad_blocks, middle4_blocks)
         x3s = [
-            torch.where(condition, value, value_2)
-            for condition, value, value_2 in zip(conditions, values, value_2s, strict=True)
+            torch.where(condition, value_2, grad_block)
+            for condition, value_2, grad_block in zip(
+                conditions, value_2s, grad_blocks, strict=True
+            )
         ]
-        # r = max_abs(x + m) + max_abs(m - x) - 2 * m
-        operands = torch._foreach_add(x3s, m3_blocks)
-        torch._foreach_maximum_(x3_max_abs_blocks, [max_abs(operand) for operand in operands])
-        differences = torch._foreach_sub(m3_blocks, x3s)
-        torch._foreach_maximum_(
-            m3_max_abs_blocks, [max_abs(difference) for difference in differences]
-        )
+        # above, below = x + m, m - x
+        above3s = torch._foreach_add(x3s, m3_blocks)
+        below3s = torch._foreach_sub(m3_blocks, x3s)
+        # r = max_abs(above) + max_abs(below) - 2 * m
+        torch._foreach_maximum_(above3_max_abs_blocks, [max_abs(above3) for above3 in above3s])
+        torch._foreach_maximum_(below3_max_abs_blocks, [max_abs(below3) for below3 in below3s])
     del (
         grad_blocks,
-        conditions,
         values,
+        conditions,
         value_2s,
         x3s,
-        operands,
-        differences,
+        above3s,
+        below3s,
     )  # freed before waiting for other ranks
-    yield [collectives.max(x3_max_abs), collectives.max(m3_max_abs)]
-    # r = max_abs(x + m) + max_abs(m - x) - 2 * m
-    r3 = x3_max_abs + m3_max_abs - 2 * m3
+    yield [collectives.max(above3_max_abs), collectives.max(below3_max_abs)]
+    # r = max_abs(above) + max_abs(below) - 2 * m
+    r3 = above3_max_abs + below3_max_abs - 2 * m3
     # p = bounded(p, g, lr)
     param_bound = r3 + 1
     for param_blocks, grad_blocks, param_bound_blocks in list_chunks(

@@ -40,7 +40,6 @@ def update_factored(
         param, grad = copies.tensors
         middle2 = None
         middle3 = None
-        m_bound = None
         param_bound = None
         row_factor = None
         grad_sum = zero_sum(param)
@@ -57,74 +56,76 @@ def update_factored(
             middle2 = grad_sum / params[0].numel()
         else:
             middle3 = grad_row_sum / cols(params[0])
-        if param_cols != 1:
-            # m = row_max_abs(x)
-            m_bound = -middle3
         m2 = zero_sum(param)
         m = zero_row_sum(param)
-        for grad_block, m_block, middle2_block, m_bound_block, middle3_block in blocks(
-            grad, m, middle2, m_bound, middle3
-        ):
+        for grad_block, m_block, middle2_block, middle3_block in blocks(grad, m, middle2, middle3):
             if maximize:
                 # g = -g
                 grad_block = grad_block.neg()
             if param_cols == 1:
                 # m = max_abs(x)
-                condition = grad_block.eq(0)
-                value = middle2_block.neg()
+                value = grad_block.abs()
+                condition = value.ge(0)
                 value_2 = grad_block.sub(middle2_block)
-                operand = torch.where(condition, value, value_2)
+                operand = torch.where(condition, value_2, grad_block)
                 torch.maximum(m2, max_abs(operand), out=m2)
             else:
                 # m = row_max_abs(x)
-                condition = grad_block.eq(0)
-                value = grad_block.sub(middle3_block)
-                operand = torch.where(condition, m_bound_block, value)
+                value = grad_block.abs()
+                condition = value.ge(0)
+                value_2 = grad_block.sub(middle3_block)
+                operand = torch.where(condition, value_2, grad_block)
                 torch.maximum(m_block, row_max_abs(operand), out=m_block)
-        x2_max_abs = zero_sum(param)
-        m2_max_abs = zero_sum(param)
-        x_row_max_abs = zero_row_sum(param)
-        m_row_max_abs = zero_row_sum(param)
+        above2_max_abs = zero_sum(param)
+        below2_max_abs = zero_sum(param)
+        above_row_max_abs = zero_row_sum(param)
+        below_row_max_abs = zero_row_sum(param)
         for (
             grad_block,
-            x_row_max_abs_block,
-            m_row_max_abs_block,
+            above_row_max_abs_block,
+            below_row_max_abs_block,
             middle2_block,
             m2_block,
-            m_bound_block,
             middle3_block,
             m_block,
-        ) in blocks(grad, x_row_max_abs, m_row_max_abs, middle2, m2, m_bound, middle3, m):
+        ) in blocks(grad, above_row_max_abs, below_row_max_abs, middle2, m2, middle3, m):
             if maximize:
                 # g = -g
                 grad_block = grad_block.neg()
             if param_cols == 1:
                 # x = less(g, mean(g))
-                condition = grad_block.eq(0)
-                value = middle2_block.neg()
+                value = grad_block.abs()
+                condition = value.ge(0)
                 value_2 = grad_block.sub(middle2_block)
-                x2 = torch.where(condition, value, value_2)
-                # r = max_abs(x + m) + max_abs(m - x) - 2 * m
-                operand = x2.add(m2_block)
-                torch.maximum(x2_max_abs, max_abs(operand), out=x2_max_abs)
-                difference = m2_block.sub(x2)
-                torch.maximum(m2_max_abs, max_abs(difference), out=m2_max_abs)
+                x2 = torch.where(condition, value_2, grad_block)
+                # above, below = x + m, m - x
+                above2 = x2.add(m2_block)
+                below2 = m2_block.sub(x2)
+                # r = max_abs(above) + max_abs(below) - 2 * m
+                torch.maximum(above2_max_abs, max_abs(above2), out=above2_max_abs)
+                torch.maximum(below2_max_abs, max_abs(below2), out=below2_max_abs)
             else:
                 # x = less(g, row_mean(g))
-                condition = grad_block.eq(0)
-                value = grad_block.sub(middle3_block)
-                x = torch.where(condition, m_bound_block, value)
-                # r = row_max_abs(x + m) + row_max_abs(m - x) - 2 * m
-                operand = x.add(m_block)
-                torch.maximum(x_row_max_abs_block, row_max_abs(operand), out=x_row_max_abs_block)
-                difference = m_block.sub(x)
-                torch.maximum(m_row_max_abs_block, row_max_abs(difference), out=m_row_max_abs_block)
+                value = grad_block.abs()
+                condition = value.ge(0)
+                value_2 = grad_block.sub(middle3_block)
+                x = torch.where(condition, value_2, grad_block)
+                # above, below = x + m, m - x
+                above = x.add(m_block)
+                below = m_block.sub(x)
+                # r = row_max_abs(above) + row_max_abs(below) - 2 * m
+                torch.maximum(
+                    above_row_max_abs_block, row_max_abs(above), out=above_row_max_abs_block
+                )
+                torch.maximum(
+                    below_row_max_abs_block, row_max_abs(below), out=below_row_max_abs_block
+                )
         if param_cols == 1:
-            # r = max_abs(x + m) + max_abs(m - x) - 2 * m
-            r2 = x2_max_abs + m2_max_abs - 2 * m2
+            # r = max_abs(above) + max_abs(below) - 2 * m
+            r2 = above2_max_abs + below2_max_abs - 2 * m2
         else:
-            # r = row_max_abs(x + m) + row_max_abs(m - x) - 2 * m
-            r = x_row_max_abs + m_row_max_abs - 2 * m
+            # r = row_max_abs(above) + row_max_abs(below) - 2 * m
+            r = above_row_max_abs + below_row_max_abs - 2 * m
             if stabilize:
                 # middle = col_mean(r)
                 r_col_sum = col_sum(r)
@@ -143,14 +144,9 @@ def update_factored(
         else:
             # p = p - lr * g / where(r == 0, 1, r)
             row_factor = 1 / where(r_2 == 0, 1, r_2)
-        for (
-            param_block,
-            grad_block,
-            param_bound_block,
-            m_bound_block,
-            middle3_block,
-            row_factor_block,
-        ) in blocks(param, grad, param_bound, m_bound, middle3, row_factor):
+        for param_block, grad_block, param_bound_block, middle3_block, row_factor_block in blocks(
+            param, grad, param_bound, middle3, row_factor
+        ):
             if maximize:
                 # g = -g
                 grad_block = grad_block.neg()
@@ -163,9 +159,10 @@ def update_factored(
                 param_block.addcdiv_(grad_block, denom, value=-lr)
             else:
                 # x = less(g, row_mean(g))
-                condition = grad_block.eq(0)
-                value = grad_block.sub(middle3_block)
-                x = torch.where(condition, m_bound_block, value)
+                value = grad_block.abs()
+                condition = value.ge(0)
+                value_2 = grad_block.sub(middle3_block)
+                x = torch.where(condition, value_2, grad_block)
                 if centralize:
                     # g = x
                     grad_block = x.clone()
@@ -207,24 +204,30 @@ def update_functional_factored(
             grad_sum = total(grad)
             middle2 = grad_sum / param.numel()
             # x = less(g, mean(g))
-            x2 = where(grad == 0, -middle2, grad - middle2)
+            x2 = where(abs(grad) >= 0, grad - middle2, grad)
             # m = max_abs(x)
             m2 = max_abs(x2)
-            # r = max_abs(x + m) + max_abs(m - x) - 2 * m
-            x2_max_abs = max_abs(x2 + m2)
-            m2_max_abs = max_abs(m2 - x2)
-            r2 = x2_max_abs + m2_max_abs - 2 * m2
+            # above, below = x + m, m - x
+            above2 = x2 + m2
+            below2 = m2 - x2
+            # r = max_abs(above) + max_abs(below) - 2 * m
+            above2_max_abs = max_abs(above2)
+            below2_max_abs = max_abs(below2)
+            r2 = above2_max_abs + below2_max_abs - 2 * m2
             # p = bounded(p, g, lr)
             param_then = param - lr * grad / where(param_numel > 1, r2 + 1, abs(grad) + 1e-05)
             grad_else = grad
             grad_row_sum = row_sum(grad)
             # x = less(g, row_mean(g))
-            x = where(grad == 0, -one_over_cols * grad_row_sum, grad - one_over_cols * grad_row_sum)
+            x = where(abs(grad) >= 0, grad - one_over_cols * grad_row_sum, grad)
             m = row_max_abs(x)
-            # r = row_max_abs(x + m) + row_max_abs(m - x) - 2 * m
-            x_row_max_abs = row_max_abs(x + m)
-            m_row_max_abs = row_max_abs(m - x)
-            r = x_row_max_abs + m_row_max_abs - 2 * m
+            # above, below = x + m, m - x
+            above = x + m
+            below = m - x
+            # r = row_max_abs(above) + row_max_abs(below) - 2 * m
+            above_row_max_abs = row_max_abs(above)
+            below_row_max_abs = row_max_abs(below)
+            r = above_row_max_abs + below_row_max_abs - 2 * m
             if stabilize:
                 # middle = col_mean(r)
                 r_col_sum = col_sum(r)
@@ -254,24 +257,30 @@ def update_functional_factored(
             grad_sum = total(grad)
             middle2 = grad_sum / param.numel()
             # x = less(g, mean(g))
-            x2 = where(grad == 0, -middle2, grad - middle2)
+            x2 = where(abs(grad) >= 0, grad - middle2, grad)
             # m = max_abs(x)
             m2 = max_abs(x2)
-            # r = max_abs(x + m) + max_abs(m - x) - 2 * m
-            x2_max_abs = max_abs(x2 + m2)
-            m2_max_abs = max_abs(m2 - x2)
-            r2 = x2_max_abs + m2_max_abs - 2 * m2
+            # above, below = x + m, m - x
+            above2 = x2 + m2
+            below2 = m2 - x2
+            # r = max_abs(above) + max_abs(below) - 2 * m
+            above2_max_abs = max_abs(above2)
+            below2_max_abs = max_abs(below2)
+            r2 = above2_max_abs + below2_max_abs - 2 * m2
             # p = bounded(p, g, lr)
             param = param - lr * grad / where(param_numel > 1, r2 + 1, abs(grad) + 1e-05)
         else:
             grad_row_sum = row_sum(grad)
             # x = less(g, row_mean(g))
-            x = where(grad == 0, -one_over_cols * grad_row_sum, grad - one_over_cols * grad_row_sum)
+            x = where(abs(grad) >= 0, grad - one_over_cols * grad_row_sum, grad)
             m = row_max_abs(x)
-            # r = row_max_abs(x + m) + row_max_abs(m - x) - 2 * m
-            x_row_max_abs = row_max_abs(x + m)
-            m_row_max_abs = row_max_abs(m - x)
-            r = x_row_max_abs + m_row_max_abs - 2 * m
+            # above, below = x + m, m - x
+            above = x + m
+            below = m - x
+            # r = row_max_abs(above) + row_max_abs(below) - 2 * m
+            above_row_max_abs = row_max_abs(above)
+            below_row_max_abs = row_max_abs(below)
+            r = above_row_max_abs + below_row_max_abs - 2 * m
             if stabilize:
                 # middle = col_mean(r)
                 r_col_sum = col_sum(r)
@@ -330,29 +339,30 @@ def update_not_factored(
                 # g = -g
                 grad_block = grad_block.neg()
             # m = max_abs(x)
-            condition = grad_block.eq(0)
-            value = middle4_block.neg()
+            value = grad_block.abs()
+            condition = value.ge(0)
             value_2 = grad_block.sub(middle4_block)
-            operand = torch.where(condition, value, value_2)
+            operand = torch.where(condition, value_2, grad_block)
             torch.maximum(m3, max_abs(operand), out=m3)
-        x3_max_abs = zero_sum(param)
-        m3_max_abs = zero_sum(param)
+        above3_max_abs = zero_sum(param)
+        below3_max_abs = zero_sum(param)
         for grad_block, middle4_block, m3_block in blocks(grad, middle4, m3):
             if maximize:
                 # g = -g
                 grad_block = grad_block.neg()
             # x = less(g, mean(g))
-            condition = grad_block.eq(0)
-            value = middle4_block.neg()
+            value = grad_block.abs()
+            condition = value.ge(0)
             value_2 = grad_block.sub(middle4_block)
-            x3 = torch.where(condition, value, value_2)
-            # r = max_abs(x + m) + max_abs(m - x) - 2 * m
-            operand = x3.add(m3_block)
-            torch.maximum(x3_max_abs, max_abs(operand), out=x3_max_abs)
-            difference = m3_block.sub(x3)
-            torch.maximum(m3_max_abs, max_abs(difference), out=m3_max_abs)
-        # r = max_abs(x + m) + max_abs(m - x) - 2 * m
-        r3 = x3_max_abs + m3_max_abs - 2 * m3
+            x3 = torch.where(condition, value_2, grad_block)
+            # above, below = x + m, m - x
+            above3 = x3.add(m3_block)
+            below3 = m3_block.sub(x3)
+            # r = max_abs(above) + max_abs(below) - 2 * m
+            torch.maximum(above3_max_abs, max_abs(above3), out=above3_max_abs)
+            torch.maximum(below3_max_abs, max_abs(below3), out=below3_max_abs)
+        # r = max_abs(above) + max_abs(below) - 2 * m
+        r3 = above3_max_abs + below3_max_abs - 2 * m3
         # p = bounded(p, g, lr)
         param_bound = r3 + 1
         for param_block, grad_block, param_bound_block in blocks(param, grad, param_bound):
@@ -394,13 +404,16 @@ def update_functional_not_factored(
         grad_sum = total(grad)
         middle4 = grad_sum / param.numel()
         # x = less(g, mean(g))
-        x3 = where(grad == 0, -middle4, grad - middle4)
+        x3 = where(abs(grad) >= 0, grad - middle4, grad)
         # m = max_abs(x)
         m3 = max_abs(x3)
-        # r = max_abs(x + m) + max_abs(m - x) - 2 * m
-        x3_max_abs = max_abs(x3 + m3)
-        m3_max_abs = max_abs(m3 - x3)
-        r3 = x3_max_abs + m3_max_abs - 2 * m3
+        # above, below = x + m, m - x
+        above3 = x3 + m3
+        below3 = m3 - x3
+        # r = max_abs(above) + max_abs(below) - 2 * m
+        above3_max_abs = max_abs(above3)
+        below3_max_abs = max_abs(below3)
+        r3 = above3_max_abs + below3_max_abs - 2 * m3
         # p = bounded(p, g, lr)
         param = param - lr * grad / where(param_numel > 1, r3 + 1, abs(grad) + 1e-05)
 

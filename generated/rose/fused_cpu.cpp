@@ -30,23 +30,23 @@ struct RoseFactoredNotOneByOneRule : Rule {
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
-        double grad_sum, middle2, m2, x2_max_abs, m2_max_abs, r2, param_bound;
+        double grad_sum, middle2, m2, above2_max_abs, below2_max_abs, r2, param_bound;
     };
 
     // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
     // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
     // which run several steps together.
     enum {
-        GRAD_VALUE_2 = STREAMS, GRAD_ROW_SUM, MIDDLE3, M_BOUND, M2_VALUE, M_VALUE, M, X2_VALUE,
-        M2_VALUE_2, X_VALUE, M_VALUE_2, X_ROW_MAX_ABS, M_ROW_MAX_ABS, R, R_COL_SUM, MIDDLE, R_SQ,
-        R_SQ_COL_SUM, TRUST, R_2, GRAD_BOUND, ROW_FACTOR, VALUES };
+        GRAD_VALUE_2 = STREAMS, GRAD_ROW_SUM, MIDDLE3, M2_VALUE, M_VALUE, M, ABOVE2_VALUE,
+        BELOW2_VALUE, ABOVE_VALUE, BELOW_VALUE, ABOVE_ROW_MAX_ABS, BELOW_ROW_MAX_ABS, R, R_COL_SUM,
+        MIDDLE, R_SQ, R_SQ_COL_SUM, TRUST, R_2, ROW_FACTOR, VALUES };
     static constexpr int AXES[] = {
-        TENSOR, TENSOR, TENSOR, ROW, ROW, ROW, TENSOR, TENSOR, ROW, TENSOR, TENSOR, TENSOR, TENSOR,
-        ROW, ROW, ROW, MATRIX, MATRIX, ROW, MATRIX, MATRIX, ROW, ROW, ROW};
+        TENSOR, TENSOR, TENSOR, ROW, ROW, TENSOR, TENSOR, ROW, TENSOR, TENSOR, TENSOR, TENSOR, ROW,
+        ROW, ROW, MATRIX, MATRIX, ROW, MATRIX, MATRIX, ROW, ROW};
     enum {
         RUN_SWEEP1, MAKE_GRAD_SUM, MAKE_GRAD_ROW_SUM, RUN_NUMBERS1, RUN_ROWS1, RUN_SWEEP2, MAKE_M2,
-        MAKE_M, RUN_SWEEP3, MAKE_X2_MAX_ABS, MAKE_M2_MAX_ABS, MAKE_X_ROW_MAX_ABS,
-        MAKE_M_ROW_MAX_ABS, RUN_NUMBERS2, RUN_ROWS2, MAKE_R_COL_SUM, RUN_MATRICES1, RUN_ROWS3,
+        MAKE_M, RUN_SWEEP3, MAKE_ABOVE2_MAX_ABS, MAKE_BELOW2_MAX_ABS, MAKE_ABOVE_ROW_MAX_ABS,
+        MAKE_BELOW_ROW_MAX_ABS, RUN_NUMBERS2, RUN_ROWS2, MAKE_R_COL_SUM, RUN_MATRICES1, RUN_ROWS3,
         MAKE_R_SQ_COL_SUM, RUN_MATRICES2, RUN_ROWS4, RUN_NUMBERS3, RUN_ROWS5, RUN_SWEEP4,
         STEP_COUNT };
     static constexpr Step STEPS[] = {
@@ -54,19 +54,19 @@ struct RoseFactoredNotOneByOneRule : Rule {
         {Step::SUM, NONE, set(), set(), 0},
         {Step::SUM, ROW, set(GRAD_VALUE_2), set(GRAD_ROW_SUM), 0},
         {Step::LOOP, NONE, set(), set(), 0},
-        {Step::LOOP, ROW, set(GRAD_ROW_SUM), set(MIDDLE3, M_BOUND), 0},
-        {Step::LOOP, TENSOR, set(GRAD, M_BOUND, MIDDLE3), set(M2_VALUE, M_VALUE), 0},
+        {Step::LOOP, ROW, set(GRAD_ROW_SUM), set(MIDDLE3), 0},
+        {Step::LOOP, TENSOR, set(GRAD, MIDDLE3), set(M2_VALUE, M_VALUE), 0},
         {Step::MAX, NONE, set(M2_VALUE), set(), 2},
         {Step::MAX, ROW, set(M_VALUE), set(M), 1},
         {
-            Step::LOOP, TENSOR, set(GRAD, M_BOUND, MIDDLE3, M),
-            set(X2_VALUE, M2_VALUE_2, X_VALUE, M_VALUE_2), 0},
-        {Step::MAX, NONE, set(X2_VALUE), set(), 3},
-        {Step::MAX, NONE, set(M2_VALUE_2), set(), 4},
-        {Step::MAX, ROW, set(X_VALUE), set(X_ROW_MAX_ABS), 2},
-        {Step::MAX, ROW, set(M_VALUE_2), set(M_ROW_MAX_ABS), 3},
+            Step::LOOP, TENSOR, set(GRAD, MIDDLE3, M),
+            set(ABOVE2_VALUE, BELOW2_VALUE, ABOVE_VALUE, BELOW_VALUE), 0},
+        {Step::MAX, NONE, set(ABOVE2_VALUE), set(), 3},
+        {Step::MAX, NONE, set(BELOW2_VALUE), set(), 4},
+        {Step::MAX, ROW, set(ABOVE_VALUE), set(ABOVE_ROW_MAX_ABS), 2},
+        {Step::MAX, ROW, set(BELOW_VALUE), set(BELOW_ROW_MAX_ABS), 3},
         {Step::LOOP, NONE, set(), set(), 0},
-        {Step::LOOP, ROW, set(X_ROW_MAX_ABS, M_ROW_MAX_ABS, M), set(R), 0},
+        {Step::LOOP, ROW, set(ABOVE_ROW_MAX_ABS, BELOW_ROW_MAX_ABS, M), set(R), 0},
         {Step::SUM, MATRIX, set(R), set(R_COL_SUM), 0},
         {Step::LOOP, MATRIX, set(R_COL_SUM), set(MIDDLE), 0},
         {Step::LOOP, ROW, set(R, MIDDLE), set(R_SQ), 0},
@@ -74,8 +74,8 @@ struct RoseFactoredNotOneByOneRule : Rule {
         {Step::LOOP, MATRIX, set(R_SQ_COL_SUM, MIDDLE), set(TRUST), 0},
         {Step::LOOP, ROW, set(MIDDLE, TRUST, R), set(R_2), 0},
         {Step::LOOP, NONE, set(), set(), 0},
-        {Step::LOOP, ROW, set(MIDDLE3, R_2), set(GRAD_BOUND, ROW_FACTOR), 0},
-        {Step::LOOP, TENSOR, set(GRAD, PARAM, GRAD_BOUND, MIDDLE3, ROW_FACTOR), set(PARAM), 0},
+        {Step::LOOP, ROW, set(R_2), set(ROW_FACTOR), 0},
+        {Step::LOOP, TENSOR, set(GRAD, PARAM, MIDDLE3, ROW_FACTOR), set(PARAM), 0},
     };
     static constexpr Pass WHOLE_MATRICES[] = {
         {
@@ -91,16 +91,16 @@ struct RoseFactoredNotOneByOneRule : Rule {
         {
             set(
                 RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, MAKE_M, RUN_SWEEP3,
-                MAKE_X2_MAX_ABS, MAKE_M2_MAX_ABS, MAKE_X_ROW_MAX_ABS, MAKE_M_ROW_MAX_ABS,
-                RUN_ROWS2, MAKE_R_COL_SUM, RUN_MATRICES1, RUN_ROWS3, MAKE_R_SQ_COL_SUM,
-                RUN_MATRICES2, RUN_ROWS4, RUN_ROWS5),
+                MAKE_ABOVE2_MAX_ABS, MAKE_BELOW2_MAX_ABS, MAKE_ABOVE_ROW_MAX_ABS,
+                MAKE_BELOW_ROW_MAX_ABS, RUN_ROWS2, MAKE_R_COL_SUM, RUN_MATRICES1, RUN_ROWS3,
+                MAKE_R_SQ_COL_SUM, RUN_MATRICES2, RUN_ROWS4, RUN_ROWS5),
             set(RUN_NUMBERS2, RUN_NUMBERS3),
             set(),
         },
         {
             set(
                 RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, MAKE_M, RUN_SWEEP3,
-                MAKE_X_ROW_MAX_ABS, MAKE_M_ROW_MAX_ABS, RUN_ROWS2, MAKE_R_COL_SUM,
+                MAKE_ABOVE_ROW_MAX_ABS, MAKE_BELOW_ROW_MAX_ABS, RUN_ROWS2, MAKE_R_COL_SUM,
                 RUN_MATRICES1, RUN_ROWS3, MAKE_R_SQ_COL_SUM, RUN_MATRICES2, RUN_ROWS4,
                 RUN_ROWS5, RUN_SWEEP4),
             set(),
@@ -121,15 +121,15 @@ struct RoseFactoredNotOneByOneRule : Rule {
         {
             set(
                 RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, MAKE_M, RUN_SWEEP3,
-                MAKE_X2_MAX_ABS, MAKE_M2_MAX_ABS, MAKE_X_ROW_MAX_ABS, MAKE_M_ROW_MAX_ABS,
-                RUN_ROWS2, MAKE_R_COL_SUM),
+                MAKE_ABOVE2_MAX_ABS, MAKE_BELOW2_MAX_ABS, MAKE_ABOVE_ROW_MAX_ABS,
+                MAKE_BELOW_ROW_MAX_ABS, RUN_ROWS2, MAKE_R_COL_SUM),
             set(RUN_NUMBERS2, RUN_MATRICES1, RUN_NUMBERS3),
             set(),
         },
         {
             set(
                 RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, MAKE_M, RUN_SWEEP3,
-                MAKE_X_ROW_MAX_ABS, MAKE_M_ROW_MAX_ABS, RUN_ROWS2, RUN_ROWS3,
+                MAKE_ABOVE_ROW_MAX_ABS, MAKE_BELOW_ROW_MAX_ABS, RUN_ROWS2, RUN_ROWS3,
                 MAKE_R_SQ_COL_SUM),
             set(RUN_MATRICES2),
             set(),
@@ -137,7 +137,7 @@ struct RoseFactoredNotOneByOneRule : Rule {
         {
             set(
                 RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, MAKE_M, RUN_SWEEP3,
-                MAKE_X_ROW_MAX_ABS, MAKE_M_ROW_MAX_ABS, RUN_ROWS2, RUN_ROWS4, RUN_ROWS5,
+                MAKE_ABOVE_ROW_MAX_ABS, MAKE_BELOW_ROW_MAX_ABS, RUN_ROWS2, RUN_ROWS4, RUN_ROWS5,
                 RUN_SWEEP4),
             set(),
             set(PARAM),
@@ -156,8 +156,8 @@ struct RoseFactoredNotOneByOneRule : Rule {
         },
         {
             set(
-                RUN_SWEEP3, MAKE_X2_MAX_ABS, MAKE_M2_MAX_ABS, MAKE_X_ROW_MAX_ABS,
-                MAKE_M_ROW_MAX_ABS),
+                RUN_SWEEP3, MAKE_ABOVE2_MAX_ABS, MAKE_BELOW2_MAX_ABS, MAKE_ABOVE_ROW_MAX_ABS,
+                MAKE_BELOW_ROW_MAX_ABS),
             set(
                 RUN_NUMBERS2, RUN_ROWS2, MAKE_R_COL_SUM, RUN_MATRICES1, RUN_ROWS3,
                 MAKE_R_SQ_COL_SUM, RUN_MATRICES2, RUN_ROWS4, RUN_NUMBERS3, RUN_ROWS5),
@@ -183,16 +183,16 @@ struct RoseFactoredNotOneByOneRule : Rule {
         {
             set(
                 RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, MAKE_M, RUN_SWEEP3,
-                MAKE_X2_MAX_ABS, MAKE_M2_MAX_ABS, MAKE_X_ROW_MAX_ABS, MAKE_M_ROW_MAX_ABS,
-                RUN_ROWS2, MAKE_R_COL_SUM, RUN_MATRICES1, RUN_ROWS3, MAKE_R_SQ_COL_SUM,
-                RUN_MATRICES2, RUN_ROWS4, RUN_ROWS5),
+                MAKE_ABOVE2_MAX_ABS, MAKE_BELOW2_MAX_ABS, MAKE_ABOVE_ROW_MAX_ABS,
+                MAKE_BELOW_ROW_MAX_ABS, RUN_ROWS2, MAKE_R_COL_SUM, RUN_MATRICES1, RUN_ROWS3,
+                MAKE_R_SQ_COL_SUM, RUN_MATRICES2, RUN_ROWS4, RUN_ROWS5),
             set(RUN_NUMBERS2, RUN_NUMBERS3),
             set(),
         },
         {
             set(
                 RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, MAKE_M, RUN_SWEEP3,
-                MAKE_X_ROW_MAX_ABS, MAKE_M_ROW_MAX_ABS, RUN_ROWS2, MAKE_R_COL_SUM,
+                MAKE_ABOVE_ROW_MAX_ABS, MAKE_BELOW_ROW_MAX_ABS, RUN_ROWS2, MAKE_R_COL_SUM,
                 RUN_MATRICES1, RUN_ROWS3, MAKE_R_SQ_COL_SUM, RUN_MATRICES2, RUN_ROWS4,
                 RUN_ROWS5, RUN_SWEEP4),
             set(),
@@ -213,15 +213,15 @@ struct RoseFactoredNotOneByOneRule : Rule {
         {
             set(
                 RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, MAKE_M, RUN_SWEEP3,
-                MAKE_X2_MAX_ABS, MAKE_M2_MAX_ABS, MAKE_X_ROW_MAX_ABS, MAKE_M_ROW_MAX_ABS,
-                RUN_ROWS2, MAKE_R_COL_SUM),
+                MAKE_ABOVE2_MAX_ABS, MAKE_BELOW2_MAX_ABS, MAKE_ABOVE_ROW_MAX_ABS,
+                MAKE_BELOW_ROW_MAX_ABS, RUN_ROWS2, MAKE_R_COL_SUM),
             set(RUN_NUMBERS2, RUN_MATRICES1, RUN_NUMBERS3),
             set(),
         },
         {
             set(
                 RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, MAKE_M, RUN_SWEEP3,
-                MAKE_X_ROW_MAX_ABS, MAKE_M_ROW_MAX_ABS, RUN_ROWS2, RUN_ROWS3,
+                MAKE_ABOVE_ROW_MAX_ABS, MAKE_BELOW_ROW_MAX_ABS, RUN_ROWS2, RUN_ROWS3,
                 MAKE_R_SQ_COL_SUM),
             set(RUN_MATRICES2),
             set(),
@@ -229,7 +229,7 @@ struct RoseFactoredNotOneByOneRule : Rule {
         {
             set(
                 RUN_SWEEP1, MAKE_GRAD_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, MAKE_M, RUN_SWEEP3,
-                MAKE_X_ROW_MAX_ABS, MAKE_M_ROW_MAX_ABS, RUN_ROWS2, RUN_ROWS4, RUN_ROWS5,
+                MAKE_ABOVE_ROW_MAX_ABS, MAKE_BELOW_ROW_MAX_ABS, RUN_ROWS2, RUN_ROWS4, RUN_ROWS5,
                 RUN_SWEEP4),
             set(),
             set(PARAM),
@@ -248,8 +248,8 @@ struct RoseFactoredNotOneByOneRule : Rule {
         },
         {
             set(
-                RUN_SWEEP3, MAKE_X2_MAX_ABS, MAKE_M2_MAX_ABS, MAKE_X_ROW_MAX_ABS,
-                MAKE_M_ROW_MAX_ABS),
+                RUN_SWEEP3, MAKE_ABOVE2_MAX_ABS, MAKE_BELOW2_MAX_ABS, MAKE_ABOVE_ROW_MAX_ABS,
+                MAKE_BELOW_ROW_MAX_ABS),
             set(
                 RUN_NUMBERS2, RUN_ROWS2, MAKE_R_COL_SUM, RUN_MATRICES1, RUN_ROWS3,
                 MAKE_R_SQ_COL_SUM, RUN_MATRICES2, RUN_ROWS4, RUN_NUMBERS3, RUN_ROWS5),
@@ -274,8 +274,8 @@ struct RoseFactoredNotOneByOneRule : Rule {
         },
         {
             set(
-                RUN_SWEEP3, MAKE_X2_MAX_ABS, MAKE_M2_MAX_ABS, MAKE_X_ROW_MAX_ABS,
-                MAKE_M_ROW_MAX_ABS),
+                RUN_SWEEP3, MAKE_ABOVE2_MAX_ABS, MAKE_BELOW2_MAX_ABS, MAKE_ABOVE_ROW_MAX_ABS,
+                MAKE_BELOW_ROW_MAX_ABS),
             set(
                 RUN_NUMBERS2, RUN_ROWS2, MAKE_R_COL_SUM, RUN_MATRICES1, RUN_ROWS3,
                 MAKE_R_SQ_COL_SUM, RUN_MATRICES2, RUN_ROWS4, RUN_NUMBERS3, RUN_ROWS5),
@@ -361,7 +361,7 @@ struct RoseFactoredNotOneByOneRule : Rule {
     template <class C>
     NOINLINE static void rows1(
         const Scalars& scalars, const Sizes& sizes, i64 n, const C* __restrict grad_row_sums,
-        C* __restrict middle3s, C* __restrict m_bounds) {
+        C* __restrict middle3s) {
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
         const auto param_cols_equals_1 = flag<C>(scalars.param_cols == 1);
 
@@ -373,15 +373,8 @@ struct RoseFactoredNotOneByOneRule : Rule {
             } else {
                 middle3 = grad_row_sum * C(1 / sizes.cols);
             }
-            C m_bound = 0;
-            if (param_cols_equals_1 != 0) {
-            } else {
-                // m = row_max_abs(x)
-                m_bound = -middle3;
-            }
 
             middle3s[i] = middle3;
-            m_bounds[i] = m_bound;
         }
     }
 
@@ -389,8 +382,7 @@ struct RoseFactoredNotOneByOneRule : Rule {
     NOINLINE static void sweep2(
         const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, i64 rows, i64 n,
         i64 pitch, const S* __restrict grads, const ComputeScalar<S>* __restrict middle3s,
-        const ComputeScalar<S>* __restrict m_bounds, ComputeScalar<S>* __restrict m2_values,
-        ComputeScalar<S>* __restrict m_values) {
+        ComputeScalar<S>* __restrict m2_values, ComputeScalar<S>* __restrict m_values) {
         const C middle2 = C(numbers.middle2);
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
         const auto maximize = rare_flag<C>(truth(hypers.maximize));
@@ -400,7 +392,6 @@ struct RoseFactoredNotOneByOneRule : Rule {
             for (i64 i = 0; i < n; i += LANES<C>) {
                 C grad = load_as<S, C>(grads + i);
                 const C middle3 = broadcast<S, C, EXPANDED>(middle3s, i, row);
-                const C m_bound = broadcast<S, C, EXPANDED>(m_bounds, i, row);
 
                 if (maximize != 0) {
                     // g = -g
@@ -410,10 +401,10 @@ struct RoseFactoredNotOneByOneRule : Rule {
                 C m_value = 0;
                 if (param_cols_equals_1 != 0) {
                     // m = max_abs(x)
-                    m2_value = abs(where<C>(grad == 0, -middle2, grad - middle2));
+                    m2_value = abs(where<C>(abs(grad) >= 0, grad - middle2, grad));
                 } else {
                     // m = row_max_abs(x)
-                    m_value = abs(where<C>(grad == 0, m_bound, grad - middle3));
+                    m_value = abs(where<C>(abs(grad) >= 0, grad - middle3, grad));
                 }
 
                 store_as<S>(m2_values + i, m2_value);
@@ -427,9 +418,9 @@ struct RoseFactoredNotOneByOneRule : Rule {
     NOINLINE static void sweep3(
         const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, i64 rows, i64 n,
         i64 pitch, const S* __restrict grads, const ComputeScalar<S>* __restrict middle3s,
-        const ComputeScalar<S>* __restrict m_bounds, const ComputeScalar<S>* __restrict ms,
-        ComputeScalar<S>* __restrict x2_values, ComputeScalar<S>* __restrict m2_value_2s,
-        ComputeScalar<S>* __restrict x_values, ComputeScalar<S>* __restrict m_value_2s) {
+        const ComputeScalar<S>* __restrict ms, ComputeScalar<S>* __restrict above2_values,
+        ComputeScalar<S>* __restrict below2_values, ComputeScalar<S>* __restrict above_values,
+        ComputeScalar<S>* __restrict below_values) {
         const C middle2 = C(numbers.middle2);
         const C m2 = C(numbers.m2);
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
@@ -440,50 +431,55 @@ struct RoseFactoredNotOneByOneRule : Rule {
             for (i64 i = 0; i < n; i += LANES<C>) {
                 C grad = load_as<S, C>(grads + i);
                 const C middle3 = broadcast<S, C, EXPANDED>(middle3s, i, row);
-                const C m_bound = broadcast<S, C, EXPANDED>(m_bounds, i, row);
                 const C m = broadcast<S, C, EXPANDED>(ms, i, row);
 
                 if (maximize != 0) {
                     // g = -g
                     grad = -grad;
                 }
-                C x2_value = 0;
-                C m2_value_2 = 0;
-                C x_value = 0;
-                C m_value_2 = 0;
+                C above2_value = 0;
+                C below2_value = 0;
+                C above_value = 0;
+                C below_value = 0;
                 if (param_cols_equals_1 != 0) {
                     // x = less(g, mean(g))
-                    const C x2 = where<C>(grad == 0, -middle2, grad - middle2);
-                    // r = max_abs(x + m) + max_abs(m - x) - 2 * m
-                    x2_value = abs(x2 + m2);
-                    m2_value_2 = abs(m2 - x2);
+                    const C x2 = where<C>(abs(grad) >= 0, grad - middle2, grad);
+                    // above, below = x + m, m - x
+                    const C above2 = x2 + m2;
+                    const C below2 = m2 - x2;
+                    // r = max_abs(above) + max_abs(below) - 2 * m
+                    above2_value = abs(above2);
+                    below2_value = abs(below2);
                 } else {
                     // x = less(g, row_mean(g))
-                    const C x = where<C>(grad == 0, m_bound, grad - middle3);
-                    // r = row_max_abs(x + m) + row_max_abs(m - x) - 2 * m
-                    x_value = abs(x + m);
-                    m_value_2 = abs(m - x);
+                    const C x = where<C>(abs(grad) >= 0, grad - middle3, grad);
+                    // above, below = x + m, m - x
+                    const C above = x + m;
+                    const C below = m - x;
+                    // r = row_max_abs(above) + row_max_abs(below) - 2 * m
+                    above_value = abs(above);
+                    below_value = abs(below);
                 }
 
-                store_as<S>(x2_values + i, x2_value);
-                store_as<S>(m2_value_2s + i, m2_value_2);
-                store_as<S>(x_values + i, x_value);
-                store_as<S>(m_value_2s + i, m_value_2);
+                store_as<S>(above2_values + i, above2_value);
+                store_as<S>(below2_values + i, below2_value);
+                store_as<S>(above_values + i, above_value);
+                store_as<S>(below_values + i, below_value);
             }
 
-                grads += pitch, x2_values += pitch, m2_value_2s += pitch, x_values += pitch,
-                m_value_2s += pitch;
+                grads += pitch, above2_values += pitch, below2_values += pitch,
+                above_values += pitch, below_values += pitch;
         }
     }
 
     static void numbers2(const Scalars& scalars, Numbers& numbers) {
-        const double x2_max_abs = numbers.x2_max_abs;
-        const double m2_max_abs = numbers.m2_max_abs;
+        const double above2_max_abs = numbers.above2_max_abs;
+        const double below2_max_abs = numbers.below2_max_abs;
         const double m2 = numbers.m2;
         double r2 = 0;
         if (scalars.param_cols == 1) {
-            // r = max_abs(x + m) + max_abs(m - x) - 2 * m
-            r2 = x2_max_abs + m2_max_abs - 2 * m2;
+            // r = max_abs(above) + max_abs(below) - 2 * m
+            r2 = above2_max_abs + below2_max_abs - 2 * m2;
         }
         numbers.r2 = r2;
     }
@@ -491,21 +487,21 @@ struct RoseFactoredNotOneByOneRule : Rule {
     template <class C>
     NOINLINE static void rows2(
         const Scalars& scalars, i64 n, const C* __restrict ms,
-        const C* __restrict x_row_max_abs_list, const C* __restrict m_row_max_abs_list,
+        const C* __restrict above_row_max_abs_list, const C* __restrict below_row_max_abs_list,
         C* __restrict rs) {
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
         const auto param_cols_equals_1 = flag<C>(scalars.param_cols == 1);
 
         for (i64 i = 0; i < n; ++i) {
             C m = ms[i];
-            C x_row_max_abs = x_row_max_abs_list[i];
-            C m_row_max_abs = m_row_max_abs_list[i];
+            C above_row_max_abs = above_row_max_abs_list[i];
+            C below_row_max_abs = below_row_max_abs_list[i];
 
             C r = 0;
             if (param_cols_equals_1 != 0) {
             } else {
-                // r = row_max_abs(x + m) + row_max_abs(m - x) - 2 * m
-                r = x_row_max_abs + m_row_max_abs - 2 * m;
+                // r = row_max_abs(above) + row_max_abs(below) - 2 * m
+                r = above_row_max_abs + below_row_max_abs - 2 * m;
             }
 
             rs[i] = r;
@@ -607,29 +603,20 @@ struct RoseFactoredNotOneByOneRule : Rule {
 
     template <class C>
     NOINLINE static void rows5(
-        const Hypers& hypers, const Scalars& scalars, i64 n, const C* __restrict middle3s,
-        const C* __restrict r_2s, C* __restrict grad_bounds, C* __restrict row_factors) {
+        const Scalars& scalars, i64 n, const C* __restrict r_2s, C* __restrict row_factors) {
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
-        const auto centralize = flag<C>(!(scalars.param_cols == 1) && truth(hypers.centralize));
-        const auto not_param_cols_equals_1 = flag<C>(!(scalars.param_cols == 1));
+        const auto param_cols_equals_1 = flag<C>(scalars.param_cols == 1);
 
         for (i64 i = 0; i < n; ++i) {
-            C middle3 = middle3s[i];
             C r_2 = r_2s[i];
 
-            C grad_bound = 0;
-            if (centralize != 0) {
-                // x = less(g, row_mean(g))
-                // g = x
-                grad_bound = -middle3;
-            }
             C row_factor = 0;
-            if (not_param_cols_equals_1 != 0) {
+            if (param_cols_equals_1 != 0) {
+            } else {
                 // p = p - lr * g / where(r == 0, 1, r)
                 row_factor = 1 / where<C>(r_2 == 0, 1, r_2);
             }
 
-            grad_bounds[i] = grad_bound;
             row_factors[i] = row_factor;
         }
     }
@@ -638,7 +625,7 @@ struct RoseFactoredNotOneByOneRule : Rule {
     NOINLINE static void sweep4(
         const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, i64 rows, i64 n,
         i64 pitch, S* __restrict params, const S* __restrict grads,
-        const ComputeScalar<S>* __restrict middle3s, const ComputeScalar<S>* __restrict grad_bounds,
+        const ComputeScalar<S>* __restrict middle3s,
         const ComputeScalar<S>* __restrict row_factors) {
         const C decay_factor = C(scalars.decay_factor);
         const C lr = C(hypers.lr);
@@ -655,7 +642,6 @@ struct RoseFactoredNotOneByOneRule : Rule {
                 C param = load_as<S, C>(params + i);
                 C grad = load_as<S, C>(grads + i);
                 const C middle3 = broadcast<S, C, EXPANDED>(middle3s, i, row);
-                const C grad_bound = broadcast<S, C, EXPANDED>(grad_bounds, i, row);
                 const C row_factor = broadcast<S, C, EXPANDED>(row_factors, i, row);
 
                 if (maximize != 0) {
@@ -673,7 +659,7 @@ struct RoseFactoredNotOneByOneRule : Rule {
                 if (centralize != 0) {
                     // x = less(g, row_mean(g))
                     // g = x
-                    grad = where<C>(grad == 0, grad_bound, grad - middle3);
+                    grad = where<C>(abs(grad) >= 0, grad - middle3, grad);
                 }
                 if (not_param_cols_equals_1 != 0) {
                     // p = p - lr * g / where(r == 0, 1, r)
@@ -702,11 +688,10 @@ struct RoseFactoredNotOneByOneRule : Rule {
         i64 n, const Pointer* at) {
         switch (step) {
             case RUN_ROWS1:
-                return rows1<C>(
-                    inputs.scalars, inputs.sizes, n, at[GRAD_ROW_SUM], at[MIDDLE3], at[M_BOUND]);
+                return rows1<C>(inputs.scalars, inputs.sizes, n, at[GRAD_ROW_SUM], at[MIDDLE3]);
             case RUN_ROWS2:
                 return rows2<C>(
-                    inputs.scalars, n, at[M], at[X_ROW_MAX_ABS], at[M_ROW_MAX_ABS], at[R]);
+                    inputs.scalars, n, at[M], at[ABOVE_ROW_MAX_ABS], at[BELOW_ROW_MAX_ABS], at[R]);
             case RUN_MATRICES1:
                 return matrices1<C>(
                     inputs.hypers, inputs.scalars, inputs.sizes, n, at[R_COL_SUM], at[MIDDLE]);
@@ -718,10 +703,7 @@ struct RoseFactoredNotOneByOneRule : Rule {
             case RUN_ROWS4:
                 return rows4<C, EXPANDED>(
                     inputs.hypers, inputs.scalars, n, at[R], at[MIDDLE], at[TRUST], at[R_2]);
-            case RUN_ROWS5:
-                return rows5<C>(
-                    inputs.hypers, inputs.scalars, n, at[MIDDLE3], at[R_2], at[GRAD_BOUND],
-                    at[ROW_FACTOR]);
+            case RUN_ROWS5: return rows5<C>(inputs.scalars, n, at[R_2], at[ROW_FACTOR]);
         }
     }
 
@@ -740,16 +722,16 @@ struct RoseFactoredNotOneByOneRule : Rule {
             case RUN_SWEEP2:
                 return sweep2<S, C, EXPANDED>(
                     inputs.hypers, inputs.scalars, inputs.named_numbers(), rows, n, pitch, at[GRAD],
-                    at[MIDDLE3], at[M_BOUND], at[M2_VALUE], at[M_VALUE]);
+                    at[MIDDLE3], at[M2_VALUE], at[M_VALUE]);
             case RUN_SWEEP3:
                 return sweep3<S, C, EXPANDED>(
                     inputs.hypers, inputs.scalars, inputs.named_numbers(), rows, n, pitch, at[GRAD],
-                    at[MIDDLE3], at[M_BOUND], at[M], at[X2_VALUE], at[M2_VALUE_2], at[X_VALUE],
-                    at[M_VALUE_2]);
+                    at[MIDDLE3], at[M], at[ABOVE2_VALUE], at[BELOW2_VALUE], at[ABOVE_VALUE],
+                    at[BELOW_VALUE]);
             case RUN_SWEEP4:
                 return sweep4<S, C, EXPANDED>(
                     inputs.hypers, inputs.scalars, inputs.named_numbers(), rows, n, pitch,
-                    at[PARAM], at[GRAD], at[MIDDLE3], at[GRAD_BOUND], at[ROW_FACTOR]);
+                    at[PARAM], at[GRAD], at[MIDDLE3], at[ROW_FACTOR]);
             default: return run_axes<ComputeScalar<S>, EXPANDED>(step, inputs, n, at);
         }
     }
@@ -767,26 +749,26 @@ struct RoseFactoredOneByOneRule : Rule {
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
-        double grad_sum, middle2, m2, x2_max_abs, m2_max_abs, param_bound;
+        double grad_sum, middle2, m2, above2_max_abs, below2_max_abs, param_bound;
     };
 
     // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
     // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
     // which run several steps together.
-    enum { M2_VALUE = STREAMS, X2_VALUE, M2_VALUE_2, VALUES };
+    enum { M2_VALUE = STREAMS, ABOVE2_VALUE, BELOW2_VALUE, VALUES };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum {
-        RUN_SWEEP1, MAKE_GRAD_SUM, RUN_NUMBERS1, RUN_SWEEP2, MAKE_M2, RUN_SWEEP3, MAKE_X2_MAX_ABS,
-        MAKE_M2_MAX_ABS, RUN_NUMBERS2, RUN_SWEEP4, STEP_COUNT };
+        RUN_SWEEP1, MAKE_GRAD_SUM, RUN_NUMBERS1, RUN_SWEEP2, MAKE_M2, RUN_SWEEP3,
+        MAKE_ABOVE2_MAX_ABS, MAKE_BELOW2_MAX_ABS, RUN_NUMBERS2, RUN_SWEEP4, STEP_COUNT };
     static constexpr Step STEPS[] = {
         {Step::LOOP, TENSOR, set(GRAD), set(), 0},
         {Step::SUM, NONE, set(), set(), 0},
         {Step::LOOP, NONE, set(), set(), 0},
         {Step::LOOP, TENSOR, set(GRAD), set(M2_VALUE), 0},
         {Step::MAX, NONE, set(M2_VALUE), set(), 2},
-        {Step::LOOP, TENSOR, set(GRAD), set(X2_VALUE, M2_VALUE_2), 0},
-        {Step::MAX, NONE, set(X2_VALUE), set(), 3},
-        {Step::MAX, NONE, set(M2_VALUE_2), set(), 4},
+        {Step::LOOP, TENSOR, set(GRAD), set(ABOVE2_VALUE, BELOW2_VALUE), 0},
+        {Step::MAX, NONE, set(ABOVE2_VALUE), set(), 3},
+        {Step::MAX, NONE, set(BELOW2_VALUE), set(), 4},
         {Step::LOOP, NONE, set(), set(), 0},
         {Step::LOOP, TENSOR, set(GRAD, PARAM), set(PARAM), 0},
     };
@@ -802,7 +784,7 @@ struct RoseFactoredOneByOneRule : Rule {
             set(),
         },
         {
-            set(RUN_SWEEP3, MAKE_X2_MAX_ABS, MAKE_M2_MAX_ABS),
+            set(RUN_SWEEP3, MAKE_ABOVE2_MAX_ABS, MAKE_BELOW2_MAX_ABS),
             set(RUN_NUMBERS2),
             set(),
         },
@@ -873,7 +855,7 @@ struct RoseFactoredOneByOneRule : Rule {
                 grad = -grad;
             }
             // m = max_abs(x)
-            const C m2_value = abs(where<C>(grad == 0, -middle2, grad - middle2));
+            const C m2_value = abs(where<C>(abs(grad) >= 0, grad - middle2, grad));
 
             store_as<S>(m2_values + i, m2_value);
         }
@@ -882,7 +864,7 @@ struct RoseFactoredOneByOneRule : Rule {
     template <class S, class C>
     NOINLINE static void sweep3(
         const Hypers& hypers, const Numbers& numbers, i64 n, const S* __restrict grads,
-        ComputeScalar<S>* __restrict x2_values, ComputeScalar<S>* __restrict m2_value_2s) {
+        ComputeScalar<S>* __restrict above2_values, ComputeScalar<S>* __restrict below2_values) {
         const C middle2 = C(numbers.middle2);
         const C m2 = C(numbers.m2);
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
@@ -896,22 +878,25 @@ struct RoseFactoredOneByOneRule : Rule {
                 grad = -grad;
             }
             // x = less(g, mean(g))
-            const C x2 = where<C>(grad == 0, -middle2, grad - middle2);
-            // r = max_abs(x + m) + max_abs(m - x) - 2 * m
-            const C x2_value = abs(x2 + m2);
-            const C m2_value_2 = abs(m2 - x2);
+            const C x2 = where<C>(abs(grad) >= 0, grad - middle2, grad);
+            // above, below = x + m, m - x
+            const C above2 = x2 + m2;
+            const C below2 = m2 - x2;
+            // r = max_abs(above) + max_abs(below) - 2 * m
+            const C above2_value = abs(above2);
+            const C below2_value = abs(below2);
 
-            store_as<S>(x2_values + i, x2_value);
-            store_as<S>(m2_value_2s + i, m2_value_2);
+            store_as<S>(above2_values + i, above2_value);
+            store_as<S>(below2_values + i, below2_value);
         }
     }
 
     static void numbers2(Numbers& numbers) {
-        const double x2_max_abs = numbers.x2_max_abs;
-        const double m2_max_abs = numbers.m2_max_abs;
+        const double above2_max_abs = numbers.above2_max_abs;
+        const double below2_max_abs = numbers.below2_max_abs;
         const double m2 = numbers.m2;
-        // r = max_abs(x + m) + max_abs(m - x) - 2 * m
-        const double r2 = x2_max_abs + m2_max_abs - 2 * m2;
+        // r = max_abs(above) + max_abs(below) - 2 * m
+        const double r2 = above2_max_abs + below2_max_abs - 2 * m2;
         // p = bounded(p, g, lr)
         const double param_bound = r2 + 1;
         numbers.param_bound = param_bound;
@@ -969,8 +954,8 @@ struct RoseFactoredOneByOneRule : Rule {
                     inputs.hypers, inputs.named_numbers(), n, at[GRAD], at[M2_VALUE]);
             case RUN_SWEEP3:
                 return sweep3<S, C>(
-                    inputs.hypers, inputs.named_numbers(), n, at[GRAD], at[X2_VALUE],
-                    at[M2_VALUE_2]);
+                    inputs.hypers, inputs.named_numbers(), n, at[GRAD], at[ABOVE2_VALUE],
+                    at[BELOW2_VALUE]);
             case RUN_SWEEP4:
                 return sweep4<S, C>(
                     inputs.hypers, inputs.scalars, inputs.named_numbers(), n, at[PARAM], at[GRAD]);
@@ -990,26 +975,26 @@ struct RoseNotFactoredRule : Rule {
 
     // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
-        double grad_sum, middle4, m3, x3_max_abs, m3_max_abs, param_bound;
+        double grad_sum, middle4, m3, above3_max_abs, below3_max_abs, param_bound;
     };
 
     // Loops, draws and reductions are steps of the kernel. First their values and the axes of each,
     // then the steps (kind, axes, values read and written, index of a reduction); then the passes,
     // which run several steps together.
-    enum { M3_VALUE = STREAMS, X3_VALUE, M3_VALUE_2, VALUES };
+    enum { M3_VALUE = STREAMS, ABOVE3_VALUE, BELOW3_VALUE, VALUES };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum {
-        RUN_SWEEP1, MAKE_GRAD_SUM, RUN_NUMBERS1, RUN_SWEEP2, MAKE_M3, RUN_SWEEP3, MAKE_X3_MAX_ABS,
-        MAKE_M3_MAX_ABS, RUN_NUMBERS2, RUN_SWEEP4, STEP_COUNT };
+        RUN_SWEEP1, MAKE_GRAD_SUM, RUN_NUMBERS1, RUN_SWEEP2, MAKE_M3, RUN_SWEEP3,
+        MAKE_ABOVE3_MAX_ABS, MAKE_BELOW3_MAX_ABS, RUN_NUMBERS2, RUN_SWEEP4, STEP_COUNT };
     static constexpr Step STEPS[] = {
         {Step::LOOP, TENSOR, set(GRAD), set(), 0},
         {Step::SUM, NONE, set(), set(), 0},
         {Step::LOOP, NONE, set(), set(), 0},
         {Step::LOOP, TENSOR, set(GRAD), set(M3_VALUE), 0},
         {Step::MAX, NONE, set(M3_VALUE), set(), 2},
-        {Step::LOOP, TENSOR, set(GRAD), set(X3_VALUE, M3_VALUE_2), 0},
-        {Step::MAX, NONE, set(X3_VALUE), set(), 3},
-        {Step::MAX, NONE, set(M3_VALUE_2), set(), 4},
+        {Step::LOOP, TENSOR, set(GRAD), set(ABOVE3_VALUE, BELOW3_VALUE), 0},
+        {Step::MAX, NONE, set(ABOVE3_VALUE), set(), 3},
+        {Step::MAX, NONE, set(BELOW3_VALUE), set(), 4},
         {Step::LOOP, NONE, set(), set(), 0},
         {Step::LOOP, TENSOR, set(GRAD, PARAM), set(PARAM), 0},
     };
@@ -1025,7 +1010,7 @@ struct RoseNotFactoredRule : Rule {
             set(),
         },
         {
-            set(RUN_SWEEP3, MAKE_X3_MAX_ABS, MAKE_M3_MAX_ABS),
+            set(RUN_SWEEP3, MAKE_ABOVE3_MAX_ABS, MAKE_BELOW3_MAX_ABS),
             set(RUN_NUMBERS2),
             set(),
         },
@@ -1096,7 +1081,7 @@ struct RoseNotFactoredRule : Rule {
                 grad = -grad;
             }
             // m = max_abs(x)
-            const C m3_value = abs(where<C>(grad == 0, -middle4, grad - middle4));
+            const C m3_value = abs(where<C>(abs(grad) >= 0, grad - middle4, grad));
 
             store_as<S>(m3_values + i, m3_value);
         }
@@ -1105,7 +1090,7 @@ struct RoseNotFactoredRule : Rule {
     template <class S, class C>
     NOINLINE static void sweep3(
         const Hypers& hypers, const Numbers& numbers, i64 n, const S* __restrict grads,
-        ComputeScalar<S>* __restrict x3_values, ComputeScalar<S>* __restrict m3_value_2s) {
+        ComputeScalar<S>* __restrict above3_values, ComputeScalar<S>* __restrict below3_values) {
         const C middle4 = C(numbers.middle4);
         const C m3 = C(numbers.m3);
         // Flags: conditions as 1 or 0 of type C, so that branches on them become selects.
@@ -1119,22 +1104,25 @@ struct RoseNotFactoredRule : Rule {
                 grad = -grad;
             }
             // x = less(g, mean(g))
-            const C x3 = where<C>(grad == 0, -middle4, grad - middle4);
-            // r = max_abs(x + m) + max_abs(m - x) - 2 * m
-            const C x3_value = abs(x3 + m3);
-            const C m3_value_2 = abs(m3 - x3);
+            const C x3 = where<C>(abs(grad) >= 0, grad - middle4, grad);
+            // above, below = x + m, m - x
+            const C above3 = x3 + m3;
+            const C below3 = m3 - x3;
+            // r = max_abs(above) + max_abs(below) - 2 * m
+            const C above3_value = abs(above3);
+            const C below3_value = abs(below3);
 
-            store_as<S>(x3_values + i, x3_value);
-            store_as<S>(m3_value_2s + i, m3_value_2);
+            store_as<S>(above3_values + i, above3_value);
+            store_as<S>(below3_values + i, below3_value);
         }
     }
 
     static void numbers2(Numbers& numbers) {
-        const double x3_max_abs = numbers.x3_max_abs;
-        const double m3_max_abs = numbers.m3_max_abs;
+        const double above3_max_abs = numbers.above3_max_abs;
+        const double below3_max_abs = numbers.below3_max_abs;
         const double m3 = numbers.m3;
-        // r = max_abs(x + m) + max_abs(m - x) - 2 * m
-        const double r3 = x3_max_abs + m3_max_abs - 2 * m3;
+        // r = max_abs(above) + max_abs(below) - 2 * m
+        const double r3 = above3_max_abs + below3_max_abs - 2 * m3;
         // p = bounded(p, g, lr)
         const double param_bound = r3 + 1;
         numbers.param_bound = param_bound;
@@ -1192,8 +1180,8 @@ struct RoseNotFactoredRule : Rule {
                     inputs.hypers, inputs.named_numbers(), n, at[GRAD], at[M3_VALUE]);
             case RUN_SWEEP3:
                 return sweep3<S, C>(
-                    inputs.hypers, inputs.named_numbers(), n, at[GRAD], at[X3_VALUE],
-                    at[M3_VALUE_2]);
+                    inputs.hypers, inputs.named_numbers(), n, at[GRAD], at[ABOVE3_VALUE],
+                    at[BELOW3_VALUE]);
             case RUN_SWEEP4:
                 return sweep4<S, C>(
                     inputs.hypers, inputs.scalars, inputs.named_numbers(), n, at[PARAM], at[GRAD]);

@@ -54,7 +54,7 @@ SCALARS = tl.constexpr(10)
 WORKSPACES = {
     # for _update_factored
     (True,): WorkspaceSpec(
-        scalars=SCALARS.value, in_phases=True, by_matrix=True, row_values=8, sums=2, row_sums=2
+        scalars=SCALARS.value, in_phases=True, by_matrix=True, row_values=6, sums=2, row_sums=2
     ),
     # for _update_not_factored
     (False,): WorkspaceSpec(scalars=SCALARS.value, in_phases=True, sums=2),
@@ -86,10 +86,10 @@ def rose_factored_scalars(table, hypers, shapes, scalars, found_inf, num_tensors
     tl.store(scalars, maximize)
     tl.store(scalars + 1, param_cols == 1)
     tl.store(scalars + 2, stabilize)
-    tl.store(scalars + 3, centralize)
-    tl.store(scalars + 4, decay_factor)
-    tl.store(scalars + 5, lr)
-    tl.store(scalars + 6, param_numel > 1)
+    tl.store(scalars + 3, decay_factor)
+    tl.store(scalars + 4, lr)
+    tl.store(scalars + 5, param_numel > 1)
+    tl.store(scalars + 6, centralize)
 
 
 @triton.jit
@@ -276,18 +276,11 @@ def rose_factored_matrices1(
         mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
         grad_row_sum = tl.load(row_values + lanes, mask, 0.0).to(tl.float64)
         middle3 = tl.zeros((DEPTH, HEIGHT), tl.float64)
-        m_bound = tl.zeros((DEPTH, HEIGHT), tl.float64)
         if param_cols_equals_1 != 0:
             pass
         else:
             middle3 = grad_row_sum / column_count
-        if param_cols_equals_1 != 0:
-            pass
-        else:
-            # m = row_max_abs(x)
-            m_bound = neg(middle3)
         tl.store(row_values + 3 * all_rows + lanes, middle3, mask)
-        tl.store(row_values + 4 * all_rows + lanes, m_bound, mask)
     if matrix_group == 0:
         tl.store(scalars + 7, middle2)
 
@@ -327,7 +320,7 @@ def rose_factored_finish1(
                     SUMS=1,
                     ROW_SUMS=1,
                     COLUMN_SUMS=0,
-                    ROW_VALUES=8,
+                    ROW_VALUES=6,
                     HEIGHT=TILES[k][1],
                     WIDTH=TILES[k][2],
                 )
@@ -348,11 +341,10 @@ def rose_factored_finish1(
 
 @triton.jit
 def rose_factored_step2_on_elements(
-    grads, lanes, mask, m_bounds, middle3s, in_rows, scalars, dtype: tl.constexpr
+    grads, lanes, mask, middle3s, in_rows, scalars, dtype: tl.constexpr
 ):
     """Reduce the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
-    m_bound = tl.load(m_bounds, in_rows)[:, :, None]
     middle3 = tl.load(middle3s, in_rows)[:, :, None]
     maximize = tl.load(scalars).to(dtype)
     param_cols_equals_1 = tl.load(scalars + 1).to(dtype)
@@ -365,10 +357,10 @@ def rose_factored_step2_on_elements(
         grad = neg(grad)
     if param_cols_equals_1 != 0:
         # m = max_abs(x)
-        m2 = largest(tl.where(grad == 0, neg(middle2), grad - middle2), mask)
+        m2 = largest(tl.where(tl.abs(grad) >= 0, grad - middle2, grad), mask)
     else:
         # m = row_max_abs(x)
-        m = row_largest(tl.where(grad == 0, m_bound, grad - middle3), mask)
+        m = row_largest(tl.where(tl.abs(grad) >= 0, grad - middle3, grad), mask)
 
     return m2, m
 
@@ -412,7 +404,6 @@ def rose_factored_step2_on_tile(
     all_rows = depth * height
     values += tl.load(shape + VALUES * num_tensors)
     row_values = values + row_lanes
-    m_bounds = row_values + 4 * all_rows
     middle3s = row_values + 3 * all_rows
     grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     full = is_whole(
@@ -430,27 +421,13 @@ def rose_factored_step2_on_tile(
     if full & ((grads) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
         m2, m = rose_factored_step2_on_elements(
-            at(grads, start, GRAD_T, VECTOR),
-            lanes,
-            None,
-            m_bounds,
-            middle3s,
-            None,
-            scalars,
-            COMPUTE_T,
+            at(grads, start, GRAD_T, VECTOR), lanes, None, middle3s, None, scalars, COMPUTE_T
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
         mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
         m2, m = rose_factored_step2_on_elements(
-            at(grads, start, GRAD_T, 1),
-            lanes,
-            mask,
-            m_bounds,
-            middle3s,
-            in_rows,
-            scalars,
-            COMPUTE_T,
+            at(grads, start, GRAD_T, 1), lanes, mask, middle3s, in_rows, scalars, COMPUTE_T
         )
     partials += tl.load(shape + PARTIALS * num_tensors)
     blocks = tl.load(shape + BLOCKS * num_tensors)
@@ -571,7 +548,7 @@ def rose_factored_finish2(
                     SUMS=1,
                     ROW_SUMS=1,
                     COLUMN_SUMS=0,
-                    ROW_VALUES=8,
+                    ROW_VALUES=6,
                     ROW_MAXIMA=1,
                     HEIGHT=TILES[k][1],
                     WIDTH=TILES[k][2],
@@ -592,11 +569,10 @@ def rose_factored_finish2(
 
 @triton.jit
 def rose_factored_step3_on_elements(
-    grads, lanes, mask, m_bounds, middle3s, ms, in_rows, scalars, dtype: tl.constexpr
+    grads, lanes, mask, middle3s, ms, in_rows, scalars, dtype: tl.constexpr
 ):
     """Reduce the elements `lanes` of one tensor."""
     grad = tl.load(grads + lanes, mask).to(dtype)
-    m_bound = tl.load(m_bounds, in_rows)[:, :, None]
     middle3 = tl.load(middle3s, in_rows)[:, :, None]
     m = tl.load(ms, in_rows)[:, :, None]
     maximize = tl.load(scalars).to(dtype)
@@ -604,27 +580,33 @@ def rose_factored_step3_on_elements(
     middle2 = tl.load(scalars + 7).to(dtype)
     m2 = tl.load(scalars + 8).to(dtype)
 
-    x2_max_abs = largest(lanes * 0, mask)
-    m2_max_abs = largest(lanes * 0, mask)
-    x_row_max_abs = row_largest(lanes * 0, mask)
-    m_row_max_abs = row_largest(lanes * 0, mask)
+    above2_max_abs = largest(lanes * 0, mask)
+    below2_max_abs = largest(lanes * 0, mask)
+    above_row_max_abs = row_largest(lanes * 0, mask)
+    below_row_max_abs = row_largest(lanes * 0, mask)
     if maximize != 0:
         # g = -g
         grad = neg(grad)
     if param_cols_equals_1 != 0:
         # x = less(g, mean(g))
-        x2 = tl.where(grad == 0, neg(middle2), grad - middle2)
-        # r = max_abs(x + m) + max_abs(m - x) - 2 * m
-        x2_max_abs = largest(x2 + m2, mask)
-        m2_max_abs = largest(m2 - x2, mask)
+        x2 = tl.where(tl.abs(grad) >= 0, grad - middle2, grad)
+        # above, below = x + m, m - x
+        above2 = x2 + m2
+        below2 = m2 - x2
+        # r = max_abs(above) + max_abs(below) - 2 * m
+        above2_max_abs = largest(above2, mask)
+        below2_max_abs = largest(below2, mask)
     else:
         # x = less(g, row_mean(g))
-        x = tl.where(grad == 0, m_bound, grad - middle3)
-        # r = row_max_abs(x + m) + row_max_abs(m - x) - 2 * m
-        x_row_max_abs = row_largest(x + m, mask)
-        m_row_max_abs = row_largest(m - x, mask)
+        x = tl.where(tl.abs(grad) >= 0, grad - middle3, grad)
+        # above, below = x + m, m - x
+        above = x + m
+        below = m - x
+        # r = row_max_abs(above) + row_max_abs(below) - 2 * m
+        above_row_max_abs = row_largest(above, mask)
+        below_row_max_abs = row_largest(below, mask)
 
-    return x2_max_abs, m2_max_abs, x_row_max_abs, m_row_max_abs
+    return above2_max_abs, below2_max_abs, above_row_max_abs, below_row_max_abs
 
 
 @triton.jit
@@ -667,7 +649,6 @@ def rose_factored_step3_on_tile(
     all_rows = depth * height
     values += tl.load(shape + VALUES * num_tensors)
     row_values = values + row_lanes
-    m_bounds = row_values + 4 * all_rows
     middle3s = row_values + 3 * all_rows
     ms = row_values
     grads = tl.load(entry + (STREAMS + 1) * num_tensors)
@@ -685,42 +666,39 @@ def rose_factored_step3_on_tile(
     height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((grads) & 15 == 0):
         lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
-        x2_max_abs, m2_max_abs, x_row_max_abs, m_row_max_abs = rose_factored_step3_on_elements(
-            at(grads, start, GRAD_T, VECTOR),
-            lanes,
-            None,
-            m_bounds,
-            middle3s,
-            ms,
-            None,
-            scalars,
-            COMPUTE_T,
+        above2_max_abs, below2_max_abs, above_row_max_abs, below_row_max_abs = (
+            rose_factored_step3_on_elements(
+                at(grads, start, GRAD_T, VECTOR),
+                lanes,
+                None,
+                middle3s,
+                ms,
+                None,
+                scalars,
+                COMPUTE_T,
+            )
         )
     else:
         lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
         mask = inside(remaining_matrices, remaining_rows, remaining_columns, DEPTH, HEIGHT, WIDTH)
-        x2_max_abs, m2_max_abs, x_row_max_abs, m_row_max_abs = rose_factored_step3_on_elements(
-            at(grads, start, GRAD_T, 1),
-            lanes,
-            mask,
-            m_bounds,
-            middle3s,
-            ms,
-            in_rows,
-            scalars,
-            COMPUTE_T,
+        above2_max_abs, below2_max_abs, above_row_max_abs, below_row_max_abs = (
+            rose_factored_step3_on_elements(
+                at(grads, start, GRAD_T, 1), lanes, mask, middle3s, ms, in_rows, scalars, COMPUTE_T
+            )
         )
     partials += tl.load(shape + PARTIALS * num_tensors)
     blocks = tl.load(shape + BLOCKS * num_tensors)
-    tl.store(partials + block, x2_max_abs)
-    tl.store(partials + blocks + block, m2_max_abs)
+    tl.store(partials + block, above2_max_abs)
+    tl.store(partials + blocks + block, below2_max_abs)
     if DEPTH > 1:
-        tl.store(values + all_rows + row_lanes, x_row_max_abs, in_rows)
-        tl.store(values + 2 * all_rows + row_lanes, m_row_max_abs, in_rows)
+        tl.store(values + all_rows + row_lanes, above_row_max_abs, in_rows)
+        tl.store(values + 2 * all_rows + row_lanes, below_row_max_abs, in_rows)
     else:
         partials = partials + 2 * blocks
-        tl.store(partials + tile_column * all_rows + row_lanes, x_row_max_abs, in_rows)
-        tl.store(partials + (tile_column + across) * all_rows + row_lanes, m_row_max_abs, in_rows)
+        tl.store(partials + tile_column * all_rows + row_lanes, above_row_max_abs, in_rows)
+        tl.store(
+            partials + (tile_column + across) * all_rows + row_lanes, below_row_max_abs, in_rows
+        )
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -799,18 +777,17 @@ def rose_factored_matrices3(
     all_rows = depth * height
     values += tl.load(shape + VALUES * num_tensors)
     row_values = values + matrix * height
-    x2_max_abs = pick_largest(sums, sum_count)
-    m2_max_abs = pick_largest(sums + sum_count, sum_count)
+    above2_max_abs = pick_largest(sums, sum_count)
+    below2_max_abs = pick_largest(sums + sum_count, sum_count)
     param_cols_equals_1 = tl.load(scalars + 1)
     m2 = tl.load(scalars + 8)
     stabilize = tl.load(scalars + 2)
-    centralize = tl.load(scalars + 3)
     row_count = tl.load(shape + ROWS * num_tensors).to(tl.float64)
     r2 = tl.zeros((), tl.float64)
     param_bound = tl.zeros((), tl.float64)
     if param_cols_equals_1 != 0:
-        # r = max_abs(x + m) + max_abs(m - x) - 2 * m
-        r2 = x2_max_abs + m2_max_abs - 2 * m2
+        # r = max_abs(above) + max_abs(below) - 2 * m
+        r2 = above2_max_abs + below2_max_abs - 2 * m2
     if param_cols_equals_1 != 0:
         # p = bounded(p, g, lr)
         param_bound = r2 + 1
@@ -818,25 +795,16 @@ def rose_factored_matrices3(
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
         mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
-        x_row_max_abs = tl.load(row_values + all_rows + lanes, mask, 0.0).to(tl.float64)
-        m_row_max_abs = tl.load(row_values + 2 * all_rows + lanes, mask, 0.0).to(tl.float64)
+        above_row_max_abs = tl.load(row_values + all_rows + lanes, mask, 0.0).to(tl.float64)
+        below_row_max_abs = tl.load(row_values + 2 * all_rows + lanes, mask, 0.0).to(tl.float64)
         m = tl.load(row_values + lanes, mask, 0.0).to(tl.float64)
-        middle3 = tl.load(row_values + 3 * all_rows + lanes, mask, 0.0).to(tl.float64)
         r = tl.zeros((DEPTH, HEIGHT), tl.float64)
-        grad_bound = tl.zeros((DEPTH, HEIGHT), tl.float64)
         if param_cols_equals_1 != 0:
             pass
         else:
-            # r = row_max_abs(x + m) + row_max_abs(m - x) - 2 * m
-            r = x_row_max_abs + m_row_max_abs - 2 * m
-        if param_cols_equals_1 != 0:
-            pass
-        elif centralize != 0:
-            # x = less(g, row_mean(g))
-            # g = x
-            grad_bound = neg(middle3)
-        tl.store(row_values + 7 * all_rows + lanes, r, mask)
-        tl.store(row_values + 5 * all_rows + lanes, grad_bound, mask)
+            # r = row_max_abs(above) + row_max_abs(below) - 2 * m
+            r = above_row_max_abs + below_row_max_abs - 2 * m
+        tl.store(row_values + 5 * all_rows + lanes, r, mask)
         r_col_sum += masked(r, mask)
     r_col_sum = tl.sum(r_col_sum, axis=1)[:, None]
     middle = tl.zeros((DEPTH, 1), tl.float64)
@@ -850,7 +818,7 @@ def rose_factored_matrices3(
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
         mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
-        r = tl.load(row_values + 7 * all_rows + lanes, mask, 0.0).to(tl.float64)
+        r = tl.load(row_values + 5 * all_rows + lanes, mask, 0.0).to(tl.float64)
         r_sq_col_sum += masked((r - middle) * (r - middle), mask)
     r_sq_col_sum = tl.sum(r_sq_col_sum, axis=1)[:, None]
     spread = tl.zeros((DEPTH, 1), tl.float64)
@@ -866,7 +834,7 @@ def rose_factored_matrices3(
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
         mask = lines_inside(remaining_matrices, height - first, DEPTH, HEIGHT)
-        r = tl.load(row_values + 7 * all_rows + lanes, mask, 0.0).to(tl.float64)
+        r = tl.load(row_values + 5 * all_rows + lanes, mask, 0.0).to(tl.float64)
         r_2 = tl.zeros((DEPTH, HEIGHT), tl.float64)
         row_factor = tl.zeros((DEPTH, HEIGHT), tl.float64)
         if param_cols_equals_1 != 0:
@@ -881,7 +849,7 @@ def rose_factored_matrices3(
         else:
             # p = p - lr * g / where(r == 0, 1, r)
             row_factor = 1 / tl.where(r_2 == 0, tl.full((), 1, tl.float64), r_2)
-        tl.store(row_values + 6 * all_rows + lanes, row_factor, mask)
+        tl.store(row_values + 4 * all_rows + lanes, row_factor, mask)
     if matrix_group == 0:
         tl.store(scalars + 9, param_bound)
 
@@ -921,7 +889,7 @@ def rose_factored_finish3(
                     SUMS=2,
                     ROW_SUMS=2,
                     COLUMN_SUMS=0,
-                    ROW_VALUES=8,
+                    ROW_VALUES=6,
                     FIRST_ROW=1,
                     ROW_MAXIMA=2,
                     HEIGHT=TILES[k][1],
@@ -944,30 +912,20 @@ def rose_factored_finish3(
 
 @triton.jit
 def rose_factored_step4_on_elements(
-    params,
-    grads,
-    lanes,
-    mask,
-    grad_bounds,
-    middle3s,
-    row_factors,
-    in_rows,
-    scalars,
-    dtype: tl.constexpr,
+    params, grads, lanes, mask, middle3s, row_factors, in_rows, scalars, dtype: tl.constexpr
 ):
     """Update the elements `lanes` of one tensor in place."""
     param = tl.load(params + lanes, mask).to(dtype)
     grad = tl.load(grads + lanes, mask).to(dtype)
-    grad_bound = tl.load(grad_bounds, in_rows)[:, :, None]
     middle3 = tl.load(middle3s, in_rows)[:, :, None]
     row_factor = tl.load(row_factors, in_rows)[:, :, None]
     maximize = tl.load(scalars).to(dtype)
-    decay_factor = tl.load(scalars + 4).to(dtype)
+    decay_factor = tl.load(scalars + 3).to(dtype)
     param_cols_equals_1 = tl.load(scalars + 1).to(dtype)
-    lr = tl.load(scalars + 5).to(dtype)
-    param_numel_above_1 = tl.load(scalars + 6).to(dtype)
+    lr = tl.load(scalars + 4).to(dtype)
+    param_numel_above_1 = tl.load(scalars + 5).to(dtype)
     param_bound = tl.load(scalars + 9).to(dtype)
-    centralize = tl.load(scalars + 3).to(dtype)
+    centralize = tl.load(scalars + 6).to(dtype)
 
     if maximize != 0:
         # g = -g
@@ -983,7 +941,7 @@ def rose_factored_step4_on_elements(
         if centralize != 0:
             # x = less(g, row_mean(g))
             # g = x
-            grad = tl.where(grad == 0, grad_bound, grad - middle3)
+            grad = tl.where(tl.abs(grad) >= 0, grad - middle3, grad)
         # p = p - lr * g / where(r == 0, 1, r)
         param = param - lr * grad * row_factor
 
@@ -1029,9 +987,8 @@ def rose_factored_step4_on_tile(
     all_rows = depth * height
     values += tl.load(shape + VALUES * num_tensors)
     row_values = values + row_lanes
-    grad_bounds = row_values + 5 * all_rows
     middle3s = row_values + 3 * all_rows
-    row_factors = row_values + 6 * all_rows
+    row_factors = row_values + 4 * all_rows
     params = tl.load(entry + STREAMS * num_tensors)
     grads = tl.load(entry + (STREAMS + 1) * num_tensors)
     full = is_whole(
@@ -1053,7 +1010,6 @@ def rose_factored_step4_on_tile(
             at(grads, start, GRAD_T, VECTOR),
             lanes,
             None,
-            grad_bounds,
             middle3s,
             row_factors,
             None,
@@ -1068,7 +1024,6 @@ def rose_factored_step4_on_tile(
             at(grads, start, GRAD_T, 1),
             lanes,
             mask,
-            grad_bounds,
             middle3s,
             row_factors,
             in_rows,
@@ -1246,7 +1201,7 @@ def rose_not_factored_step2_on_elements(grads, lanes, mask, scalars, dtype: tl.c
         # g = -g
         grad = neg(grad)
     # m = max_abs(x)
-    m3 = largest(tl.where(grad == 0, neg(middle4), grad - middle4), mask)
+    m3 = largest(tl.where(tl.abs(grad) >= 0, grad - middle4, grad), mask)
 
     return m3
 
@@ -1330,12 +1285,15 @@ def rose_not_factored_step3_on_elements(grads, lanes, mask, scalars, dtype: tl.c
         # g = -g
         grad = neg(grad)
     # x = less(g, mean(g))
-    x3 = tl.where(grad == 0, neg(middle4), grad - middle4)
-    # r = max_abs(x + m) + max_abs(m - x) - 2 * m
-    x3_max_abs = largest(x3 + m3, mask)
-    m3_max_abs = largest(m3 - x3, mask)
+    x3 = tl.where(tl.abs(grad) >= 0, grad - middle4, grad)
+    # above, below = x + m, m - x
+    above3 = x3 + m3
+    below3 = m3 - x3
+    # r = max_abs(above) + max_abs(below) - 2 * m
+    above3_max_abs = largest(above3, mask)
+    below3_max_abs = largest(below3, mask)
 
-    return x3_max_abs, m3_max_abs
+    return above3_max_abs, below3_max_abs
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -1365,24 +1323,24 @@ def rose_not_factored_step3(
         if tl.load(found_inf) != 0.0:
             count = 0
     grads = tl.load(entry + (STREAMS + 1) * num_tensors)
-    x3_max_abs = tl.zeros((), tl.float64)
-    m3_max_abs = tl.zeros((), tl.float64)
+    above3_max_abs = tl.zeros((), tl.float64)
+    below3_max_abs = tl.zeros((), tl.float64)
     if (count == BLOCK) & ((grads) & 15 == 0):
-        x3_max_abs, m3_max_abs = rose_not_factored_step3_on_elements(
+        above3_max_abs, below3_max_abs = rose_not_factored_step3_on_elements(
             at(grads, start, GRAD_T, VECTOR), tl.arange(0, BLOCK), None, scalars, COMPUTE_T
         )
     else:
         for first in range(0, count, TAIL):
             lanes = first + tl.arange(0, TAIL)
-            more_x3_max_abs, more_m3_max_abs = rose_not_factored_step3_on_elements(
+            more_above3_max_abs, more_below3_max_abs = rose_not_factored_step3_on_elements(
                 at(grads, start, GRAD_T, 1), lanes, lanes < count, scalars, COMPUTE_T
             )
-            x3_max_abs = maximum(x3_max_abs, more_x3_max_abs)
-            m3_max_abs = maximum(m3_max_abs, more_m3_max_abs)
+            above3_max_abs = maximum(above3_max_abs, more_above3_max_abs)
+            below3_max_abs = maximum(below3_max_abs, more_below3_max_abs)
     partials += tl.load(shape + PARTIALS * num_tensors)
     blocks = tl.load(shape + BLOCKS * num_tensors)
-    tl.store(partials + block, x3_max_abs)
-    tl.store(partials + blocks + block, m3_max_abs)
+    tl.store(partials + block, above3_max_abs)
+    tl.store(partials + blocks + block, below3_max_abs)
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
@@ -1405,11 +1363,11 @@ def rose_not_factored_finish3(shapes, scalars, partials, found_inf, num_tensors)
     scalars += tl.program_id(0) * SCALARS
     sums = partials + tl.load(shape + SUMS * num_tensors)
     sum_count = tl.load(shape + SUM_COUNT * num_tensors)
-    x3_max_abs = pick_largest(sums, sum_count)
-    m3_max_abs = pick_largest(sums + sum_count, sum_count)
+    above3_max_abs = pick_largest(sums, sum_count)
+    below3_max_abs = pick_largest(sums + sum_count, sum_count)
     m3 = tl.load(scalars + 5)
-    # r = max_abs(x + m) + max_abs(m - x) - 2 * m
-    r3 = x3_max_abs + m3_max_abs - 2 * m3
+    # r = max_abs(above) + max_abs(below) - 2 * m
+    r3 = above3_max_abs + below3_max_abs - 2 * m3
     # p = bounded(p, g, lr)
     param_bound = r3 + 1
     tl.store(scalars + 6, param_bound)
@@ -1523,7 +1481,7 @@ def _update_factored(bucket: Bucket) -> None:
         LineSums(
             sums=1,
             rows=1,
-            row_values=8,
+            row_values=6,
         )
     )
     bucket.launch(
@@ -1561,7 +1519,7 @@ def _update_factored(bucket: Bucket) -> None:
             sums=1,
             rows=1,
             row_maxima=1,
-            row_values=8,
+            row_values=6,
         )
     )
     bucket.launch(
@@ -1599,7 +1557,7 @@ def _update_factored(bucket: Bucket) -> None:
             sums=2,
             rows=2,
             row_maxima=2,
-            row_values=8,
+            row_values=6,
             first_row=1,
         )
     )
