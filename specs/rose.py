@@ -2,9 +2,9 @@
 
 A range is a largest minus a smallest number. Maxima are of magnitudes here, so they are taken of
 numbers that are all at least 0: x + m and m - x, where m is the largest magnitude. Their sum is
-2 m more than the range, and exactly 2 m if all numbers are equal. The mean is subtracted first, since
-m should be no larger than the range. A `where` makes the difference one number, which is not taken
-apart in sums.
+2 m more than the range, and exactly 2 m if all numbers are equal. The mean is subtracted first,
+since m should be no larger than the range. A `where` makes the difference one number, which is not
+taken apart in sums.
 """
 
 from optgen.spec import (
