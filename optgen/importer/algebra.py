@@ -166,11 +166,34 @@ def with_number(value: str, name: str, number: int) -> str:
 
     `nu * m + (1 - nu) * g` with 1 for `nu` is `m`.
     """
-    return source(_Fold().visit(parsed(substituted(value, name, str(number)))))
+    return source(_Fold().visit(parsed(substituted(value, {name: str(number)}))))
+
+
+FINITE_WORDS = {"abs", "sign", "minimum", "maximum", "where", "lerp", "sum", "mean", "max_abs"}
+"""The functions whose results are finite if their arguments are."""
+
+
+def _is_finite(node: ast.expr) -> bool:
+    """Tell if an expression is finite for all finite numbers: it has no division, power or root."""
+    match node:
+        case ast.Name() | ast.Constant() | ast.Subscript():
+            return True
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return _is_finite(operand)
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult(), right=right):
+            return _is_finite(left) and _is_finite(right)
+        case ast.Compare(left=left, comparators=others):
+            return all(map(_is_finite, (left, *others)))
+        case ast.Call(func=ast.Name(word), args=args):
+            return word in FINITE_WORDS and all(map(_is_finite, args))
+    return False
 
 
 class _Fold(ast.NodeTransformer):
-    """Leaves out sums with 0, products with 0 or 1, divisions by 1 and powers of 1."""
+    """Leaves out sums with 0, products with 0 or 1, divisions by 1 and powers of 1.
+
+    A product with 0 stays if its other factor may be infinite or NaN, as a quotient may.
+    """
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         left: ast.expr = self.visit(node.left)
@@ -191,6 +214,8 @@ class _Fold(ast.NodeTransformer):
                 return left
             case (ast.Mult(), ast.Constant(1), _) | (ast.Add(), ast.Constant(0), _):
                 return right
-            case (ast.Mult(), ast.Constant(0), _) | (ast.Mult(), _, ast.Constant(0)):
+            case (ast.Mult(), ast.Constant(0), other) | (ast.Mult(), other, ast.Constant(0)) if (
+                _is_finite(other)
+            ):
                 return ast.Constant(0)
         return ast.BinOp(left, node.op, right)

@@ -182,7 +182,7 @@ def _both_sides(condition: str, then: Sequence[Item], other: Sequence[Item]) -> 
                 )
             source = item.source
             for name, by in last.items():
-                source = substituted(source, name, by)
+                source = substituted(source, {name: by})
             later = side[number + 1 :]
             if any(isinstance(x, If) or item.name in names_in(x.source) for x in later):
                 yield Assign(f"{item.name}_{ending}", source, item.place)

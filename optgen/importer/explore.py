@@ -248,16 +248,10 @@ class Explorer:
         if turned is None:
             return
         other, forced = turned
-        occurrence = sum(isinstance(e, Choice) and e.key == choice.key for e in events[:i])
-        parts, other_parts = _parts(events, choice.key), _parts(other, choice.key)
-        if occurrence == 0 and _is_asked_later(other, i, choice.key):
-            end, (b0, b1) = len(events), (i, len(other))
-        elif len(parts) == len(other_parts):
-            end, (b0, b1) = parts[occurrence][1], other_parts[occurrence]
-        elif occurrence == 0:
-            end, (b0, b1) = len(events), (other_parts[0][0], len(other))
-        else:
+        sides = _sides(events, other, i, choice.key)
+        if sides is None:
             return
+        end, b0, b1 = sides
         length = _common_end(events[i + 1 : end], other[b0:b1])
         join = end - length
         inner = known | {choice.key}
@@ -331,6 +325,25 @@ def _parts(events: Sequence[Event], key: str) -> list[tuple[int, int]]:
     """Return the parts of events after each occurrence of a branch."""
     at = [n for n, e in enumerate(events) if isinstance(e, Choice) and e.key == key]
     return [(a + 1, b) for a, b in itertools.pairwise([*at, len(events)])]
+
+
+def _sides(
+    events: Sequence[Event], other: Sequence[Event], i: int, key: str
+) -> tuple[int, int, int] | None:
+    """Return where the sides of a branch end at most, and where the other run's begins.
+
+    The branch is the event `i`. The numbers are this run's end, the other's start, and its end.
+    There are none if an earlier occurrence of the branch has its sides.
+    """
+    occurrence = sum(isinstance(e, Choice) and e.key == key for e in events[:i])
+    parts, other_parts = _parts(events, key), _parts(other, key)
+    if occurrence == 0 and _is_asked_later(other, i, key):
+        return len(events), i, len(other)
+    if len(parts) == len(other_parts):
+        return parts[occurrence][1], *other_parts[occurrence]
+    if occurrence == 0:
+        return len(events), other_parts[0][0], len(other)
+    return None
 
 
 def _is_asked_later(other: Sequence[Event], i: int, key: str) -> bool:

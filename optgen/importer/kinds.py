@@ -131,7 +131,7 @@ def _split(
         life = _renamed(rest[:end], name, own)
         after = rest[end:]
         if after and isinstance(after[0], Assign):
-            after[0] = replace(after[0], source=substituted(after[0].source, name, own))
+            after[0] = replace(after[0], source=substituted(after[0].source, {name: own}))
         made += [replace(item, name=own), *life]
         rest = after
     return made
@@ -143,10 +143,10 @@ def _renamed(items: Sequence[Item], name: str, own: str) -> list[Item]:
     for item in items:
         if isinstance(item, Assign):
             target = own if item.name == name else item.name
-            made.append(replace(item, name=target, source=substituted(item.source, name, own)))
+            made.append(replace(item, name=target, source=substituted(item.source, {name: own})))
             continue
         then, other = (tuple(_renamed(side, name, own)) for side in (item.then, item.other))
-        made.append(If(substituted(item.condition, name, own), then, other, item.is_tensor))
+        made.append(If(substituted(item.condition, {name: own}), then, other, item.is_tensor))
     return made
 
 

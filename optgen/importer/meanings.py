@@ -34,9 +34,14 @@ def meanings(
         parts: the arguments that are tuples, with the names of their numbers in the code.
     """
     found = dict(_of_flags(items))
+    averages = {state for state in inits if _is_average(state, items)}
     for name, value in assignments(items):
         for node in ast.walk(parsed(value)):
-            found |= dict(_of_numbers(node, name, set(inits), items))
+            found |= dict(_of_numbers(node, name, set(inits), averages, items))
+    for item in _ifs(items):
+        if (number := _number_that_is_there(item.condition)) is not None:
+            for _, value in assignments(item.then):
+                found |= dict(_of_clips(parsed(value), number, items))
     for name in {init for init in inits.values() if init.isidentifier() and init != "p"}:
         begun = [state for state, init in inits.items() if init == name]
         found.setdefault(name, f"Start value of {' and '.join(begun)}")
@@ -128,12 +133,30 @@ def _is_proximal(side: Sequence[Item], decay: str) -> bool:
 
 
 def _has_largest(side: Sequence[Item], items: Sequence[Item]) -> bool:
-    """Tell if code keeps the largest value so far of a mean of squares."""
+    """Tell if code keeps the largest value so far of a mean of squares, and divides by it."""
     for name, value in assignments(side):
         match parsed(value):
             case ast.Call(func=ast.Name("maximum"), args=[ast.Name(kept), ast.Name(moment)]):
-                return kept == name and moment in means_of_squares(items)
+                is_largest = kept == name and moment in means_of_squares(items)
+                return is_largest and name in _names_in_divisors(items)
     return False
+
+
+def _names_in_divisors(items: Sequence[Item]) -> set[str]:
+    """Return the names that code divides by, and those that a divisor is computed from."""
+    values = assignments(items)
+    found: set[str] = set()
+    for node in (node for _, value in values for node in ast.walk(parsed(value))):
+        match node:
+            case ast.BinOp(op=ast.Div(), right=divisor):
+                found |= names_in(ast.unparse(divisor))
+            case ast.BinOp(left=base, op=ast.Pow(), right=ast.UnaryOp(op=ast.USub())):
+                found |= names_in(ast.unparse(base))
+    while True:
+        more = set[str]().union(*(names_in(value) for name, value in values if name in found))
+        if more <= found:
+            return found
+        found |= more
 
 
 def _looks_ahead(then: Sequence[Item], other: Sequence[Item]) -> bool:
@@ -151,9 +174,12 @@ def _looks_ahead(then: Sequence[Item], other: Sequence[Item]) -> bool:
 
 
 def _of_numbers(
-    node: ast.AST, name: str, states: set[str], items: Sequence[Item]
+    node: ast.AST, name: str, states: set[str], averages: set[str], items: Sequence[Item]
 ) -> Iterator[tuple[str, str]]:
-    """Yield numbers with what a part of an assignment to `name` says."""
+    """Yield numbers with what a part of an assignment to `name` says.
+
+    `averages`: the states that are running averages.
+    """
     match node:
         case ast.BinOp(
             left=ast.BinOp(left=kept, op=ast.Mult(), right=ast.Name(state)),
@@ -164,19 +190,37 @@ def _of_numbers(
                 right=other,
             ),
         ) if state in states:
-            if source(kept) == number and name != state:
+            if source(kept) == number and name != state and state in averages:
                 yield number, SHARE
             elif source(kept) != number and name == state and source(other) == "g":
                 yield number, DAMPENING
-        case ast.Call(
-            func=ast.Name("minimum"),
-            args=[ast.BinOp(left=ast.Name(number), op=ast.Div(), right=norm), ast.Constant(1)],
-        ) if names_in(ast.unparse(norm)) & _norms_of_all(items):
-            yield number, CLIP
         case ast.BinOp(
             op=ast.Add(), right=ast.BinOp(left=ast.Name(number), op=ast.Mult(), right=ast.Name(x))
         ) if x in states and name not in states and _num_uses(items, number) == 1:
             yield number, f"Weight of {x}"
+
+
+def _number_that_is_there(condition: str) -> str | None:
+    """Return x of the conditions `x`, `x > 0` and `x != 0`; None for other conditions."""
+    match parsed(condition):
+        case ast.Name(number):
+            return number
+        case ast.Compare(
+            left=ast.Name(number), ops=[ast.Gt() | ast.NotEq()], comparators=[ast.Constant(0)]
+        ):
+            return number
+    return None
+
+
+def _of_clips(value: ast.expr, number: str, items: Sequence[Item]) -> Iterator[tuple[str, str]]:
+    """Yield a number with its meaning if a value is a clip to it. 0 takes no such value."""
+    for node in ast.walk(value):
+        match node:
+            case ast.Call(
+                func=ast.Name("minimum"),
+                args=[ast.BinOp(left=ast.Name(name), op=ast.Div(), right=norm), ast.Constant(1)],
+            ) if name == number and names_in(ast.unparse(norm)) & _norms_of_all(items):
+                yield number, CLIP
 
 
 def _norms_of_all(items: Sequence[Item]) -> set[str]:
@@ -205,7 +249,8 @@ def means_of_squares(items: Sequence[Item]) -> set[str]:
     values = assignments(items)
     others = {name for name, value in values if not _is_square(parsed(value), set())}
     squares = {name for name, _ in values} - others
-    return {name for name, value in values if _is_mean_of_squares(parsed(value), name, squares)}
+    averaged = ((name, _averaged(parsed(value), name)) for name, value in values)
+    return {name for name, new in averaged if new is not None and _is_square(new, squares)}
 
 
 def _is_square(node: ast.expr, squares: set[str]) -> bool:
@@ -217,12 +262,20 @@ def _is_square(node: ast.expr, squares: set[str]) -> bool:
     return False
 
 
-def _is_mean_of_squares(node: ast.expr, name: str, squares: set[str]) -> bool:
+def _is_average(state: str, items: Sequence[Item]) -> bool:
+    """Tell if a state is a running average: each value of it that reads it is one."""
+    values = [value for name, value in assignments(items) if name == state]
+    made = [_averaged(parsed(value), state) for value in values if state in names_in(value)]
+    return bool(made) and None not in made
+
+
+def _averaged(node: ast.expr, name: str) -> ast.expr | None:
+    """Return the new part of a running average that is the next value of `name`; else None."""
     match node:
         case ast.BinOp(left=left, op=ast.Add(), right=ast.Name("eps")):
-            return _is_mean_of_squares(left, name, squares)
-        case ast.Call(func=ast.Name("lerp"), args=[ast.Name(kept), new, _]):
-            return kept == name and _is_square(new, squares)
+            return _averaged(left, name)
+        case ast.Call(func=ast.Name("lerp"), args=[ast.Name(kept), new, _]) if kept == name:
+            return new
         case ast.BinOp(
             left=ast.BinOp(left=decay, op=ast.Mult(), right=ast.Name(kept)),
             op=ast.Add(),
@@ -231,7 +284,6 @@ def _is_mean_of_squares(node: ast.expr, name: str, squares: set[str]) -> bool:
                 op=ast.Mult(),
                 right=new,
             ),
-        ):
-            is_average = kept == name and ast.dump(decay) == ast.dump(other)
-            return is_average and _is_square(new, squares)
-    return False
+        ) if kept == name and ast.dump(decay) == ast.dump(other):
+            return new
+    return None

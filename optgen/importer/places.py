@@ -6,6 +6,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -32,9 +33,11 @@ def line_that_sets(cls: type, name: str) -> Place:
 
 def line_of_argument(cls: type, name: str) -> Place:
     """Return the line of the constructor that declares an argument; ("", 0) if it has no source."""
-    for place, node in _nodes(cls):
-        if isinstance(node, ast.arg) and node.arg == name:
-            return place
+    for (file, first), node in _nodes(cls):
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            for each in ast.walk(node.args):
+                if isinstance(each, ast.arg) and each.arg == name:
+                    return file, first + each.lineno - node.lineno
     return NOWHERE
 
 
@@ -46,7 +49,10 @@ def line_of_property(cls: type, name: str) -> Place:
 
 
 def _nodes(cls: type) -> Iterator[tuple[Place, ast.AST]]:
-    """Yield the syntax of a class and of its bases with places; torch's base has none of it."""
+    """Yield the syntax of a class and of its bases with places, as it stands in the text.
+
+    torch's base has none of it.
+    """
     for each in cls.__mro__:
         if each in torch.optim.Optimizer.__mro__:
             continue
@@ -56,6 +62,13 @@ def _nodes(cls: type) -> Iterator[tuple[Place, ast.AST]]:
         except (OSError, TypeError, SyntaxError):
             continue
         file = inspect.getsourcefile(each) or ""
-        for node in ast.walk(tree):
-            if hasattr(node, "lineno"):
-                yield (file, first + node.lineno - 1), node
+        for node in sorted(filter(_has_place, ast.walk(tree)), key=_place_of):
+            yield (file, first + _place_of(node)[0] - 1), node
+
+
+def _has_place(node: ast.AST) -> bool:
+    return hasattr(node, "lineno")
+
+
+def _place_of(node: Any) -> tuple[int, int]:
+    return node.lineno, node.col_offset

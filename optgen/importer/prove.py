@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +14,10 @@ from torch import Tensor
 from optgen.importer.places import line_that_sets
 from optgen.importer.recording import NotImportedError, failed
 from optgen.importer.rules import Rule
-from optgen.importer.run import Argument, Subject
+from optgen.importer.run import Subject
+from optgen.importer.settings import settings_of, with_all_states
 from optgen.importer.sides import Course, Side, error_between, original_of, ours_of, with_first
-from optgen.importer.statements import asked_counts, asked_names, line_of
+from optgen.importer.statements import asked_counts, line_of
 
 STEPS = 30
 MAX_STEPS = 120
@@ -34,7 +34,6 @@ GRADIENTS = (1.0, 1e-6, 1e-9)
 ROUNDINGS = 64
 """The roundings of float32 that steps may be apart: a difference such as v - m² loses digits."""
 SHAPES = ((6, 4), (3, 7), (5,), (1, 1), (2, 3, 4), ())
-MIN_SETTINGS = 8
 
 
 @dataclass(frozen=True)
@@ -81,43 +80,6 @@ class Proof:
     original counts these steps for such a parameter too, as a count in a group does, or fails."""
 
 
-def settings_of(subject: Subject, rule: Rule) -> tuple[list[dict[str, Any]], int]:
-    """Return settings, and how many of them are to be compared.
-
-    The settings are the defaults, each argument changed, and mixtures. At least 8 are to be
-    compared. There are more mixtures than that, for settings that the original refuses.
-    """
-    asked = asked_names(rule.items)
-    choices = {a.name: _choices(a, is_asked=a.word in asked) for a in subject.arguments}
-    found: list[dict[str, Any]] = [{}]
-    for name, values in choices.items():
-        found += [{name: value} for value in values]
-    generator = random.Random(0)
-    num_wanted = max(MIN_SETTINGS, len(found) + len(found) // 2)
-    for _ in range(20 * num_wanted):
-        if len(found) >= 3 * num_wanted:
-            break
-        mixture = {name: generator.choice(values) for name, values in choices.items() if values}
-        mixture = {k: v for k, v in mixture.items() if generator.random() < 0.7}
-        if mixture not in found:
-            found.append(mixture)
-    return found, num_wanted
-
-
-def _choices(argument: Argument, *, is_asked: bool) -> list[Any]:
-    """Return other values of an argument; 0 is one if the rule asks for the argument."""
-    default = argument.default
-    if isinstance(default, bool):
-        return [not default]
-    if isinstance(default, tuple):
-        return [tuple(type(x)(x * 0.9) if x * 0.9 != x else x for x in default)]
-    if isinstance(default, int):
-        return [default + 1, *([0] if default and is_asked else [])] if default else [0.05]
-    if not default:
-        return [0.05, 0.1]
-    return [default * 0.7, default * 1.3, default * 0.5, *([0.0] if is_asked else [])]
-
-
 class DiffersError(NotImportedError):
     """The rule and the original differ.
 
@@ -143,7 +105,7 @@ def prove(
 
     Raises:
         NotImportedError: they differ by more than 1e-12, and by more than the original differs from
-            itself after one rounding; the message says where it begins.
+            itself after roundings of its input; the message says where it begins.
     """
     compared, refused, largest = 0, 0, 0.0
     settings, num_wanted = settings_of(subject, rule)
@@ -164,7 +126,7 @@ def prove(
     _close(subject, rule, ours, shapes)
     rounding = _in_float32(subject, rule, ours, shapes)
     keys = all(
-        _exchange(subject, ours, each, shapes) for each in ({}, _with_all_states(subject, rule))
+        _exchange(subject, ours, each, shapes) for each in ({}, with_all_states(subject, rule))
     )
     left_out = tuple(sorted(subject.left_out))
     gaps = len(shapes) < 2 or _agree_with_gaps(subject, ours, shapes)
@@ -181,7 +143,7 @@ def _check(
     """Raise a refusal if a difference is above the bound, and above the original's precision."""
     if difference.error <= BOUND:
         return
-    if not difference.error <= _own_precision(subject, shapes, difference, course):
+    if not difference.error <= own_precision(subject, shapes, difference, course):
         raise _differs(difference, subject, rule, course)
 
 
@@ -287,26 +249,31 @@ def _words(setting: Mapping[str, Any]) -> str:
     return str(dict(setting)) if setting else "the defaults"
 
 
-def _own_precision(
+def own_precision(
     subject: Subject, shapes: Sequence[tuple[int, ...]], at: Difference, course: Course
 ) -> float:
-    """Return how far the original goes from itself if the parameters begin one rounding apart.
+    """Return how far the original goes from itself if its numbers are one rounding apart.
 
-    Of this four times counts, up to 1e-9: a difference of sums may hold few digits.
+    The parameters begin so; then each gradient is so too, up and down by turns. A single number may
+    lose a rounding of its first value in the next sum. Four times the largest distance counts, up
+    to 1e-9: a difference of sums may hold few digits.
     """
     if not at.error <= MAX_OWN_PRECISION:
         return BOUND
-    side, nudged = (
-        original_of(subject, at.setting, shapes, are_two=course.is_by_group) for _ in range(2)
-    )
-    for p in nudged.params:
-        p.data.mul_(1 + torch.finfo(torch.float64).eps)
+    eps = torch.finfo(torch.float64).eps
+    by_turns = [(1.0, 1.0), (1.0 + eps, 1.0 - eps), (1.0 - eps, 1.0 + eps)]
+    sides = [
+        original_of(subject, at.setting, shapes, are_two=course.is_by_group)
+        for _ in range(1 + len(by_turns))
+    ]
+    for p in (p for nudged in sides[1:] for p in nudged.params):
+        p.data.mul_(1 + eps)
     for number in range(1, at.step + 1):
-        for each in (side, nudged):
+        for each, scales in zip(sides, [(1.0, 1.0), *by_turns], strict=True):
             each.schedule(_scheduled(subject, each), course, number)
-            each.step(number)
-    values = ({what: x for _, what, x in each.tensors()}[at.what] for each in (side, nudged))
-    return min(4 * error_between(*values), MAX_OWN_PRECISION)
+            each.step(number, scales[number % 2])
+    plain, *nudged = ({what: x for _, what, x in each.tensors()}[at.what] for each in sides)
+    return min(4 * max(error_between(x, plain) for x in nudged), MAX_OWN_PRECISION)
 
 
 def _scheduled(subject: Subject, original: Side) -> set[str]:
@@ -423,13 +390,6 @@ def _compare(
 def _ours_fails(error: Exception, words: str) -> NotImportedError:
     """Return an error of the imported class as a refusal."""
     return NotImportedError(f"the imported class fails{words}: {type(error).__name__}: {error}")
-
-
-def _with_all_states(subject: Subject, rule: Rule) -> dict[str, Any]:
-    """Return a setting with which states exist that do not with the defaults."""
-    flags = {state.when for state in rule.states}
-    off = [a for a in subject.arguments if a.word in flags and not a.default]
-    return {a.name: _choices(a, is_asked=False)[0] for a in off}
 
 
 def _exchange(

@@ -15,8 +15,9 @@ from optgen.importer.branches import (
 from optgen.importer.counts import MATRIX, VECTOR
 from optgen.importer.explore import Explorer, RefusedRunError
 from optgen.importer.kinds import with_kinds, with_numbers_widened
+from optgen.importer.names import kept_word
 from optgen.importer.recording import KeptError, NotImportedError, ReadTwiceError, Record
-from optgen.importer.run import Subject, kept_word
+from optgen.importer.run import Subject
 from optgen.importer.statements import (
     Choice,
     Item,
@@ -105,13 +106,6 @@ def find_rule(subject: Subject) -> Rule:
             hint="the import gives it one matrix or one vector, without names",
         )
     records = [record for each in explorers.values() for record, _, _ in each.paths]
-    lost = {word: place for each in records for word, place in each.lost.items()}
-    if "lr" in lost:
-        raise NotImportedError(
-            "the step makes a whole number or a text of `lr`, or a loop of this length",
-            lost["lr"],
-            hint="compute with the rate itself, as in `floor(lr)`",
-        )
     reduces_all = any(each.reduces_all for each in records)
     return Rule(
         items,
@@ -119,7 +113,7 @@ def find_rule(subject: Subject) -> Rule:
         bounds,
         aliases,
         len(records),
-        frozenset(lost),
+        _lost(records),
         reduces_all,
         _kept(records),
         left_out,
@@ -151,6 +145,22 @@ def _without_unread(
         if kept == states:
             return items, states
         states = kept
+
+
+def _lost(records: Sequence[Record]) -> frozenset[str]:
+    """Return the words whose numbers the rule does not say.
+
+    Raises:
+        NotImportedError: the rate is one.
+    """
+    lost = {word: place for each in records for word, place in each.lost.items()}
+    if "lr" in lost:
+        raise NotImportedError(
+            "the step makes a whole number or a text of `lr`, or a loop of this length",
+            lost["lr"],
+            hint="compute with the rate itself, as in `floor(lr)`",
+        )
+    return frozenset(lost)
 
 
 def _kept(records: Sequence[Record]) -> frozenset[str]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-import keyword
-import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
@@ -16,6 +15,14 @@ from torch import Tensor
 
 from optgen.importer.counts import MATRIX, VECTOR, count, groups_of, takes_split_groups
 from optgen.importer.holders import Group, States, counted
+from optgen.importer.names import (
+    LETTERS_OF_STEP,
+    first_argument,
+    is_generated,
+    is_taken,
+    kept_word,
+    state_words,
+)
 from optgen.importer.numbers import (
     Flag,
     Float,
@@ -42,12 +49,6 @@ from optgen.importer.values import PROPERTIES, Value, apply, constant
 from optgen.ir.ops import OPS
 from optgen.spec.reserved_names import ADDED_ARGUMENTS, why_taken
 
-LETTERS_OF_STEP = {"p": "w", "g": "grad", "t": "step"}
-"""The names of what training hands over. Where an argument has one of them, the other one."""
-GENERATED = re.compile(
-    r"total(_norm|_\d+)?|is_taken|(kept|first|x_of)_\w+|\w+_(then|else|before|argument|state)"
-)
-"""The names that an import may make. What the author calls so has another one in the rule."""
 OTHER_NAMES = ("atom", "constant", "copy", *PROPERTIES)
 """Values that a variable is only another name of."""
 
@@ -62,8 +63,8 @@ class Argument:
     @property
     def word(self) -> str:
         """Return the rule's name for it: p, g, t and some more are others' names there."""
-        is_taken = self.name in LETTERS_OF_STEP or self.name in OPS or is_generated(self.name)
-        return f"{self.name}_argument" if is_taken else self.name
+        is_other = self.name in LETTERS_OF_STEP or self.name in OPS or is_generated(self.name)
+        return f"{self.name}_argument" if is_other else self.name
 
 
 @dataclass(frozen=True)
@@ -114,13 +115,22 @@ class Subject:
         return f"{key}_state" if is_taken or why_taken(key) else key
 
     def state_word(self, key: str) -> str:
-        """Return the name of a state in the rule: a word's initial where the word is taken."""
-        arguments = {each.word for each in self.arguments}
-        name, *rest = (state_word(each, self.cls) for each in (key, *(self.state_keys - {key})))
-        others = set(rest)
-        if name == f"{key}_state" and key[0] not in {*others, *arguments, "p", "g", "t"}:
-            name = key[0]
-        return f"{name}_state" if name in arguments else name
+        """Return the name of a state in the rule. No two states have one name."""
+        known = self._state_words
+        return known.get(key) or self._words_of({key}, {*known.values()})[key]
+
+    @functools.cached_property
+    def _state_words(self) -> dict[str, str]:
+        return self._words_of(self.state_keys | self.group_numbers.keys())
+
+    def _words_of(self, keys: Set[str], known: Set[str] = frozenset()) -> dict[str, str]:
+        words = {each.word for each in self.arguments}
+        return state_words(keys, self.names, words, self.cls, known)
+
+    @property
+    def names(self) -> set[str]:
+        """Return the names of the arguments."""
+        return {each.name for each in self.arguments}
 
 
 @dataclass
@@ -213,33 +223,6 @@ def _is_number_like(default: Any) -> bool:
     if isinstance(default, tuple):
         return bool(default) and all(type(each) in (int, float) for each in default)
     return type(default) in (bool, int, float)
-
-
-def kept_word(name: str) -> str:
-    """Return the word for an argument as the constructor got it, where a group's is read too."""
-    return f"kept_{name}"
-
-
-def first_argument(name: str) -> str:
-    """Return the argument of the imported class that sets such a number."""
-    return f"first_{name}"
-
-
-def is_generated(name: str) -> bool:
-    """Tell if an import may make a name itself."""
-    return bool(GENERATED.fullmatch(name))
-
-
-def state_word(key: str, cls: type) -> str:
-    """Return the name of a state in the rule, which is its key where that can be one."""
-    if not key.isidentifier() or keyword.iskeyword(key):
-        raise NotImportedError(
-            f"a state with the key {key!r}, which is no name",
-            line_that_sets(cls, key),
-            hint="call it by a word, as in `self.state[p]['mean']`",
-        )
-    is_taken = why_taken(key) or key in OPS or key in ("p", "g", "t") or is_generated(key)
-    return f"{key}_state" if is_taken else key
 
 
 @dataclass
@@ -420,9 +403,9 @@ class Run:
         """Return the rule's name for an author's variable."""
         if name == self.aliases.get("g") or name in ("grad", "d_p"):
             return "g"
-        is_taken = name in OPS or why_taken(name) or is_generated(name)
-        while name in self.words or is_taken:
-            name, is_taken = f"{name}_t", False
+        is_free = not is_taken(name, self.subject.names)
+        while name in self.words or not is_free:
+            name, is_free = f"{name}_t", True
         return name
 
 

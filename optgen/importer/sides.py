@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from optgen.importer.counts import groups_of
+from optgen.importer.names import first_argument
 from optgen.importer.precision import precision
-from optgen.importer.run import Subject, first_argument
+from optgen.importer.run import Subject
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from optgen.importer import layout
@@ -184,6 +185,36 @@ def asked_names(items: Sequence[Item]) -> set[str]:
     return set().union(*map(names_in, conditions(items)))
 
 
+def compared_numbers(items: Sequence[Item]) -> list[tuple[str, float]]:
+    """Return the numbers that code compares names with, and the numbers of tuples.
+
+    Of `nu == 1` and `betas[0] > 0.5` they are ("nu", 1) and ("betas[0]", 0.5). The conditions of
+    `where` count too.
+    """
+    sources = [*conditions(items), *(value for _, value in assignments(items))]
+    found: list[tuple[str, float]] = []
+    for node in (node for each in sources for node in ast.walk(ast.parse(each))):
+        if not isinstance(node, ast.Compare):
+            continue
+        sides = [node.left, *node.comparators]
+        for left, right in itertools.pairwise(sides):
+            for of, other in ((left, right), (right, left)):
+                number = _number(other)
+                if isinstance(of, ast.Name | ast.Subscript) and number is not None:
+                    found.append((ast.unparse(of), number))
+    return list(dict.fromkeys(found))
+
+
+def _number(node: ast.expr) -> float | None:
+    """Return the number of a constant, which may have a sign; None for other expressions."""
+    match node:
+        case ast.Constant(value=int() | float() as x):
+            return x
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as x)):
+            return -x
+    return None
+
+
 def asked_counts(items: Sequence[Item]) -> set[int]:
     """Return the whole numbers of conditions that read the step count."""
     found: set[int] = set()
@@ -242,7 +273,7 @@ def folded(items: Sequence[Item]) -> list[Item]:
             and before.name == item.name
             and num_reads(item.source, item.name) == 1
         ):
-            both = replace(item, source=substituted(item.source, item.name, before.source))
+            both = replace(item, source=substituted(item.source, {item.name: before.source}))
             if item.name != "p" or is_short(both):
                 made[-1] = both
                 continue
@@ -288,11 +319,11 @@ def _with_name_replaced(items: Sequence[Item], name: str, by: str) -> list[Item]
     for item in items:
         if isinstance(item, Assign):
             if item.name != name:
-                made.append(replace(item, source=substituted(item.source, name, by)))
+                made.append(replace(item, source=substituted(item.source, {name: by})))
             continue
         then = tuple(_with_name_replaced(item.then, name, by))
         other = tuple(_with_name_replaced(item.other, name, by))
-        made.append(If(substituted(item.condition, name, by), then, other, item.is_tensor))
+        made.append(If(substituted(item.condition, {name: by}), then, other, item.is_tensor))
     return made
 
 
@@ -302,12 +333,17 @@ def num_reads(source: str, name: str) -> int:
     return sum(isinstance(node, ast.Name) and node.id == name for node in nodes)
 
 
-def substituted(source: str, name: str, by: str) -> str:
-    """Return an expression that reads another one instead of a name."""
+def substituted(source: str, values: Mapping[str, str]) -> str:
+    """Return an expression that reads other ones instead of names, all names at once.
+
+    What stands for a name is not searched for names again: `a + b` with b for a, and c for b, is
+    `b + c`.
+    """
 
     class Substitution(ast.NodeTransformer):
         def visit_Name(self, node: ast.Name) -> ast.expr:
-            return ast.parse(by, mode="eval").body if node.id == name else node
+            by = values.get(node.id)
+            return node if by is None else ast.parse(by, mode="eval").body
 
     return ast.unparse(Substitution().visit(ast.parse(source, mode="eval")).body)
 

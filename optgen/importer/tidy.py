@@ -226,15 +226,15 @@ def _without_special_cases(items: Sequence[Item], order: Order, lasting: set[str
 def _values(
     items: Sequence[Item], live: set[str], name: str, number: int, order: Order
 ) -> dict[str, str] | None:
-    """Return the values that code gives to live names where `name` is a number; None with ifs."""
+    """Return the values that code gives to live names where `name` is a number; None with ifs.
+
+    The values read all names as they are before the code.
+    """
     found: dict[str, str] = {}
     for item in items:
         if isinstance(item, If):
             return None
-        value = item.source
-        for each, source_of_it in found.items():
-            value = substituted(value, each, source_of_it)
-        found[item.name] = value
+        found[item.name] = substituted(item.source, found)
     values = {
         each: order.rewritten(with_number(value, name, number), each)
         for each, value in found.items()
@@ -267,9 +267,9 @@ def _with_value_of(items: Sequence[Item], name: str, value: str) -> list[Item]:
             then, other = (
                 tuple(_with_value_of(side, name, value)) for side in (item.then, item.other)
             )
-            made[at] = If(substituted(item.condition, name, value), then, other, item.is_tensor)
+            made[at] = If(substituted(item.condition, {name: value}), then, other, item.is_tensor)
         else:
-            made[at] = replace(item, source=substituted(item.source, name, value))
+            made[at] = replace(item, source=substituted(item.source, {name: value}))
         if name in assigned([item]):
             break
     return made
@@ -426,7 +426,7 @@ def _replaced_once(
         _is_read(later, name) or (name in lasting and not _is_set(later, name))
     ):
         return None
-    changed = replace(user, source=substituted(user.source, name, value))
+    changed = replace(user, source=substituted(user.source, {name: value}))
     if _is_complement(value) and f"1 - {name}" in user.source:
         return None  # 1 - (1 - x) is harder to read than the author's two lines
     if not is_short(changed):

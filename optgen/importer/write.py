@@ -9,17 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from optgen.importer.layout import WIDTH, call, number
 from optgen.importer.meanings import meanings, means_of_squares
+from optgen.importer.names import LETTERS_OF_STEP, first_argument, is_generated, kept_word
 from optgen.importer.places import line_of_argument
 from optgen.importer.recording import NotImportedError
 from optgen.importer.rules import Bound, Rule
-from optgen.importer.run import (
-    LETTERS_OF_STEP,
-    Argument,
-    Subject,
-    first_argument,
-    is_generated,
-    kept_word,
-)
+from optgen.importer.run import Argument, Subject
 from optgen.importer.source_of import paper_of, provenance
 from optgen.importer.statements import Assign, If, Item, assigned, names_read, printed, renamed
 from optgen.importer.states import FoundState

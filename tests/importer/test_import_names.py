@@ -49,6 +49,23 @@ class KeptTotal(Base):
         p.sub_(group["lr"] * total / w_before)
 
 
+class Moments(Base):
+    """Two states, whose keys a test sets."""
+
+    keys = ("first_moment", "first_square")
+
+    def __init__(self, params: Any, lr: float = 0.1, moment: float = 0.9) -> None:
+        torch.optim.Optimizer.__init__(self, params, {"lr": lr, "moment": moment})
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        if not state:
+            state.update({key: torch.zeros_like(p) for key in self.keys})
+        m, v = (state[key] for key in self.keys)
+        m.mul_(group["moment"]).add_(grad)
+        v.mul_(0.9).addcmul_(grad, grad)
+        p.sub_(group["lr"] * m / (v.sqrt() + 1))
+
+
 def with_argument(name: str, *, calls: str = "") -> type:
     """Return a class with an argument of a name, whose step calls a method of tensors."""
 
@@ -78,6 +95,24 @@ def test_a_state_called_like_a_made_name_has_another_name_or_key() -> None:
 
     assert '    total_state=state("total"),' in text
     assert 's=state("sqrt_state"' in text
+
+
+@pytest.mark.parametrize(
+    ("keys", "names"),
+    [
+        (("first_average", "first_square"), ("first_average", "first_square")),
+        (("first_moment", "v"), ("f", "v")),  # an import may make `first_moment` of `moment`
+        (("kept_moment", "k"), ("kept_moment_state", "k")),
+        (("x_state", "x_before"), ("x_state_state", "x_before_state")),
+        (("s_state", "v"), ("s", "v")),
+        (("_x_state", "v"), ("_x_state_state", "v")),
+        (("moment", "total"), ("moment_state", "total_state")),
+    ],
+)
+def test_states_have_names_of_their_own(keys: tuple[str, str], names: tuple[str, str]) -> None:
+    text = import_optimizer(type("Named", (Moments,), {"keys": keys})).text
+
+    assert [each for each in names if f'    {each}=state("' in text] == [*names]
 
 
 @pytest.mark.parametrize(("name", "calls"), [("norm", ""), ("kept_lr", ""), ("x_2", "")])

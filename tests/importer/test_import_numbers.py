@@ -9,6 +9,9 @@ import pytest
 import torch
 
 from optgen.importer import NotImportedError, import_optimizer
+from optgen.importer.prove import SHAPES, Difference, own_precision
+from optgen.importer.run import find_subject
+from optgen.importer.sides import Course
 from tests.importer.test_import_kinds import Base
 
 
@@ -194,3 +197,25 @@ class KeptAndRenewed(KeptAlone):
 def test_a_number_that_only_the_constructor_s_copy_is_read_of_is_an_argument() -> None:
     assert "grad + decay * p" in import_optimizer(KeptAlone).text
     assert "grad + kept_decay * p" in import_optimizer(KeptAndRenewed).text
+
+
+class Aligned(Base):
+    """A sum that goes through 0, after AdaTAM of pytorch_optimizer."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        if not state:
+            state.update({key: torch.zeros_like(p) for key in ("m", "v", "share")})
+        state["share"].lerp_(state["m"].sign() * grad.sign(), 0.1)
+        state["m"].mul_(0.9).add_(((1 + state["share"]) / 2 + 1e-8) * grad)
+        state["v"].mul_(0.999).addcmul_(grad, grad, value=0.001)
+        p.addcdiv_(state["m"], state["v"].sqrt().add_(1e-8), value=-group["lr"])
+
+
+@pytest.mark.parametrize("step", [18, 24, 30])
+def test_the_precision_of_a_single_number_is_that_of_its_sums(step: int) -> None:
+    """The parameter has lost the rounding of its first value in these steps."""
+    subject, what = find_subject(Aligned, {}), "state m of number 4, ()"
+    shapes = [shape for shape in SHAPES if len(shape) < 3]
+    at = Difference({"lr": 0.0007}, "m", what, step, 1e-10)
+
+    assert 2**-52 <= own_precision(subject, shapes, at, Course({16: 1.0})) <= 1e-12

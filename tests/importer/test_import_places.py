@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from optgen.importer import NotImportedError, explore, import_optimizer
+from optgen.importer.places import line_of_argument, line_that_sets
 
 
 class Base(torch.optim.Optimizer):
@@ -134,3 +135,37 @@ def test_a_refusal_names_the_line(cls: type, reason: str, monkeypatch: pytest.Mo
 
     assert caught.value.place == (__file__, marked_line(cls))
     assert caught.value.hint
+
+
+class ReadsBefore(Base):
+    """Another function has an argument of the name before the constructor has one."""
+
+    def scaled(self, x: Any, lr: float) -> Any:
+        return x * lr
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,  # here
+    ) -> None:
+        super().__init__(params, lr)
+
+
+class SetsTwice(Base):
+    """The first line that sets a key stands deeper than the second one."""
+
+    def update(self, p: Any, grad: Any, state: Any, group: Any) -> None:
+        for _ in range(1):
+            if not state:
+                state["mean"] = torch.zeros_like(p)  # here
+        state["mean"] = 0.9 * state["mean"] + grad
+
+
+def test_the_line_of_an_argument_is_in_the_constructor() -> None:
+    assert line_of_argument(ReadsBefore, "lr") == (__file__, marked_line(ReadsBefore))
+    assert line_of_argument(ReadsBefore, "x") == ("", 0)
+    assert line_of_argument(SetsTwice, "lr")[1] < marked_line(SetsTwice)
+
+
+def test_the_line_that_sets_a_key_is_the_first_in_the_text() -> None:
+    assert line_that_sets(SetsTwice, "mean") == (__file__, marked_line(SetsTwice))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 from optgen.importer import layout
 from optgen.importer.meanings import meanings, means_of_squares
 from optgen.importer.source_of import paper_of, provenance
-from optgen.importer.statements import Assign, If, Item, printed
+from optgen.importer.statements import Assign, If, Item, printed, substituted
 from optgen.importer.tidy import tidied
 
 
@@ -214,5 +215,89 @@ def test_code_says_what_arguments_mean() -> None:
     assert found["fixed"] == "Decay by `d` alone, not times `lr`"
     assert found["damp"] == "Fraction of the gradient that is not added to the momentum"
     assert found["start"] == "Start value of m"
-    assert found["nus"] == "Shares of the running averages beside the present values"
+    assert "nus" not in found  # m is no average
     assert not meanings([Assign("p", "p - lr * g")], {}, {})
+
+
+@pytest.mark.parametrize(
+    ("state", "is_average"),
+    [
+        ("beta * m + (1 - beta) * g", True),
+        ("lerp(m, g, 1 - beta)", True),
+        ("m - lr * g", False),
+        ("beta * m + g", False),
+    ],
+)
+def test_a_share_of_a_running_average_is_one_of_an_average(state: str, is_average: bool) -> None:
+    code = Assign("m", state), Assign("p", "nu * m + (1 - nu) * p")
+    found = meanings(code, {"m": "0"}, {"nus": ["nu"]})
+
+    text = "Shares of the running averages beside the present values"
+    assert found.get("nus") == (text if is_average else None)
+
+
+@pytest.mark.parametrize(
+    ("condition", "says_it"),
+    [("top", True), ("top > 0", True), ("top != 0", True), ("other", False), ("top < 9", False)],
+)
+def test_zero_does_not_clip_where_the_code_asks_for_it(condition: str, says_it: bool) -> None:
+    norm, clip = Assign("n", "norm(g, over='all')"), Assign("g", "g * minimum(top / n, 1)")
+
+    found = meanings([norm, If(condition, (clip,), ())], {}, {})
+
+    assert ("0 does not clip" in found.get("top", "")) is says_it
+    assert "top" not in meanings([norm, clip], {}, {})
+
+
+@pytest.mark.parametrize(
+    ("step", "divides"),
+    [
+        ("g / (sqrt(largest) + eps)", True),
+        ("g * largest ** -0.5", True),
+        ("g / d", True),
+        ("g * largest", False),
+        ("largest / (sqrt(v) + eps)", False),
+    ],
+)
+def test_the_largest_second_moment_is_divided_by(step: str, divides: bool) -> None:
+    kept = Assign("largest", "maximum(largest, v)"), Assign("d", "sqrt(largest)")
+    code = (
+        Assign("v", "beta * v + (1 - beta) * g ** 2"),
+        If("amsgrad", (*kept, Assign("u", step)), (Assign("u", "g / sqrt(v)"),)),
+        Assign("p", "p - lr * u"),
+    )
+
+    assert ("amsgrad" in meanings(code, {"v": "0", "largest": "0"}, {})) is divides
+
+
+def test_names_are_substituted_at_once() -> None:
+    assert substituted("a + b", {"a": "b * c", "b": "2"}) == "b * c + 2"
+
+
+def special_case(then: Sequence[Item], other: Sequence[Item]) -> list[str]:
+    """Return the lines of a rule that asks if a number is 1."""
+    return written(If("eps == 1", tuple(then), tuple(other)), Assign("p", "p - d"))
+
+
+def test_a_case_that_differs_by_an_earlier_value_stays() -> None:
+    then = Assign("m", "m + g"), Assign("d", "m / (abs(m) + 1)")
+    other = Assign("v", "m"), Assign("m", "m + eps * g"), Assign("d", "v / (abs(m) + 1)")
+
+    assert any("eps == 1" in line for line in special_case(then, other))
+
+
+@pytest.mark.parametrize(
+    ("part", "stays"),
+    [
+        ("abs(p)", False),
+        ("abs(p / (1 - eps))", True),
+        ("sqrt(p)", True),
+        ("p ** beta", True),
+        ("log(p)", True),
+        ("max_abs(p)", False),
+    ],
+)
+def test_a_case_that_guards_an_infinite_number_stays(part: str, stays: bool) -> None:
+    lines = special_case([Assign("d", "g")], [Assign("d", f"g + (1 - eps) * {part}")])
+
+    assert any("eps == 1" in line or "eps != 1" in line for line in lines) is stays
