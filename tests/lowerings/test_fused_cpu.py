@@ -172,9 +172,10 @@ def test_no_compiler_fuses_a_product_and_a_sum(name: str, tmp_path: Path) -> Non
     assert fused.findall(written_by_hand.sub("", assembly)) == []
 
 
-def sweep_assembly(assembly: str, stored: str) -> list[str]:
-    """Return the assembly of each sweep of a rule over tensors stored in a dtype."""
-    name = rf"_ZN\w+5sweepINS_{len(stored)}{stored}E\w+"
+def sweep_assembly(assembly: str, stored: str, computed: str = "") -> list[str]:
+    """Return the assembly of each sweep over tensors stored in a dtype, computed in a C++ type."""
+    type_name = f"NS_{len(computed)}{computed}E" if computed else ""
+    name = rf"_ZN\w+\dsweep\d*INS_{len(stored)}{stored}E{type_name}\w+"
     return re.findall(rf"^{name}:\n(.*?)\.size", assembly, flags=re.M | re.S)
 
 

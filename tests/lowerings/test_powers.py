@@ -177,7 +177,8 @@ def test_loops_over_16_bits_beside_sums_are_vectorized(tmp_path: Path) -> None:
     compiler_output(cpp_of(REDUCED, "Reduced"), tmp_path, "-save-temps=obj")
 
     assembly = next(tmp_path.glob("*kernel.s")).read_text()
-    loops = sweep_assembly(assembly, "bfloat16")
+    loops = sweep_assembly(assembly, "bfloat16", "VectorPair")
+    assert len(loops) == 3  # the sum, and powers of any exponent and of simple ones
     for loop in loops:
         assert not re.search(r"^\s*(?:call|bl)\s+(?!\S*sweep)", loop, re.M), loop
 

@@ -132,14 +132,14 @@ def constant(name: str) -> str:
     return variable(upper_case_name(name))
 
 
+_WITHOUT_FUNCTION = (-2, -1, -0.5, 0.5, 2, 3, 4)
+"""The exponents whose powers of elements are products, roots, or one over them."""
+
+
 def has_function(power: Call) -> bool:
-    """Tell whether a power of elements is printed as a call of pow, and not as products."""
-    match power.args[1]:
-        case Const(int() as n):
-            return n not in (-2, -1, 2, 3, 4)
-        case Const(value):
-            return value not in (-2, -1, -0.5, 0.5)
-    return True
+    """Tell whether a power of elements is printed as a call of pow."""
+    exponent = power.args[1]
+    return not (isinstance(exponent, Const) and exponent.value in _WITHOUT_FUNCTION)
 
 
 @dataclass(frozen=True)
@@ -231,8 +231,8 @@ class ExpressionPrinter:
     def _power(self, a: Expr, b: Expr) -> tuple[str, int]:
         """Return the text of a power, and its precedence."""
         match b:
-            case Const(int() as n) if 2 <= n <= 4:
-                return " * ".join([self(a, _PREFIX)] * n), _PRODUCT
+            case Const(2 | 3 | 4 as n):
+                return " * ".join([self(a, _PREFIX)] * int(n)), _PRODUCT
             case Const(-1) if self.for_elements:  # as torch does, and so the others
                 return f"1 / {self(a, _PREFIX)}", _PRODUCT
             case Const(-2) if self.for_elements:

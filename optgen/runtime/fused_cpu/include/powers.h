@@ -26,9 +26,9 @@ INLINE double power_of_two(double x) {
     return mantissa * bit_cast<double>((bit_cast<u64>(shifted) << 52) + bit_cast<u64>(1.0));
 }
 
-// Returns log2 of a positive finite number: its exponent, and the series of 2 artanh(s) / ln 2 for a
-// fraction in [0.7, 1.42). The error is below 5e-12 of the result. A subnormal number is read as its
-// bits, since processors may be told to take it for 0.
+// Returns log2 of a positive finite number: its exponent, and the series of 2 artanh(s) / ln 2 for
+// a fraction in [0.7, 1.42). The error is below 5e-12 of the result. A subnormal number is read as
+// its bits, since processors may be told to take it for 0.
 INLINE double log_of_two(float x) {
     const int given = bit_cast<int>(x);
     const bool is_subnormal = given < 0x00800000;
@@ -113,7 +113,8 @@ INLINE float pow(float x, const Exponent<float>& y) {
     const u32 power = (is_inf & bit_cast<u32>(y.of_infinity)) | (is_zero & bit_cast<u32>(y.of_zero))
         | (~(is_inf | is_zero) & bit_cast<u32>(finite)) | (code & y.if_odd);
     const u32 is_negative = u32(int(code) >> 31) & ~(is_inf | is_zero);
-    const u32 addend = (is_negative & bit_cast<u32>(y.unless_integer)) | (~is_negative & 0x80000000);
+    const u32 unless_integer = bit_cast<u32>(y.unless_integer);
+    const u32 addend = (is_negative & unless_integer) | (~is_negative & 0x80000000);
     const u32 real = bit_cast<u32>(bit_cast<float>(power) + bit_cast<float>(addend));
     return bit_cast<float>((is_one & 0x3f800000) | (is_nan & bit_cast<u32>(y.of_nan))
         | (~(is_one | is_nan) & real));

@@ -136,6 +136,8 @@ INLINE Vector per_lane(Vector x) {
     return per_lane(x, [](float number) __attribute__((always_inline)) { return op(number); });
 }
 
+// The numbers are opaque to the compiler: it would make branches of conditions on a lane that all
+// iterations share, and not vectorize the loop.
 template <float op(float, float)>
 INLINE Vector per_lane(Vector x, Vector y) {
     float numbers[VECTOR_LANES], others[VECTOR_LANES];
@@ -166,7 +168,9 @@ INLINE VectorPair pow(VectorPair x, VectorPair y) {
 template <bool IS_SIMPLE>
 INLINE VectorPair pow(VectorPair x, const Power<VectorPair>& y) {
     const PowerOf<float, u32>& of_one = y;
-    const auto power = [&](float number) __attribute__((always_inline)) { return pow<IS_SIMPLE>(number, of_one); };
+    const auto power = [&](float number) __attribute__((always_inline)) {
+        return pow<IS_SIMPLE>(number, of_one);
+    };
     return {per_lane(x.a, power), per_lane(x.b, power)};
 }
 INLINE VectorPair mod(VectorPair x, VectorPair y) {
