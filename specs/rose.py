@@ -28,12 +28,12 @@ from optgen.spec import (
 )
 
 
-def less(g, middle):
+def deviation(g, middle):
     return where(abs(g) >= 0, g - middle, g)
 
 
 def bounded(p, g, lr):
-    x = less(g, mean(g))
+    x = deviation(g, mean(g))
     m = max_abs(x)
     above, below = x + m, m - x
     r = max_abs(above) + max_abs(below) - 2 * m
@@ -58,7 +58,7 @@ def Rose(
         if cols(p) == 1:
             p = bounded(p, g, lr)
         else:
-            x = less(g, row_mean(g))
+            x = deviation(g, row_mean(g))
             m = row_max_abs(x)
             above, below = x + m, m - x
             r = row_max_abs(above) + row_max_abs(below) - 2 * m

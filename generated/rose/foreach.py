@@ -125,7 +125,7 @@ def update_factored(
                 # g = -g
                 grad_blocks = torch._foreach_neg(grad_blocks)
             if param_cols == 1:
-                # x = less(g, mean(g))
+                # x = deviation(g, mean(g))
                 values = torch._foreach_abs(grad_blocks)
                 conditions = [value.ge(0) for value in values]
                 value_2s = torch._foreach_sub(grad_blocks, middle2_blocks)
@@ -146,7 +146,7 @@ def update_factored(
                     below2_max_abs_list, [max_abs(below2) for below2 in below2s]
                 )
             else:
-                # x = less(g, row_mean(g))
+                # x = deviation(g, row_mean(g))
                 values = torch._foreach_abs(grad_blocks)
                 conditions = [value.ge(0) for value in values]
                 value_2s = torch._foreach_sub(grad_blocks, middle3_blocks)
@@ -218,7 +218,7 @@ def update_factored(
                 ]
                 torch._foreach_addcdiv_(param_blocks, grad_blocks, denoms, -lr)
             else:
-                # x = less(g, row_mean(g))
+                # x = deviation(g, row_mean(g))
                 values = torch._foreach_abs(grad_blocks)
                 conditions = [value.ge(0) for value in values]
                 value_2s = torch._foreach_sub(grad_blocks, middle3_blocks)
@@ -344,7 +344,7 @@ def update_sharded_factored(
             # g = -g
             grad_blocks = torch._foreach_neg(grad_blocks)
         if param_cols == 1:
-            # x = less(g, mean(g))
+            # x = deviation(g, mean(g))
             values = torch._foreach_abs(grad_blocks)
             conditions = [value.ge(0) for value in values]
             value_2s = torch._foreach_sub(grad_blocks, middle2_blocks)
@@ -361,7 +361,7 @@ def update_sharded_factored(
             torch._foreach_maximum_(above2_max_abs_blocks, [max_abs(above2) for above2 in above2s])
             torch._foreach_maximum_(below2_max_abs_blocks, [max_abs(below2) for below2 in below2s])
         else:
-            # x = less(g, row_mean(g))
+            # x = deviation(g, row_mean(g))
             values = torch._foreach_abs(grad_blocks)
             conditions = [value.ge(0) for value in values]
             value_2s = torch._foreach_sub(grad_blocks, middle3_blocks)
@@ -442,7 +442,7 @@ def update_sharded_factored(
             ]
             torch._foreach_addcdiv_(param_blocks, grad_blocks, denoms, -lr)
         else:
-            # x = less(g, row_mean(g))
+            # x = deviation(g, row_mean(g))
             values = torch._foreach_abs(grad_blocks)
             conditions = [value.ge(0) for value in values]
             value_2s = torch._foreach_sub(grad_blocks, middle3_blocks)
@@ -513,7 +513,7 @@ def update_not_factored(
             if maximize:
                 # g = -g
                 grad_blocks = torch._foreach_neg(grad_blocks)
-            # x = less(g, mean(g))
+            # x = deviation(g, mean(g))
             values = torch._foreach_abs(grad_blocks)
             conditions = [value.ge(0) for value in values]
             value_2s = torch._foreach_sub(grad_blocks, middle4_blocks)
@@ -615,7 +615,7 @@ def update_sharded_not_factored(
         if maximize:
             # g = -g
             grad_blocks = torch._foreach_neg(grad_blocks)
-        # x = less(g, mean(g))
+        # x = deviation(g, mean(g))
         values = torch._foreach_abs(grad_blocks)
         conditions = [value.ge(0) for value in values]
         value_2s = torch._foreach_sub(grad_blocks, middle4_blocks)

@@ -93,7 +93,7 @@ def update_factored(
                 # g = -g
                 grad_block = grad_block.neg()
             if param_cols == 1:
-                # x = less(g, mean(g))
+                # x = deviation(g, mean(g))
                 value = grad_block.abs()
                 condition = value.ge(0)
                 value_2 = grad_block.sub(middle2_block)
@@ -105,7 +105,7 @@ def update_factored(
                 torch.maximum(above2_max_abs, max_abs(above2), out=above2_max_abs)
                 torch.maximum(below2_max_abs, max_abs(below2), out=below2_max_abs)
             else:
-                # x = less(g, row_mean(g))
+                # x = deviation(g, row_mean(g))
                 value = grad_block.abs()
                 condition = value.ge(0)
                 value_2 = grad_block.sub(middle3_block)
@@ -158,7 +158,7 @@ def update_factored(
                 denom = torch.where(torch.tensor(param_numel > 1), param_bound_block, value)
                 param_block.addcdiv_(grad_block, denom, value=-lr)
             else:
-                # x = less(g, row_mean(g))
+                # x = deviation(g, row_mean(g))
                 value = grad_block.abs()
                 condition = value.ge(0)
                 value_2 = grad_block.sub(middle3_block)
@@ -203,7 +203,7 @@ def update_functional_factored(
         if capturable:
             grad_sum = total(grad)
             middle2 = grad_sum / param.numel()
-            # x = less(g, mean(g))
+            # x = deviation(g, mean(g))
             x2 = where(abs(grad) >= 0, grad - middle2, grad)
             # m = max_abs(x)
             m2 = max_abs(x2)
@@ -218,7 +218,7 @@ def update_functional_factored(
             param_then = param - lr * grad / where(param_numel > 1, r2 + 1, abs(grad) + 1e-05)
             grad_else = grad
             grad_row_sum = row_sum(grad)
-            # x = less(g, row_mean(g))
+            # x = deviation(g, row_mean(g))
             x = where(abs(grad) >= 0, grad - one_over_cols * grad_row_sum, grad)
             m = row_max_abs(x)
             # above, below = x + m, m - x
@@ -256,7 +256,7 @@ def update_functional_factored(
         elif param_cols == 1:
             grad_sum = total(grad)
             middle2 = grad_sum / param.numel()
-            # x = less(g, mean(g))
+            # x = deviation(g, mean(g))
             x2 = where(abs(grad) >= 0, grad - middle2, grad)
             # m = max_abs(x)
             m2 = max_abs(x2)
@@ -271,7 +271,7 @@ def update_functional_factored(
             param = param - lr * grad / where(param_numel > 1, r2 + 1, abs(grad) + 1e-05)
         else:
             grad_row_sum = row_sum(grad)
-            # x = less(g, row_mean(g))
+            # x = deviation(g, row_mean(g))
             x = where(abs(grad) >= 0, grad - one_over_cols * grad_row_sum, grad)
             m = row_max_abs(x)
             # above, below = x + m, m - x
@@ -350,7 +350,7 @@ def update_not_factored(
             if maximize:
                 # g = -g
                 grad_block = grad_block.neg()
-            # x = less(g, mean(g))
+            # x = deviation(g, mean(g))
             value = grad_block.abs()
             condition = value.ge(0)
             value_2 = grad_block.sub(middle4_block)
@@ -403,7 +403,7 @@ def update_functional_not_factored(
         param = decay_factor * param
         grad_sum = total(grad)
         middle4 = grad_sum / param.numel()
-        # x = less(g, mean(g))
+        # x = deviation(g, mean(g))
         x3 = where(abs(grad) >= 0, grad - middle4, grad)
         # m = max_abs(x)
         m3 = max_abs(x3)

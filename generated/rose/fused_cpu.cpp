@@ -442,7 +442,7 @@ struct RoseFactoredNotOneByOneRule : Rule {
                 C above_value = 0;
                 C below_value = 0;
                 if (param_cols_equals_1 != 0) {
-                    // x = less(g, mean(g))
+                    // x = deviation(g, mean(g))
                     const C x2 = where<C>(abs(grad) >= 0, grad - middle2, grad);
                     // above, below = x + m, m - x
                     const C above2 = x2 + m2;
@@ -451,7 +451,7 @@ struct RoseFactoredNotOneByOneRule : Rule {
                     above2_value = abs(above2);
                     below2_value = abs(below2);
                 } else {
-                    // x = less(g, row_mean(g))
+                    // x = deviation(g, row_mean(g))
                     const C x = where<C>(abs(grad) >= 0, grad - middle3, grad);
                     // above, below = x + m, m - x
                     const C above = x + m;
@@ -657,7 +657,7 @@ struct RoseFactoredNotOneByOneRule : Rule {
                         / where<C>(param_numel_above_1 != 0, param_bound, abs(grad) + C(1e-05));
                 }
                 if (centralize != 0) {
-                    // x = less(g, row_mean(g))
+                    // x = deviation(g, row_mean(g))
                     // g = x
                     grad = where<C>(abs(grad) >= 0, grad - middle3, grad);
                 }
@@ -877,7 +877,7 @@ struct RoseFactoredOneByOneRule : Rule {
                 // g = -g
                 grad = -grad;
             }
-            // x = less(g, mean(g))
+            // x = deviation(g, mean(g))
             const C x2 = where<C>(abs(grad) >= 0, grad - middle2, grad);
             // above, below = x + m, m - x
             const C above2 = x2 + m2;
@@ -1103,7 +1103,7 @@ struct RoseNotFactoredRule : Rule {
                 // g = -g
                 grad = -grad;
             }
-            // x = less(g, mean(g))
+            // x = deviation(g, mean(g))
             const C x3 = where<C>(abs(grad) >= 0, grad - middle4, grad);
             // above, below = x + m, m - x
             const C above3 = x3 + m3;

@@ -588,7 +588,7 @@ def rose_factored_step3_on_elements(
         # g = -g
         grad = neg(grad)
     if param_cols_equals_1 != 0:
-        # x = less(g, mean(g))
+        # x = deviation(g, mean(g))
         x2 = tl.where(tl.abs(grad) >= 0, grad - middle2, grad)
         # above, below = x + m, m - x
         above2 = x2 + m2
@@ -597,7 +597,7 @@ def rose_factored_step3_on_elements(
         above2_max_abs = largest(above2, mask)
         below2_max_abs = largest(below2, mask)
     else:
-        # x = less(g, row_mean(g))
+        # x = deviation(g, row_mean(g))
         x = tl.where(tl.abs(grad) >= 0, grad - middle3, grad)
         # above, below = x + m, m - x
         above = x + m
@@ -939,7 +939,7 @@ def rose_factored_step4_on_elements(
         )
     else:
         if centralize != 0:
-            # x = less(g, row_mean(g))
+            # x = deviation(g, row_mean(g))
             # g = x
             grad = tl.where(tl.abs(grad) >= 0, grad - middle3, grad)
         # p = p - lr * g / where(r == 0, 1, r)
@@ -1284,7 +1284,7 @@ def rose_not_factored_step3_on_elements(grads, lanes, mask, scalars, dtype: tl.c
     if maximize != 0:
         # g = -g
         grad = neg(grad)
-    # x = less(g, mean(g))
+    # x = deviation(g, mean(g))
     x3 = tl.where(tl.abs(grad) >= 0, grad - middle4, grad)
     # above, below = x + m, m - x
     above3 = x3 + m3
